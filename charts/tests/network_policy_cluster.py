@@ -1,4 +1,4 @@
-"""A cluster with what the chart and the operator write, and with strangers: who reaches what in it, by the model."""
+"""A cluster with the objects of the chart and the operator, and with strangers, for the model of network policies."""
 
 from __future__ import annotations
 
@@ -32,38 +32,39 @@ PORTS: Final[Mapping[str, tuple[int, ...]]] = {
     "router": (8080, 6379, 9090),
     "builder": (9090,),
 }
-"""By component: the ports that are tried, besides ``OTHER_PORT``."""
+"""Component → the ports that are tried, besides ``OTHER_PORT``."""
 OTHER_PORT: Final = 8022
-"""A debugger's: nothing of ours listens there."""
+"""A debugger's port: nothing of ours listens there."""
 
 Matrix = dict[str, set[str]]
-"""By pod and port: the names of the endpoints that reach it."""
+"""Pod and port → the names of the endpoints that reach it."""
 Json = Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cluster:
-    """The pods that the chart and the operator make, ``namespace/…/component``; everybody else; and the policies."""
+    """The pods of the chart and the operator (``namespace/…/component``), the strangers, and the policies."""
 
     pods: tuple[Endpoint, ...]
     strangers: tuple[Endpoint, ...]
     policies: tuple[Json, ...]
 
-    def matrix(self, namespaces: Iterable[str] = NAMESPACES) -> Matrix:
-        """Return who reaches which port of the pods in ``namespaces``."""
+    def matrix(self, pods: Iterable[Endpoint] | None = None) -> Matrix:
+        """Return the endpoints that reach each port of ``pods``, or of all pods."""
         network = ClusterNetwork(NAMESPACES, self.policies)
         everybody = self.pods + self.strangers
         return {
             f"{pod.name}:{port}": {
                 each.name for each in everybody if each is not pod and network.allows(each, pod, port)
             }
-            for pod in self.pods
-            if pod.labels[names.COMPONENT] in PORTS and pod.namespace in namespaces
+            for pod in (self.pods if pods is None else pods)
+            if pod.labels[names.COMPONENT] in PORTS
             for port in (*PORTS[pod.labels[names.COMPONENT]], OTHER_PORT)
         }
 
     def wearing(self, *components: str, namespaces: Iterable[str] = NAMESPACES) -> set[str]:
-        """The names of all that have labels of the operator's or of Jobs of `kubectl lookupdb`: pods and copies."""
+        """Return the names of all endpoints with labels of the operator or of Jobs of `kubectl lookupdb`: pods and
+        copies."""
         return {
             each.name
             for each in self.pods + self.strangers
@@ -76,8 +77,9 @@ class Cluster:
 def make_cluster(
     values: Values | None = None, *, others: Iterable[str] = (), spec: Mapping[str, Json] | None = None
 ) -> Cluster:
-    """A release with ``values``, and ``others`` in its namespace. The first has three datasets: ``airports`` and
-    ``people`` in ``data``, another ``airports`` in ``other``. The first of them has ``spec``."""
+    """Make a cluster with a release with ``values``, and releases ``others`` in its namespace. The first release has
+    three datasets: ``airports`` and ``people`` in ``data``, another ``airports`` in ``other``. The first of them has
+    ``spec``."""
     release = render(values, namespace=RELEASE_NAMESPACE)
     releases = {"lookupdb": release, **{other: render(release=other, namespace=RELEASE_NAMESPACE) for other in others}}
     pods = [pod for name, each in releases.items() for pod in release_pods(each, name)]
@@ -94,7 +96,7 @@ def make_cluster(
 
 
 def datasets(spec: Mapping[str, Json]) -> tuple[ObservedDataset, ...]:
-    """Two have the same name, in two namespaces."""
+    """Return three datasets; two have the same name, in two namespaces."""
     plain = airports()
     return (
         dataclasses.replace(airports(**spec), namespace="data"),
@@ -104,19 +106,19 @@ def datasets(spec: Mapping[str, Json]) -> tuple[ObservedDataset, ...]:
 
 
 def operator_config(release: Rendered) -> Config:
-    """Return the options that a release gives its operator."""
+    """Return the operator's configuration in a release."""
     return options(**parse_arguments(command, release.operator_arguments()[1:])).config
 
 
 def release_pods(release: Rendered, name: str) -> Iterator[Endpoint]:
-    """One pod of each template of the chart."""
+    """Yield one pod of each template of the chart."""
     for _, template in release.pod_templates():
         component = template["metadata"]["labels"][names.COMPONENT]
         yield _endpoint(f"{name}/{component}", RELEASE_NAMESPACE, template)
 
 
 def dataset_pods(dataset: ObservedDataset, objects: Mapping[str, Iterable[Json]]) -> Iterator[Endpoint]:
-    """One pod of each component: shards differ by what no policy selects."""
+    """Yield one pod of each component; no policy selects shards by number."""
     for component, part in ((names.BUILDER, "build"), (names.SHARDS, "shards"), (names.ROUTER, "router")):
         template = next(item["spec"]["template"] for item in objects[part] if "template" in item.get("spec", {}))
         assert template["metadata"]["labels"][names.COMPONENT] == component
@@ -124,8 +126,8 @@ def dataset_pods(dataset: ObservedDataset, objects: Mapping[str, Iterable[Json]]
 
 
 def strangers(pods: Iterable[Endpoint]) -> Iterator[Endpoint]:
-    """A pod that nobody knows in each namespace, and one with `lookupdb sync` beside it; copies of the labels of all
-    pods in namespaces that are not theirs; who reads metrics; and what is outside."""
+    """Yield a stranger in each namespace, and one with `lookupdb sync` beside it; copies of all pods' labels in other
+    namespaces; a reader of metrics; and addresses outside."""
     for namespace in NAMESPACES:
         yield Endpoint(f"stranger in {namespace}", namespace, {"app": "stranger"})
         for component in ("builder", "diff", "load"):

@@ -1,8 +1,8 @@
-"""Connections that NetworkPolicies allow, by the rules of Kubernetes' documentation. Nothing here enforces policies.
+"""The connections that NetworkPolicies allow, by the rules of Kubernetes' documentation; nothing here enforces them.
 
-A policy isolates the pods that its ``podSelector`` selects in its own namespace, for each of its ``policyTypes``. What
-an isolated pod may receive, or send, is the union of the rules of all policies that isolate it. A connection needs both
-sides: the egress of its source and the ingress of its destination. What Kubernetes' API server would refuse is refused.
+A policy isolates the pods that its ``podSelector`` selects in its own namespace, for each of its ``policyTypes``. An
+isolated pod may receive, or send, the union of what the rules of its policies allow. A connection needs both sides: the
+egress of its source and the ingress of its destination. The model refuses what Kubernetes' API server would refuse.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 INGRESS: Final = "Ingress"
 EGRESS: Final = "Egress"
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-"""The label that every namespace has, with its own name."""
+"""The label of every namespace with its own name."""
 _PEER_MEMBERS: Final = {"podSelector", "namespaceSelector", "ipBlock"}
 _PORT_MEMBERS: Final = {"port", "endPort", "protocol"}
 _RULE_MEMBERS: Final = {INGRESS: {"from", "ports"}, EGRESS: {"to", "ports"}}
@@ -25,7 +25,7 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port that a pod has given a name."""
+    """A named port of a pod."""
 
     number: int
     protocol: str = "TCP"
@@ -33,7 +33,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """A pod; or, without a namespace, something outside of the cluster, of which its address is all that is known."""
+    """A pod; or, without a namespace, an address outside of the cluster."""
 
     name: str
     namespace: str = ""
@@ -51,7 +51,7 @@ class ClusterNetwork:
     _isolating: dict[tuple[str, Endpoint], list[Json]] = field(default_factory=dict, init=False, repr=False)
 
     def allows(self, source: Endpoint, destination: Endpoint, port: int, protocol: str = "TCP") -> bool:
-        """Return whether ``source`` can connect to a port of ``destination``. No policy keeps a pod from itself."""
+        """Return whether ``source`` can connect to a port of ``destination``. No policy separates a pod from itself."""
         if source is destination:
             return True
         asked = Port(port, protocol)
@@ -60,9 +60,9 @@ class ClusterNetwork:
         )
 
     def _passes(self, direction: str, pod: Endpoint, peer: Endpoint, destination: Endpoint, port: Port) -> bool:
-        """Return whether the policies of ``pod`` allow connections from ``peer``, or to it."""
+        """Return whether the policies of ``pod`` allow connections from or to ``peer``."""
         isolating = self._isolating.get((direction, pod))
-        if isolating is None:  # found once, and asked for by every other pod
+        if isolating is None:  # found once, for all other pods
             isolating = [policy for policy in self.policies if self._isolates(policy, pod, direction)]
             self._isolating[direction, pod] = isolating
         return not isolating or any(
@@ -81,7 +81,8 @@ class ClusterNetwork:
     def _rule_allows(
         self, rule: Json, direction: str, namespace: str, peer: Endpoint, destination: Endpoint, port: Port
     ) -> bool:
-        """A rule without peers, or with an empty list, admits everybody; the same holds for ports."""
+        """Return whether a rule allows it. A rule with no peers allows everybody, one with no ports allows all
+        ports."""
         _refuse_others("a rule", rule, _RULE_MEMBERS[direction])
         peers, ports = rule.get("from" if direction == INGRESS else "to") or (), rule.get("ports") or ()
         return (not peers or any(self._is_peer(each, namespace, peer) for each in peers)) and (
@@ -89,7 +90,8 @@ class ClusterNetwork:
         )
 
     def _is_peer(self, peer: Json, namespace: str, endpoint: Endpoint) -> bool:
-        """A peer with both selectors is what both select; one of pods alone is of the policy's own namespace."""
+        """Return whether a peer matches. With both selectors, both must; a pod selector alone is of the policy's own
+        namespace."""
         _refuse_others("a peer", peer, _PEER_MEMBERS)
         present = {name for name in _PEER_MEMBERS if peer.get(name) is not None}
         if not present or ("ipBlock" in present and len(present) > 1):
@@ -109,13 +111,13 @@ class ClusterNetwork:
 
 
 def policy_types(spec: Json) -> set[str]:
-    """The directions that a policy isolates: those that it names, else ingress, and egress if it has rules of that."""
+    """Return the directions that a policy isolates: those it names, else ingress, and egress if it has such rules."""
     named = spec.get("policyTypes")
     return set(named) if named else {INGRESS, *([EGRESS] if spec.get("egress") else [])}
 
 
 def selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    """Return whether a label selector selects something with ``labels``. An empty one selects everything."""
+    """Return whether a label selector selects ``labels``. An empty one selects everything."""
     _refuse_others("a selector", selector, {"matchLabels", "matchExpressions"})
     return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
         _holds(expression, labels) for expression in selector.get("matchExpressions") or ()
@@ -129,7 +131,7 @@ def _holds(expression: Json, labels: Mapping[str, str]) -> bool:
         raise ValueError(f"expected values with In and NotIn, and with nothing else, found {expression}")
     if operator == "In":
         return labels.get(key) in values
-    if operator == "NotIn":  # holds also without the label
+    if operator == "NotIn":  # also true without the label
         return labels.get(key) not in values
     if operator not in {"Exists", "DoesNotExist"}:
         raise ValueError(f"expected In, NotIn, Exists or DoesNotExist, found {expression}")
@@ -137,7 +139,8 @@ def _holds(expression: Json, labels: Mapping[str, str]) -> bool:
 
 
 def _is_port(rule: Json, destination: Endpoint, port: Port) -> bool:
-    """A name is of a port of the destination; without a port the rule is of all ports of its protocol."""
+    """Return whether a port matches. A name is of a port of the destination; without a port it means all of its
+    protocol."""
     _refuse_others("a port", rule, _PORT_MEMBERS)
     first: int | str | None = rule.get("port")
     last: int | None = rule.get("endPort")
@@ -151,7 +154,7 @@ def _is_port(rule: Json, destination: Endpoint, port: Port) -> bool:
 
 
 def _is_in_block(block: Json, address: str) -> bool:
-    """Some networks also know pods by address; here they are known by it if they have one."""
+    """Return whether an address is in the block. Whether pods match an address depends on the network; here they do."""
     network = ipaddress.ip_network(block["cidr"])
     excepted = [ipaddress.ip_network(each) for each in block.get("except") or ()]
     for each in excepted:
@@ -164,6 +167,6 @@ def _is_in_block(block: Json, address: str) -> bool:
 
 
 def _refuse_others(what: str, members: Iterable[str], known: set[str]) -> None:
-    """Reject unknown fields: they might allow what this model denies."""
+    """Refuse unknown fields, which might allow what the model denies."""
     if others := set(members) - known:
         raise ValueError(f"expected {what} of {sorted(known)}, found {sorted(others)}")

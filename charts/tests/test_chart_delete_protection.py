@@ -1,4 +1,4 @@
-"""The deletions that the delete protection prevents and allows, by its own expressions, as an API server reads them."""
+"""The delete protection: what it refuses and allows, by its own expressions, as an API server evaluates them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dataset(**annotations: str) -> Any:
 
 
 def answer(policy: Any, old: Any, namespace: Any, kind: str = names.KIND, resource: Any = None) -> str | None:
-    """Why the deletion of ``old`` is refused; None when it is not."""
+    """Return why the deletion of ``old`` is refused; None if it is not."""
     context: dict[str, Any] = {
         "object": None,
         "oldObject": old,
@@ -91,7 +91,7 @@ def test_what_takes_datasets_with_it_is_protected_by_the_same_annotation(
 
 
 def test_deletions_alone_are_looked_at_and_of_nothing_else(policy: Any) -> None:
-    """It fails closed, so what it looks at must be few."""
+    """It fails closed, so it must look at few deletions."""
     rules = policy["matchConstraints"]["resourceRules"]
     assert policy["failurePolicy"] == "Fail"
     assert {tuple(rule["operations"]) for rule in rules} == {("DELETE",)}
@@ -131,5 +131,5 @@ def is_there(rendered: Rendered) -> bool:
     ],
 )
 def test_the_release_that_has_the_crd_has_it_unless_told_otherwise(values: Values, expected: bool) -> None:
-    """A release that may make no objects of the cluster has no CRD either; of several releases, one has both."""
+    """A release that may create no cluster objects has no CRD either; of several releases, one has both."""
     assert is_there(render(values)) is expected

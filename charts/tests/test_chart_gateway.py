@@ -1,4 +1,4 @@
-"""The gateway: who may reach it and the store behind it, what it is given, and that there is always one."""
+"""The gateway: access to it and to the store behind it, its settings, and its availability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, par
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
 from lookupdb_operator.gateway.service import command
-from lookupdb_operator.plugin import diff, load
 
 GATEWAY = "lookupdb-gateway"
 
@@ -26,7 +25,7 @@ def pod(rendered: Rendered) -> dict[str, Any]:
 
 
 def arguments(rendered: Rendered) -> dict[str, str]:
-    """The gateway's flags."""
+    """Return the gateway's flags."""
     (container,) = pod(rendered)["containers"]
     verb, *flags = container["args"]
     assert verb == "gateway"
@@ -140,72 +139,6 @@ class TestThereIsAlwaysOne:
         labels = dict(defaults.pod_templates())[GATEWAY]["metadata"]["labels"]
         assert budget["selector"]["matchLabels"].items() <= labels.items()
         assert render({"gateway": {"replicas": 1}}).find_all("PodDisruptionBudget") == [], "it would keep the node"
-
-
-class TestWhoMayReach:
-    def test_the_gateway(self, defaults: Rendered) -> None:
-        (rule,) = defaults.get_object("NetworkPolicy", GATEWAY)["spec"]["ingress"]
-        assert rule["ports"] == [{"port": "store", "protocol": "TCP"}]
-        _check_clients(rule["from"], {})
-
-    def test_the_gateway_when_namespaces_are_listed(self) -> None:
-        rendered = render({"watchNamespaces": ["one", "two"]})
-        (rule,) = rendered.get_object("NetworkPolicy", GATEWAY)["spec"]["ingress"]
-        listed = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["one", "two"]}
-        _check_clients(rule["from"], {"matchExpressions": [listed]})
-
-    def test_its_metrics(self) -> None:
-        peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
-        rendered = render({"networkPolicies": {"monitoring": peers}})
-        _, admin = rendered.get_object("NetworkPolicy", GATEWAY)["spec"]["ingress"]
-        assert admin == {"ports": [{"port": "admin", "protocol": "TCP"}], "from": peers}
-
-    def test_the_store(self, defaults: Rendered) -> None:
-        (rule,) = defaults.get_object("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
-        pods = dict(defaults.pod_templates())
-        allowed = {
-            name
-            for name, template in pods.items()
-            for peer in rule["from"]
-            if peer["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-        }
-        assert allowed == {GATEWAY, "lookupdb-sweep"}
-        assert all(peer.keys() == {"podSelector"} for peer in rule["from"]), "of its own namespace alone"
-
-    def test_the_store_without_a_gateway(self) -> None:
-        rendered = render(NO_GATEWAY)
-        (rule,) = rendered.get_object("NetworkPolicy", "lookupdb-store")["spec"]["ingress"]
-        sweep, *datasets = rule["from"]
-        pods = dict(rendered.pod_templates())
-        assert sweep["podSelector"]["matchLabels"].items() <= pods["lookupdb-sweep"]["metadata"]["labels"].items()
-        _check_pods_of_datasets(datasets, {})
-
-
-def _check_clients(peers: list[dict[str, Any]], where: dict[str, Any]) -> None:
-    *datasets, sync, operator_pods = peers
-    _check_pods_of_datasets(datasets, where)
-    has_label = {"matchExpressions": [{"key": names.SYNC_LABEL, "operator": "Exists"}]}
-    assert sync == {"namespaceSelector": where, "podSelector": has_label}
-    template = dict(render({}).pod_templates())["lookupdb"]
-    assert operator_pods.keys() == {"podSelector"}, "of its own namespace alone"
-    assert operator_pods["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-
-
-def _check_pods_of_datasets(peers: list[dict[str, Any]], where: dict[str, Any]) -> None:
-    datasets, plugin = peers
-    (components,) = datasets["podSelector"]["matchExpressions"]
-    assert datasets["namespaceSelector"] == where
-    assert components["values"] == [names.BUILDER, names.SHARDS]
-    for component in components["values"]:
-        labels = names.labels("airports", "ds-1", component)
-        assert datasets["podSelector"]["matchLabels"].items() <= labels.items()
-        assert labels[components["key"]] == component
-    assert plugin["namespaceSelector"] == where
-    (components,) = plugin["podSelector"]["matchExpressions"]
-    for labels in (diff.LABELS, load.LABELS):
-        assert plugin["podSelector"]["matchLabels"].items() <= labels.items()
-        assert labels[components["key"]] in components["values"]
-    assert components["values"] == [names.DIFF, names.LOAD]
 
 
 def test_without_it_all_is_as_it_was() -> None:

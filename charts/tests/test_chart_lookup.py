@@ -1,4 +1,4 @@
-"""The script that `helm test` runs, against a stand-in for a router; and the notes after an installation."""
+"""The script of `helm test`, against a fake router; and the notes after an installation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "mo
 
 class _Router(BaseHTTPRequestHandler):
     strange = frozenset(("/v1/lookup/strange", "/v1/lookup/strange-value", "/v1/lookup/late"))
-    """Answers of another server; it gives the last one only once."""
+    """Paths that another server answers; the last one only the first time."""
 
     def do_GET(self) -> None:
         if self.path == "/v1/lookup/guarded":
@@ -70,7 +70,7 @@ def script() -> ModuleType:
 
 
 class _TlsRouter(socketserver.ThreadingTCPServer):
-    """Stands for a router that speaks TLS, and remembers what it was asked in plain text."""
+    """A fake router with TLS, which records requests, in plain text or encrypted."""
 
     daemon_threads = True
 
@@ -125,8 +125,7 @@ def test_where_tls_is_spoken_neither_token_nor_key_is_sent_in_plain_text(
 def test_a_port_that_takes_no_connection_does_not_keep_from_the_one_that_does(
     script: ModuleType, tls_router: _TlsRouter, monkeypatch: pytest.MonkeyPatch, reverse: bool
 ) -> None:
-    """Neither one that refuses, nor one that leaves connections without an answer, as a Service does with those that
-    it does not have."""
+    """One port refuses connections, and one never answers, as a Service does for unknown ports."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)

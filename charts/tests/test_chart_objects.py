@@ -1,4 +1,4 @@
-"""The contracts that the chart's objects keep in every variant: names, rights, safety, and what is kept."""
+"""Contracts of the chart's objects in every variant: names, rights, safety, and kept data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ import pytest
 import yaml
 from docs_tools import reference
 
-from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
+from chart_support import (
+    CHART,
+    CRD,
+    EXTERNAL,
+    NAMESPACE,
+    NO_GATEWAY,
+    Rendered,
+    Values,
+    parse_arguments,
+    render,
+    run_template,
+)
 from lookupdb.cli import cli as verbs
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
@@ -46,7 +57,7 @@ def test_data_are_kept(defaults: Rendered) -> None:
 
 
 def test_an_upgrade_changes_nothing_by_itself(defaults: Rendered) -> None:
-    assert render() == defaults
+    assert run_template({}).stdout == defaults.text
     for path in (CHART / "templates").rglob("*"):
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         assert not any(word in text for word in ('lookup "', "rand", "genCA", "pre-install", "post-install")), path
@@ -78,7 +89,7 @@ def test_every_pod_is_restricted(values: Values) -> None:
 
 
 def _users(rendered: Rendered) -> dict[str, dict[str, int]]:
-    """Return the account of each pod."""
+    """Return the user of each pod."""
     numbers = ("runAsUser", "runAsGroup", "fsGroup")
     security = {name: template["spec"]["securityContext"] for name, template in rendered.pod_templates()}
     return {name: {key: value for key, value in given.items() if key in numbers} for name, given in security.items()}
@@ -96,7 +107,7 @@ def test_pods_run_as_the_images_user_unless_a_cluster_chooses(defaults: Rendered
     assert _users(mine)["lookupdb-store"] == {"runAsUser": 1000650000, "fsGroup": 10001}
 
 
-def test_the_operator_is_told_who_datasets_pods_run_as_and_where_they_listen(defaults: Rendered) -> None:
+def test_the_operator_knows_who_datasets_pods_run_as_and_where_they_listen(defaults: Rendered) -> None:
     def told(rendered: Rendered) -> tuple[Any, ...]:
         config = parse_arguments(operator, rendered.operator_arguments()[1:])
         return config["pod_security"], config["pod_host"], config["host"]
@@ -283,8 +294,8 @@ def test_a_dataset_counts_as_unattended_when_its_operator_has_no_metrics() -> No
     assert expression == "lookupdb_operator_dataset_unattended == 1 unless on (operator) lookupdb_operator_info"
 
 
-def test_an_operator_that_is_gone_is_told_of() -> None:
-    """Its datasets' alerts end with it. The metric is one that it has from its start, without any dataset."""
+def test_an_operator_that_is_gone_is_reported() -> None:
+    """Its datasets' alerts end with it. The operator has this metric from startup, without any dataset."""
     gone = alerts({})["LookupdbOperatorGone"]["expr"]
     assert gone == "absent(lookupdb_operator_last_success_age_seconds)"
     assert "\nlookupdb_operator_last_success_age_seconds " in Metrics().render().decode()
@@ -292,7 +303,7 @@ def test_an_operator_that_is_gone_is_told_of() -> None:
     assert of_this_release == f'absent(lookupdb_operator_last_success_age_seconds{{job="{NAMESPACE}/lookupdb"}})'
 
 
-def test_what_clients_do_not_wait_for_wakes_nobody_and_is_told_of_all_the_same() -> None:
+def test_what_clients_do_not_wait_for_wakes_nobody_and_is_reported_all_the_same() -> None:
     found = alerts({})
     assert found["LookupdbKeysUnavailable"]["expr"] == "rate(lookupdb_router_keys_unavailable_total[5m]) > 0"
     told = found["LookupdbClientDeadlines"]

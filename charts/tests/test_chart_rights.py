@@ -1,4 +1,5 @@
-"""The operator's rights: the chart's roles grant exactly the requests that it sends when it does everything it can."""
+"""The operator's rights: the chart's roles grant all requests that it makes in a whole life, and every granted right is
+used."""
 
 from __future__ import annotations
 
@@ -21,8 +22,7 @@ from lookupdb_operator.cluster import workloads
 from lookupdb_operator.main import OperatorOptions
 
 UNUSED = [
-    # Of who makes an object with blockOwnerDeletion, where the admission plugin OwnerReferencesPermissionEnforcement
-    # is on, as on OpenShift.
+    # OpenShift's admission plugin OwnerReferencesPermissionEnforcement wants it for blockOwnerDeletion.
     ("update", "lookupdb.dev/lookupdatasets/finalizers"),
 ]
 
@@ -76,7 +76,7 @@ def test_of_its_own_namespace_the_operator_may_read_what_it_reads_by_name(values
 
 
 def verbs_on_secrets_elsewhere(values: Values) -> set[str]:
-    """The operator's rights to Secrets outside of the release's namespace."""
+    """Return the operator's rights to Secrets outside of the release's namespace."""
     return {
         grant.verb for grant in granted(render(values)) if grant.resource == "/secrets" and grant.namespace != NAMESPACE
     }
@@ -91,13 +91,13 @@ def test_what_a_rule_covers() -> None:
 
 
 def chosen_by(rendered: Rendered, kubelet: Kubelet) -> OperatorOptions:
-    """Return the operator's options in the chart, except its addresses."""
+    """Return the operator's options in the chart, with local addresses."""
     chosen = command.options(**parse_arguments(command.command, rendered.operator_arguments()[1:]))
     return replace(chosen, host="127.0.0.1", port=free_port(), admin_port=kubelet.admin_port)
 
 
 def granted(rendered: Rendered) -> set[Grant]:
-    """By every role that is bound to the operator's ServiceAccount."""
+    """Return the rights from every role that is bound to the operator's ServiceAccount."""
     roles = [*rendered.find_all("Role"), *rendered.find_all("ClusterRole")]
     bindings = [*rendered.find_all("RoleBinding"), *rendered.find_all("ClusterRoleBinding")]
     bound = {(one["roleRef"]["kind"], one["roleRef"]["name"], one["metadata"].get("namespace")) for one in bindings}
@@ -107,7 +107,7 @@ def granted(rendered: Rendered) -> set[Grant]:
 
 
 async def lived(kube: Kube, kubelet: Kubelet, chosen: OperatorOptions) -> None:
-    """A dataset from its first build to its second rollout, with troubles and remnants."""
+    """Live a dataset from its first build to its second rollout, with troubles and remnants."""
     kube.put(dataset(**SPEC))
     async with operating(chosen):
         await step_to_build(kube)
@@ -116,19 +116,26 @@ async def lived(kube: Kube, kubelet: Kubelet, chosen: OperatorOptions) -> None:
         await rolled_out_again(kube, kubelet)
         await tidied(kube)
         await lost_a_node(kube)
-        await until(lambda: kube.get("ConfigMap", chosen.namespace, chosen.living_list), "the list of live datasets")
+        await until(lambda: kube.get("ConfigMap", chosen.namespace, chosen.living_list), "the living list")
 
 
 async def asked_for_events(kube: Kube) -> None:
-    """A Job that has had no pod for long: only events tell why."""
+    """Make a Job old that has no pod: only events say why."""
     (job,) = kube.all("Job")
     job = {**job, "metadata": {**job["metadata"], "creationTimestamp": "2020-01-01T00:00:00Z"}}
     kube.put(job)
-    await until(lambda: any(one.resource == "/events" and one.verb == "list" for one in kube.used), "a look at events")
+
+    def looked() -> bool:
+        (thing,) = kube.all("LookupDataset")  # its changes are looked at, an older Job alone is not
+        annotations = {"version": thing["metadata"]["resourceVersion"]}
+        kube.put({**thing, "metadata": {**thing["metadata"], "annotations": annotations}})
+        return any(one.resource == "/events" and one.verb == "list" for one in kube.used)
+
+    await until(looked, "a look at events", lambda: seen(kube), every=0.5)
 
 
 async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
-    """Another number of shards: a build, a rollout, and the end of those before."""
+    """Change the number of shards: a build, a rollout, and the end of the one before."""
     kube.put(respecified(kube, **SPEC, shards=3))
     await until(lambda: kube.get("Job", "shop", "airports-g2-build"), "the next build", lambda: seen(kube))
     kubelet.end_builds()
@@ -139,8 +146,7 @@ async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
 
 
 async def tidied(kube: Kube) -> None:
-    """Objects that nothing asks for are removed, as after an operator of another version, even in kinds that are never
-    removed otherwise."""
+    """Leave objects as an operator of another version may, also of kinds that are never deleted otherwise."""
     left = []
     for kind in (names.DEPLOYMENT, names.DAEMON_SET, names.AUTOSCALER, names.NETWORK_POLICY):
         like = copy.deepcopy(kube.all(kind.name)[0])
@@ -151,7 +157,7 @@ async def tidied(kube: Kube) -> None:
 
 
 async def lost_a_node(kube: Kube) -> None:
-    """A pod that serves is being deleted, and its kubelet never says that it is gone."""
+    """Mark a serving pod as being deleted; its kubelet never reports its end."""
     pod = copy.deepcopy(next(pod for pod in kube.all("Pod") if pod["metadata"]["labels"].get(names.SHARD) == "0"))
     pod["metadata"]["deletionTimestamp"] = "2020-01-01T00:06:00Z"
     pod["status"]["conditions"] = [

@@ -1,4 +1,4 @@
-"""Values: the effect of every toggle, the messages that refuse some, and a description for each."""
+"""Values: the effect of every toggle, the messages for refused ones, and a description for each."""
 
 from __future__ import annotations
 
@@ -71,13 +71,12 @@ VARIANTS: dict[str, Values] = {
 }
 
 
-@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_every_variant_is_valid_kubernetes(values: Values) -> None:
-    assert find_schema_errors(render(values)) == ""
+def test_every_variant_is_valid_kubernetes() -> None:
+    assert find_schema_errors(render(values) for values in VARIANTS.values()) == ""
 
 
 def test_a_typo_in_an_object_is_noticed() -> None:
-    found = find_schema_errors(render({"operator": {"affinity": {"podAffinty": {}}}}))
+    found = find_schema_errors([render({"operator": {"affinity": {"podAffinty": {}}}}), render()])
     assert "podAffinty" in found
 
 

@@ -1,5 +1,4 @@
-"""The objects in docs/how-to/expose.md in front of the routers: Kubernetes takes them, and they reach
-them."""
+"""The objects in docs/how-to/expose.md in front of the routers: Kubernetes accepts them, and they reach the routers."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ CONFIG = Config(image="lookupdb:1.0.0", store="s3://lookupdb", cluster="c1")
 
 
 def example(kind: str) -> Any:
-    """The one example of ``kind``."""
+    """Return the only example of ``kind``."""
     text = (ROOT / "docs" / "how-to" / "expose.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     (found,) = [block for block in blocks if block["kind"] == kind]
@@ -27,7 +26,7 @@ def example(kind: str) -> Any:
 
 
 def objects(kind: str) -> list[Any]:
-    """Return the operator's objects for the example of a dataset."""
+    """Return the operator's objects for the example dataset."""
     resource = example(names.KIND)
     resource["metadata"] |= {"namespace": "default", "uid": "8d3f6b1a-4c2e-4f5a-9e7b-6a5c4d3e2f10"}
     dataset = ObservedDataset(
@@ -45,7 +44,7 @@ def objects(kind: str) -> list[Any]:
 
 def test_the_ingress_is_one_that_kubernetes_takes_and_reaches_the_routers() -> None:
     ingress = example("Ingress")
-    assert find_schema_errors(Rendered((ingress,), yaml.safe_dump(ingress))) == ""
+    assert find_schema_errors([Rendered((ingress,), yaml.safe_dump(ingress))]) == ""
     (service,) = objects("Service")
     (rule,) = ingress["spec"]["rules"]
     (path,) = rule["http"]["paths"]
@@ -56,7 +55,7 @@ def test_the_ingress_is_one_that_kubernetes_takes_and_reaches_the_routers() -> N
 
 
 def test_the_route_of_a_gateway_reaches_the_routers() -> None:
-    """Kubernetes itself has no schema of the Gateway API: what is said of the Service is compared, and no more."""
+    """Kubernetes has no schema of the Gateway API: only the reference to the Service is compared."""
     route = example("HTTPRoute")
     (service,) = objects("Service")
     (rule,) = route["spec"]["rules"]

@@ -1,5 +1,5 @@
-"""The operator recognizes its unchanged objects by their managed fields. Checked with Kubernetes' own schemas, which
-say what is one field."""
+"""Detection of changed objects by managedFields, checked against Kubernetes' own schemas, which define what one field
+is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_change_of_a_field_is_noticed(manifest: Json) -> None:
 
 
 IGNORED = (f"f:{names.DIGEST}", f"f:{names.FIELDS}", "f:replicas")
-"""The two stamps, which cannot be of themselves, and what autoscalers write."""
+"""The two stamps, which cannot cover themselves, and the field of autoscalers."""
 
 
 def stamp(manifest: Json) -> str:
@@ -56,7 +56,7 @@ def stamp(manifest: Json) -> str:
 
 
 def held(manifest: Json) -> Json:
-    """``manifest`` as an API server answers with it: with defaults, fields of others, and whose is which."""
+    """Return ``manifest`` as an API server holds it: with defaults, fields of others, and managedFields."""
     body = copy.deepcopy(manifest)
     body["metadata"]["managedFields"] = managed(fields_of_manifest(manifest))
     body["metadata"] |= {"uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -78,7 +78,7 @@ def held(manifest: Json) -> Json:
 
 
 CANONICAL = {"2500m": "2500m", "128Mi": "131072Ki", "250m": "0.25", "2": "2000m"}
-"""Other ways of writing quantities of the golden files."""
+"""Other spellings of quantities in the golden files."""
 
 
 def managed(fields: Json) -> Json:
@@ -87,7 +87,7 @@ def managed(fields: Json) -> Json:
 
 
 def fields_of_manifest(manifest: Json) -> Json:
-    """FieldsV1 of who applies ``manifest``, as structured-merge-diff notes them."""
+    """Return FieldsV1 of the manager that applies ``manifest``, as structured-merge-diff notes them."""
     schema = schema_of(manifest)
     fields = fields_of(manifest, schema, schema["definitions"])
     for name in ("f:apiVersion", "f:kind"):
@@ -122,7 +122,7 @@ def fields_of(value: Json, schema: Json, definitions: Json) -> Json:
 
 
 def resolved(schema: Json, definitions: Json) -> Json:
-    """``schema``, or what it refers to."""
+    """Return ``schema``, or the definition that it refers to."""
     for part in (schema, *schema.get("allOf", ()), *schema.get("oneOf", ()), *schema.get("anyOf", ())):
         if "$ref" in part:
             return definitions[part["$ref"].rpartition("/")[2]]
@@ -140,7 +140,7 @@ def leaves(fields: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 def _take(fields: Json, path: tuple[str, ...]) -> None:
-    """A field away, and what has none left."""
+    """Remove a field, and every parent that is empty then."""
     name, *rest = path
     if rest:
         _take(fields[name], tuple(rest))

@@ -1,6 +1,5 @@
-"""The ports that pods reach, by the policies of the chart and of the operator together. A model of Kubernetes'
-documentation decides, because nothing here enforces policies. The kubelet of a pod's own node is always admitted, and
-is left out."""
+"""Access to each port, by the policies of the chart and the operator together. A model of Kubernetes' documentation
+decides. The kubelet of a pod's own node always has access, and is not tested."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import pytest
 from chart_support import EXTERNAL, NO_GATEWAY, Values
 from lookupdb_operator import names
 from network_policy_cluster import NAMESPACES, OTHER_PORT, PORTS, RELEASE_NAMESPACE, Cluster, Matrix, make_cluster
+from network_policy_model import Endpoint, selects
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 SEARCHERS = {"namespaceSelector": {"matchLabels": {"team": "search"}}}
@@ -21,7 +21,7 @@ STRANGERS_ELSEWHERE = {
     "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["stranger"]}]},
 }
 ROUTER_PORTS = (8080, 6379)
-"""The ports of their clients, HTTP and RESP."""
+"""For clients, by HTTP and by RESP."""
 DATASETS = ("data/airports", "data/people", "other/airports")
 STORE_USERS = ("builder", "shard", "diff", "load")
 
@@ -35,14 +35,15 @@ def in_namespace(cluster: Cluster, namespace: str, but: str = "") -> set[str]:
 
 
 def gateway_users(cluster: Cluster, release: str = "lookupdb", namespaces: Iterable[str] = NAMESPACES) -> set[str]:
-    """Anything with the labels, in any namespace, because a token decides about the store. And the operator."""
+    """Return all endpoints with the labels, in any namespace, and the operator: the token decides access to the
+    store."""
     sidecars = {each.name for each in cluster.strangers if names.SYNC_LABEL in each.labels}
     listed = {name for name in sidecars if name.rpartition(" ")[2] in namespaces}
     return cluster.wearing(*STORE_USERS, namespaces=namespaces) | listed | {f"{release}/operator"}
 
 
 def expected(cluster: Cluster, release: str = "lookupdb") -> Matrix:
-    """With the chart's default values."""
+    """Return the matrix with the chart's default values."""
     matrix: Matrix = {
         f"{release}/store:7070": {f"{release}/gateway", f"{release}/sweep"},
         f"{release}/gateway:7071": gateway_users(cluster, release),
@@ -79,13 +80,13 @@ def of_watched_namespaces() -> tuple[Cluster, Matrix]:
 
 
 def of_two_releases() -> tuple[Cluster, Matrix]:
-    """In one namespace: neither's gateway or sweep reaches the other's store."""
+    """Two releases in one namespace: neither's gateway or sweep reaches the other's store."""
     cluster = make_cluster(others=["second"])
     return cluster, expected(cluster) | expected(cluster, "second")
 
 
 def without_a_gateway() -> tuple[Cluster, Matrix]:
-    """Pods that need the store have its credentials, and ask it."""
+    """Pods that need the store have its credentials, and access it directly."""
     cluster = make_cluster(NO_GATEWAY)
     matrix = expected(cluster) | {"lookupdb/store:7070": {"lookupdb/sweep", *cluster.wearing(*STORE_USERS)}}
     return cluster, _without_targets(matrix, "lookupdb/gateway")
@@ -105,7 +106,7 @@ def before_a_bucket() -> tuple[Cluster, Matrix]:
 
 
 def with_named_clients() -> tuple[Cluster, Matrix]:
-    """Peers of all routers. A dataset's own replace them, and a second release's operator reads nothing."""
+    """Clients of all routers; a dataset's own replace them, and a second release's operator reads nothing."""
     values: Values = {"networkPolicies": {"routerClients": [SEARCHERS]}}
     cluster = make_cluster(values, spec={"router": {"clients": [STRANGERS_ELSEWHERE, {"podSelector": {}}]}})
     matrix = expected(cluster)
@@ -167,34 +168,40 @@ def test_who_reaches_which_port(scenario: tuple[Cluster, Matrix]) -> None:
 def test_every_rule_is_needed(scenario: tuple[Cluster, Matrix]) -> None:
     """Without any policy, rule, peer, selector or port of theirs, the matrix would be another one."""
     cluster, _ = scenario
-    before = {namespace: cluster.matrix([namespace]) for namespace in NAMESPACES}
-    idle = []
-    for what, policies in mutations(cluster.policies):
-        namespace = what.partition("/")[0]  # policies of ingress change nothing elsewhere
-        if Cluster(cluster.pods, cluster.strangers, policies).matrix([namespace]) == before[namespace]:
+    before, idle = cluster.matrix(), []
+    for what, policy, policies in mutations(cluster.policies):
+        after = Cluster(cluster.pods, cluster.strangers, policies).matrix(selected_pods(cluster, policy))
+        if after.items() <= before.items():
             idle.append(what)
     assert idle == []
 
 
-def mutations(policies: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The policies without one part, for each part; and what is gone. Datasets' policies are all made alike: those of
-    one are changed."""
+def selected_pods(cluster: Cluster, policy: Any) -> list[Endpoint]:
+    """Return the pods that an ingress policy has an effect on."""
+    namespace, selector = policy["metadata"]["namespace"], policy["spec"]["podSelector"]
+    return [pod for pod in cluster.pods if pod.namespace == namespace and selects(selector, pod.labels)]
+
+
+def mutations(policies: tuple[Any, ...]) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """Yield for each part of a policy its name, the policy, and all policies without that part. Datasets' policies are
+    alike: only those of one dataset are changed."""
     for number, policy in enumerate(policies):
         name = f"{policy['metadata']['namespace']}/{policy['metadata']['name']}"
         if not name.startswith((f"{RELEASE_NAMESPACE}/", "data/airports-")):
             continue
-        yield name, policies[:number] + policies[number + 1 :]
+        yield name, policy, policies[:number] + policies[number + 1 :]
         for path in parts(policy["spec"], ()):
             changed = copy.deepcopy(policy)
             holder: Any = changed["spec"]
             for step in path[:-1]:
                 holder = holder[step]
             del holder[path[-1]]
-            yield f"{name}: {'.'.join(map(str, path))}", (*policies[:number], changed, *policies[number + 1 :])
+            changed_policies = (*policies[:number], changed, *policies[number + 1 :])
+            yield f"{name}: {'.'.join(map(str, path))}", policy, changed_policies
 
 
 def parts(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Return the parts of a policy whose removal leaves a valid policy."""
+    """Yield the paths of the removable parts of a policy."""
     steps = (
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     )
@@ -206,9 +213,9 @@ def parts(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def is_removable(path: tuple[Any, ...], holder: Any) -> bool:
-    """Rules, their lists, peers, selectors, ports and ends of ranges. Not what a policy selects, since a policy more
-    isolates nobody who is not isolated; nor one label beside others, the protocol that is meant without it, or what
-    cannot go alone."""
+    """Return whether a part may be removed: a rule, a list, a peer, a selector, a port or the end of a range. Not the
+    pods that a policy selects, since isolating a pod twice changes nothing; nor one label beside others, the default
+    protocol, or a part that cannot go alone."""
     if path[0] != "ingress" or path == ("ingress",):
         return False
     step = path[-1]
@@ -226,7 +233,7 @@ def test_without_policies_everybody_reaches_everything() -> None:
 
 
 def test_every_pod_that_listens_is_asked_for() -> None:
-    """A port that the matrix does not know is one that nobody has thought of."""
+    """The matrix must have every port that a pod listens on."""
     cluster = make_cluster({"networkPolicies": {"monitoring": [PROMETHEUS]}})
     for pod in cluster.pods:
         component = pod.labels["app.kubernetes.io/component"]
@@ -234,8 +241,8 @@ def test_every_pod_that_listens_is_asked_for() -> None:
 
 
 def test_labels_are_trusted_within_a_namespace_alone() -> None:
-    """Anyone who can create pods beside the store is trusted with it. Copied labels elsewhere reach only the gateway,
-    which asks for a token."""
+    """A pod with copied labels beside the store is trusted; elsewhere it reaches only the gateway, which asks for a
+    token."""
     cluster, _ = defaults()
     foreign = {each.name for each in cluster.strangers if each.namespace in set(NAMESPACES) - {RELEASE_NAMESPACE}}
     reached = {target for target, sources in cluster.matrix().items() if sources & foreign}

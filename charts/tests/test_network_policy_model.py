@@ -33,7 +33,7 @@ def network(*policies: dict[str, Any]) -> ClusterNetwork:
 
 
 def sources(*policies: dict[str, Any], port: int = 8080) -> set[str]:
-    """Return who reaches a port of the web pod."""
+    """Return the endpoints that reach a port of the web pod."""
     return {each.name for each in EVERYBODY if network(*policies).allows(each, WEB, port)}
 
 
@@ -131,7 +131,7 @@ def test_no_policy_keeps_a_pod_from_itself() -> None:
 
 
 class TestEgress:
-    """Return the result with policies in the web pod's namespace; the destinations' has none."""
+    """Egress of the web pod's namespace; its destinations are open."""
 
     def reached(self, **spec: Any) -> set[str]:
         return {each.name for each in EVERYBODY if network(policy(**spec)).allows(WEB, each, 443)}

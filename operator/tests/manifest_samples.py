@@ -1,4 +1,4 @@
-"""Datasets of which manifests are made, for tests."""
+"""Sample datasets, and the manifests rendered from them."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ BUILD: Final = BuildStatus(generation="g12", content="c", refresh="", digest="d"
 
 
 ADOPTION: Final = replace(BUILD, adopt="3f2b9c1e/g7")
-"""The same of a dataset that has nothing of its own yet."""
+"""A status without any generation."""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The resource in the file ``path``."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time: golden files are read at import
+    """Read the resource in the file ``path``."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast: golden files are read at import
     resource: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), loader)
     return resource
 
 
 def airports(**spec: Any) -> ObservedDataset:
-    """The example, with ``spec``'s members instead of its own."""
+    """The example dataset, with the members of ``spec`` in place of its own."""
     resource = read(EXAMPLES / "airports.yaml")
     resource["metadata"] |= {"namespace": "default", "uid": "8d3f6b1a-4c2e-4f5a-9e7b-6a5c4d3e2f10"}
     resource["spec"] |= copy.deepcopy(spec)
@@ -61,29 +61,29 @@ def airports(**spec: Any) -> ObservedDataset:
 
 
 def everything() -> ObservedDataset:
-    """All that pods are made from is set."""
+    """A dataset that sets every field that pods are rendered from."""
     return dataset(read(GOLDEN / "everything" / "dataset.yaml"))
 
 
 def from_config_map() -> ObservedDataset:
-    """Its source is a ConfigMap."""
+    """A dataset whose source is a ConfigMap."""
     return dataset(read(GOLDEN / "configmap" / "dataset.yaml"))
 
 
 def with_own_store(**store: Any) -> ObservedDataset:
-    """Its generations are in a bucket of its namespace's own."""
+    """A dataset whose generations are in a bucket of its own."""
     own = store or {"url": "s3://team-lookups/airports", "secretName": "airports-store"}
     return airports(shards=1, store=own, source={"url": "s3://exports/airports.csv", "secretName": "airports-source"})
 
 
 def from_volume(path: str = "lookups/eu") -> ObservedDataset:
-    """Its servers map their shards from a volume that shows the store."""
+    """A dataset whose servers map shards from a volume that shows the store."""
     volume = {"claimName": "lookups"} | ({"path": path} if path else {})
     return airports(shards=1, serving={"delivery": {"type": "Volume", "volume": volume}})
 
 
 def from_images(**image: Any) -> ObservedDataset:
-    """Its servers have their shards from images."""
+    """A dataset whose servers mount their shards as images."""
     chosen = image or {
         "repository": "registry.example/team/lookups",
         "pullSecretName": "lookups-pull",
@@ -94,7 +94,7 @@ def from_images(**image: Any) -> ObservedDataset:
 
 
 def with_sync(**sync: Any) -> ObservedDataset:
-    """Its active generation is kept on nodes."""
+    """A dataset whose active generation is kept on nodes."""
     chosen = {
         "hostPath": "/mnt/ssd/lookupdb",
         "keep": 3,
@@ -106,13 +106,13 @@ def with_sync(**sync: Any) -> ObservedDataset:
 
 
 def dataset(resource: dict[str, Any]) -> ObservedDataset:
-    """What the operator makes of ``resource``."""
+    """Return ``resource`` as the operator observes it."""
     return _dataset(json.dumps(resource))
 
 
 @functools.cache
 def _dataset(text: str) -> ObservedDataset:
-    # Cached, because the CRD's rules take longer than all that is tested with it; nobody changes a dataset.
+    # Cached, because checking the CRD's rules takes longer than most tests; nobody changes a dataset.
     resource = json.loads(text)
     metadata, completed = resource["metadata"], schema.complete_resource(resource)
     return ObservedDataset(
@@ -129,7 +129,7 @@ def _dataset(text: str) -> ObservedDataset:
 def generation(
     of: ObservedDataset, name: str = "g12", largest_shard_bytes: int = 300 << 20, **members: Any
 ) -> GenerationStatus:
-    """One that was built of ``of``."""
+    """A generation built from ``of``."""
     values: dict[str, Any] = {
         "content": "c",
         "fingerprint": "f",
@@ -144,14 +144,14 @@ def generation(
 
 
 def rollout(name: str = "r34", generation: str = "g12") -> RolloutStatus:
-    """One of a generation."""
+    """A rollout of one generation."""
     return RolloutStatus(rollout=name, generation=generation, template="t", started_at="2026-01-01T00:00:00Z")
 
 
 def table(
     of: ObservedDataset, version: int = 7, rollout: str = "r34", generation: str = "g12", **members: Any
 ) -> TableStatus:
-    """One that names all servers that ``of`` asks for."""
+    """A routing table that names all servers of ``of``."""
     values: dict[str, Any] = {
         "replicas": of.spec["replicas"],
         "workers": of.spec["serving"]["workers"],
@@ -161,7 +161,7 @@ def table(
 
 
 def rendered(of: ObservedDataset, config: Config = CONFIG) -> dict[str, tuple[Manifest, ...]]:
-    """All that there can be of a dataset, by what it is part of."""
+    """Return all objects of a dataset, by the part of it that they serve."""
     built = generation(of)
     return {
         "build": manifests.render_builder(of, BUILD, config),

@@ -65,7 +65,7 @@ STATUS: Final[dict[str, Any]] = {
 
 
 def body(name: str = "airports", spec: Any = None, **status: Any) -> dict[str, Any]:
-    """The resource, of ``STATUS`` and ``status``; what is None is left out."""
+    """Return the resource with ``STATUS`` and ``status``; members that are None are left out."""
     members = {member: value for member, value in (STATUS | status).items() if value is not None}
     return {
         "apiVersion": "lookupdb.dev/v1alpha1",
@@ -103,7 +103,7 @@ VALUES = {"KJFK": b'{"name":"John F Kennedy","m":1e400}', "a/b c+": b'"odd"'}
 
 
 def answer_lookup(request: web.Request) -> web.Response:
-    """A router, as far as `get` goes."""
+    """Answer like a router, as far as `get` needs it."""
     assert request.path in (ROUTER, "/v1/lookup")
     key, headers = request.query["key"], {"Lookupdb-Generation": request.headers.get("Lookupdb-Generation", "g12")}
     if key == "away":

@@ -1,4 +1,4 @@
-"""Requests to the API server, as they go over the wire, and what is made of the answers."""
+"""Requests to the API server on the wire, and the results made of its responses."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_a_namespaces_uid() -> None:
         (504, ["what?"], Unreachable),
     ],
 )
-async def test_errors_are_told_apart(status: int, answer: Any, error: type[ApiError]) -> None:
+async def test_errors_are_distinguished(status: int, answer: Any, error: type[ApiError]) -> None:
     async with connected() as (server, cluster):
         server.then(answer, status)
         with pytest.raises(ApiError) as caught:
@@ -220,9 +220,9 @@ async def test_errors_are_told_apart(status: int, answer: Any, error: type[ApiEr
         assert answer["message"] in caught.value.message
 
 
-async def test_how_long_to_wait_is_told() -> None:
+async def test_how_long_to_wait_is_known() -> None:
     for header, expected in (("7", 7.0), ("86400", 60.0), ("soon", None)):
-        async with connected() as (server, cluster):  # of its own: nothing is sent for so long as it was told
+        async with connected() as (server, cluster):  # sends nothing within its own timeout
             server.then({"message": "m"}, 429, **{"Retry-After": header})
             with pytest.raises(Unreachable) as caught:
                 await cluster.apply(CONFIG_MAP)
@@ -318,7 +318,7 @@ def test_what_is_watched() -> None:
 
 
 class TestImageVolumes:
-    """Whether an API server keeps them shows in a dry run, of which nothing stays."""
+    """A dry run shows whether an API server keeps image volumes; nothing of it stays."""
 
     async def keeps(self, answer: Callable[[Json], tuple[Json, int]]) -> bool | None:
         async with connected() as (server, cluster):

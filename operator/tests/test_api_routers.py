@@ -1,4 +1,4 @@
-"""What is made of the answers of routers to the operator, as they come over the wire."""
+"""The operator's view of routers, from their responses on the wire."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def worker(
         pytest.param(
             {"workers": [worker(4, "s0: no answer"), worker(4, f"{describe_contradiction(4)}; so")]},
             RouterReport(4, "version 4 is in effect with other content; so", newest=4),
-            id="what does not end by itself is told first",
+            id="a lasting problem comes first",
         ),
         pytest.param(
             {"workers": [worker(4), worker(None)]},

@@ -1,4 +1,4 @@
-"""docs/operations/teams.md: the limits that it gives are those of the code, the chart and the CRD."""
+"""The limits in docs/operations/teams.md are those of the code, the chart and the CRD."""
 
 from __future__ import annotations
 

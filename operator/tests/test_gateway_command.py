@@ -58,7 +58,7 @@ def test_an_audience_has_to_be_given() -> None:
 async def running(
     folder: Path, environment: dict[str, str], *arguments: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of the gateway, killed at the end if it has not ended; its log is in ``folder``."""
+    """Run a gateway process, and kill it if it does not end; its log is in ``folder``."""
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "lookupdb", "gateway", *arguments),
@@ -126,7 +126,7 @@ def url() -> Iterator[str]:
 
 
 def write_secret(folder: Path, number: int, values: dict[str, Any]) -> None:
-    """As the kubelet does: all files at once, by a link."""
+    """Write all files at once, by a link, as the kubelet does."""
     current = folder / f"..{number}"
     current.mkdir(parents=True)
     for name, value in values.items():
@@ -191,7 +191,7 @@ def test_an_endpoint_is_a_url(tmp_path: Path, url: str) -> None:
 
 
 def test_an_empty_value_says_nothing(tmp_path: Path) -> None:
-    """An empty address would be taken for one, and each request be a panic."""
+    """An empty address would be used as one, and each request would panic."""
     write_secret(tmp_path, 1, {"AWS_ENDPOINT_URL": "", "AWS_REGION": "\n", "AWS_ACCESS_KEY_ID": "key"})
     assert read_variables(tmp_path) == {"AWS_ACCESS_KEY_ID": "key"}
 

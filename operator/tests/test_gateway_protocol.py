@@ -1,4 +1,4 @@
-"""What builders and fetchers do with the gateway: objects, conditions, listings; over a real S3 server."""
+"""Objects, conditions and listings of builders and fetchers through the gateway, in front of a real S3 server."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_read_goes_on_where_it_broke_off(gateway: Standing) -> None:
         assert (refused.status, refused.kind) == (400, "invalid"), other
 
 
-@pytest.mark.parametrize("size", [5 * MIB - 1, 5 * MIB, 5 * MIB + 1, 17 * MIB])
+@pytest.mark.parametrize("size", [5 * MIB, 5 * MIB + 1, 11 * MIB])
 async def test_large_objects_travel_in_parts(gateway: Standing, bucket: Bucket, size: int) -> None:
     body = os.urandom(size)
     assert (await gateway.ask("PUT", f"{OWN}/g1/shard.lmdb", body=body)).status == 200
@@ -126,15 +126,14 @@ async def test_what_is_put_on_a_condition_is_small(gateway: Standing) -> None:
     assert largest.status == 200
 
 
-@pytest.mark.parametrize("name", ["swept.json", "g1/manifest.json", "g1/claim.json", "g1/x.lmdb/y"])
-async def test_what_is_no_shard_file_is_small(gateway: Standing, bucket: Bucket, name: str) -> None:
-    """The sweep reads it at once, and is the one of all namespaces."""
+async def test_what_is_no_shard_file_is_small(gateway: Standing) -> None:
+    """The sweep reads it at once, and there is one sweep for all namespaces."""
     most = gateway.gateway.short_budget.most - 2 * CHUNK_BYTES
-    answer = await gateway.ask(
-        "PUT", f"{OWN}/{name}", body=iter_body(most + 1), headers={"Content-Length": str(most + 1)}
-    )
-    assert (answer.status, answer.kind) == (413, "too-large")
-    assert (await gateway.ask("PUT", f"{OWN}/{name}", body=bytes(most))).status == 200
+    too_large = {"Content-Length": str(most + 1)}
+    for name in ("swept.json", "g1/manifest.json", "g1/claim.json", "g1/x.lmdb/y"):
+        answer = await gateway.ask("PUT", f"{OWN}/{name}", body=iter_body(most + 1), headers=too_large)
+        assert (answer.status, answer.kind) == (413, "too-large"), name
+    assert (await gateway.ask("PUT", f"{OWN}/swept.json", body=bytes(most))).status == 200
 
 
 async def test_a_shard_file_may_be_larger(gateway: Standing) -> None:
@@ -206,14 +205,14 @@ async def test_a_listing_with_a_delimiter_has_folders(gateway: Standing) -> None
 async def test_a_listing_with_a_delimiter_names_a_folder_once_however_many_pages_it_has(
     gateway: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages are what is in memory: whoever writes in a namespace may make folders by the million."""
+    """Memory holds one page: a namespace may have millions of folders."""
     monkeypatch.setattr("lookupdb_operator.gateway.transfers._PAGE", 2)
     for name in ("g1/a", "g1/b", "g1/c", "g1/d", "g2/a", "g3/a", "note"):
         await gateway.ask("PUT", f"{OWN}/{name}", body=b"x")
     folder = f"{CLUSTER}/team/people-1a2b3c4d"
     answer = await gateway.ask("GET", f"/v1/list?prefix={folder}&delimiter=1")
     assert answer.lines == [*({"prefix": f"{folder}/{name}"} for name in ("g1", "g2", "g3")), {"end": True}]
-    assert b"\n\n" in answer.body, "a client that waits is told of a page without another folder"
+    assert b"\n\n" in answer.body, "a page without another folder keeps the client waiting"
 
 
 async def test_of_the_cluster_everybody_sees_their_own_namespace(gateway: Standing, bucket: Bucket) -> None:
@@ -248,7 +247,7 @@ async def test_shard_files_may_be_had_from_the_store(bucket: Bucket, tmp_path: P
 async def test_a_panic_of_the_stores_client_is_a_failure_of_the_store(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Native code that panics is no defect of the gateway, and what it was told of the store is in no answer."""
+    """A panic of native code is no defect of the gateway, and no answer repeats what the store said."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:secret key")
     async with standing(tmp_path, bucket.url) as gateway:
         for asked in (

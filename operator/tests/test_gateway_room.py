@@ -1,4 +1,4 @@
-"""What the gateway does when keys change, clients are slow or go away, and some want all of its room."""
+"""A gateway whose keys change, with slow or lost clients, and some that want all of its room."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JWKS = "/openid/v1/jwks"
 
 async def test_a_new_key_is_read_when_a_token_names_it(gateway: Standing) -> None:
     new = rsa_signer("rotated")
-    gateway.gateway.keys._tried_at = -1e9  # the last reading was long ago
+    gateway.gateway.keys._tried_at = -1e9  # the last read was long ago
     gateway.kube.jwks = jwks(rsa_signer(), new)
     assert (await gateway.ask("GET", f"{OWN}/x", token=new.token())).kind == "missing"
 
@@ -84,7 +84,7 @@ async def test_a_body_that_ends_early_puts_nothing(gateway: Standing, bucket: Bu
 
 
 async def count_uploads(gateway: Standing, bucket: Bucket, url: str) -> int:
-    """Uploads that began, and of which parts lie in the bucket."""
+    """Return the number of uploads with parts in the bucket."""
     async with gateway.session.get(f"{url}/{bucket.url.split('/')[2]}?uploads") as response:
         return (await response.text()).count("<UploadId>")
 
@@ -127,7 +127,7 @@ async def test_clients_that_send_nothing_keep_nobody_away(bucket: Bucket, tmp_pa
 async def test_silent_clients_do_not_take_the_descriptors_of_others(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the hard limit is low, too."""
+    """Even where the hard limit is low."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     async with standing(tmp_path, bucket.url, max_requests=256) as gateway:
         assert gateway.gateway.server

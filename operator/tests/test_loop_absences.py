@@ -1,4 +1,4 @@
-"""For how long a pod is away is measured by what one process has seen pass, whatever other clocks say."""
+"""The time that a pod is away is measured by one process, whatever other clocks say."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DELETED = replace(UNREADY, deleting=True)
 
 
 class Bench:
-    """A clock, and what one process has seen."""
+    """A clock, and the absences seen by one process."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.absences = Absences(lambda: self.now)
 
     def look(self, *pods: Pod, after: float = 0.0) -> Absence | None:
-        """How long the pod a was seen away, ``after`` so many seconds more."""
+        """Return for how long pod a was seen away, ``after`` so many seconds more."""
         self.now += after
         return self.absences.measure(Observed(DATASET, pods=pods)).get("a")
 
@@ -47,7 +47,7 @@ def test_what_was_not_ready_before_it_was_deleted_counts_for_that_alone(bench: B
     assert bench.look(DELETED, after=60) == Absence(180, 60)
 
 
-def test_a_pod_that_is_ready_in_between_begins_anew(bench: Bench) -> None:
+def test_a_pod_that_is_ready_in_between_begins_again(bench: Bench) -> None:
     bench.look(DELETED)
     assert bench.look(replace(DELETED, ready=True, unready_since=""), after=60) is None
     assert bench.look(DELETED, after=60) == Absence(0, 0)
@@ -59,7 +59,7 @@ def test_a_pod_that_was_ready_between_two_looks_does_so_too(bench: Bench) -> Non
     assert bench.look(again, after=60) == Absence(0, 60)
 
 
-def test_another_pod_of_the_name_begins_anew(bench: Bench) -> None:
+def test_another_pod_of_the_name_begins_again(bench: Bench) -> None:
     bench.look(replace(DELETED, uid="before"))
     assert bench.look(DELETED, after=60) == Absence(0, 0)
 

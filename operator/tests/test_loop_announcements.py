@@ -1,4 +1,5 @@
-"""Announcements are written apart from looks, again until they succeed, through a gateway that knows their writer."""
+"""Announcements are written apart from reconcile passes, retried until they succeed, through a gateway that knows their
+writer."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ANNOUNCER = Caller("lookupdb", "operator")
 
 
 class Store:
-    """Refuses so many times, and then takes what it is told."""
+    """Refuses so many times, and accepts every later write."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -84,7 +85,7 @@ class TestAttempts:
         await until(lambda: announcements.report(KEY).written == DUE, "it has succeeded")
         await announcements.close()
 
-    async def test_problems_that_alternate_are_told_and_logged_seldom(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_alternating_problems_are_reported_and_logged_seldom(self, caplog: pytest.LogCaptureFixture) -> None:
         """Each is a write of the status, and there may be 500 datasets."""
         store, now, woken = Store(failures=10**6), 0.0, list[object]()
         announcements = Announcements(store, woken.append, lambda: now)
@@ -92,13 +93,13 @@ class TestAttempts:
         await until(lambda: len(store.told) > 20, "it was tried again")
         assert len([record for record in caplog.records if "is not announced" in record.getMessage()]) == 1
         now = loop.PATIENCE_SECONDS
-        await until(lambda: len(woken) == 1, "it is told")
+        await until(lambda: len(woken) == 1, "the report")
         store.problems = itertools.cycle(["503", "no answer"])
         tried = len(store.told)
         await until(lambda: len(store.told) > tried + 20, "it was tried again")
         assert len(woken) == 1
         now += loop.PATIENCE_SECONDS
-        await until(lambda: len(woken) == 2, "another problem is told, later")
+        await until(lambda: len(woken) == 2, "the report of another problem")
         await announcements.close()
 
     async def test_another_one_takes_its_place(self) -> None:
@@ -182,7 +183,7 @@ class TestGateway:
     async def test_one_that_is_written_in_between_stays(
         self, announcer: GatewayAnnouncer, people: BucketDataset, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of two operators that both read the same, the one that comes second is refused."""
+        """If two operators read the same, the second write is refused."""
         await announcer.announce(DUE)
         later = replace(DUE, generation="g14", version=20)
         read = announcer._read

@@ -1,4 +1,4 @@
-"""A drain is measured by what one process has seen pass, whatever the clocks say that wrote when it began."""
+"""A drain is measured by one process, whatever the clocks say that noted its start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOON = "2026-01-01T12:00:00Z"
 
 
 class Bench:
-    """A clock, and the confirmations that one process has seen."""
+    """A clock, and the confirmations seen by one process."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -24,7 +24,7 @@ class Bench:
     def look(
         self, confirmed_at: str = NOON, *, version: int = 2, uid: str = "u1", routers: tuple[int | None, ...] = (2, 2)
     ) -> float:
-        """``routers``: the version of the table that each answers from, None of one that is down."""
+        """Observe ``routers``: the table version of each; None is one that is down."""
         table = TableStatus(version, "r1", "g1", 2, 1, "2026-01-01T11:59:00Z", confirmed_at)
         dataset = ObservedDataset("shop", "airports", uid, "1", 1, {}, None)
         pods = [
@@ -58,20 +58,20 @@ def test_only_the_seconds_since_the_first_look_count(bench: Bench) -> None:
         pytest.param({"uid": "u2"}, id="another dataset of the same name"),
     ],
 )
-def test_another_confirmation_begins_anew(bench: Bench, change: dict[str, object]) -> None:
+def test_another_confirmation_begins_again(bench: Bench, change: dict[str, object]) -> None:
     bench.look()
     bench.now += 60
     assert bench.look(**change) == 0  # type: ignore[arg-type]
 
 
-def test_a_table_that_is_opened_again_begins_anew_though_it_is_confirmed_in_the_same_second(bench: Bench) -> None:
+def test_a_table_that_is_opened_again_begins_again_though_it_is_confirmed_in_the_same_second(bench: Bench) -> None:
     bench.look()
     bench.now += 60
     assert bench.look("") == 0
     assert bench.look() == 0
 
 
-def test_a_router_that_answers_from_an_older_table_begins_it_anew_though_nobody_could_write_that_down(
+def test_a_router_that_answers_from_an_older_table_begins_it_again_though_nobody_could_write_that_down(
     bench: Bench,
 ) -> None:
     bench.look(routers=(2, None))
@@ -84,8 +84,8 @@ def test_a_router_that_answers_from_an_older_table_begins_it_anew_though_nobody_
 
 
 @pytest.mark.parametrize("before", [(2, None), (2,)], ids=["down", "not there"])
-def test_a_router_that_comes_up_with_the_table_begins_it_anew(bench: Bench, before: tuple[int | None, ...]) -> None:
-    """It may have answered from an older one since the last look."""
+def test_a_router_that_comes_up_with_the_table_begins_it_again(bench: Bench, before: tuple[int | None, ...]) -> None:
+    """It may have answered from an older one since the last pass."""
     bench.look(routers=before)
     bench.now += 60
     assert bench.look(routers=before) == 60
@@ -105,7 +105,7 @@ def test_routers_that_come_back_one_after_the_other_do_so_for_as_long_as_an_olde
     assert bench.look() == 200 - 119
 
 
-def test_looks_at_which_nobody_asks_routers_begin_nothing_anew(bench: Bench) -> None:
+def test_looks_at_which_nobody_asks_routers_begin_nothing_again(bench: Bench) -> None:
     bench.look(routers=())
     bench.now += 1
     bench.look()

@@ -1,4 +1,4 @@
-"""What is cached of a dataset, and what is asked when something does not get on."""
+"""The cache of a dataset, and the requests that are made when something is stuck."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def body(name: str, uid: str, *, version: int = 1, owner: tuple[str, str] | None = None, **members: Any) -> Json:
-    """``owner``: kind and uid."""
+    """An object; ``owner`` is kind and uid."""
     meta: Json = {
         "name": name,
         "namespace": "maps",
@@ -99,7 +99,7 @@ def test_all_that_belongs_to_a_dataset() -> None:
 
 
 def test_a_server_outlives_its_stateful_set_for_as_long_as_it_takes_to_end() -> None:
-    """Nobody may take its room before: a rollout shard by shard has none to spare."""
+    """Its room is not free before: a shard-by-shard rollout has none to spare."""
     server = pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), owner_name="airports-r1-s0")
     cache = cached(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", server))
     cache.drop("StatefulSet", "maps", "airports-r1-s0", "set-1", "9")
@@ -133,7 +133,7 @@ def test_what_another_of_the_same_name_had_is_not_its() -> None:
     assert (observed.jobs, observed.pods, observed.other_objects) == ((), (), ())
 
 
-def test_what_a_predecessor_left_is_told_of_until_it_is_gone() -> None:
+def test_what_a_predecessor_left_is_reported_until_it_is_gone() -> None:
     labels = {names.DATASET_UID: "ds-0"}
     collected = body("airports-r1-s0", "set-0", owner=(names.KIND, "ds-0"), labels=labels, spec={"replicas": 1})
     orphaned = body("airports-r1", "svc-0", labels=labels)
@@ -212,7 +212,7 @@ def test_what_is_gone_stays_gone() -> None:
 
 
 def test_an_object_whose_label_was_taken_away_and_given_back_is_there_again() -> None:
-    """A watch by label tells of the first as a deletion, in the version of that change."""
+    """A watch by label reports the first as a deletion, in the version of that change."""
     cache = cached(("LookupDataset", dataset()), ("Job", job()))
     assert cache.drop("Job", "maps", "airports-g1-build", "job-1", "5") == KEY
     assert cache.put("Job", job(version=4)) is None, "an answer that came late"
@@ -246,7 +246,7 @@ def test_an_object_whose_label_is_changed_moves() -> None:
 
 
 class Asked:
-    """A cluster that answers what it is told to."""
+    """A cluster with prepared answers."""
 
     def __init__(self, warnings: Mapping[str, WarningEvent] | None = None) -> None:
         self.warned = warnings
@@ -414,7 +414,7 @@ async def test_a_namespace_that_refuses_for_another_reason_says_nothing_of_other
     assert not await images.are_kept("refusing")
     assert probed.asked == ["refusing", "maps"]
     now += timedelta(minutes=5)
-    assert not await images.are_kept("refusing"), "what was known stays until something else is told"
+    assert not await images.are_kept("refusing"), "the last answer stays until there is another one"
     assert not await images.are_kept("maps")
     assert probed.asked == ["refusing", "maps"] * 2
 

@@ -21,7 +21,7 @@ from lookupdb_operator.loop.queue import (
 
 
 class ManualClock:
-    """Time that passes when the test says so."""
+    """Time that passes on the test's command."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -221,7 +221,7 @@ async def test_looks_that_wait_for_nothing_let_the_rest_of_the_program_on(queue:
 
 
 async def test_a_look_may_ask_to_be_repeated_later_than_its_backoff(queue: LookQueue[str], clock: ManualClock) -> None:
-    """The API server has said when it wants to be asked again."""
+    """The API server names the time of the next attempt."""
 
     async def look(key: str) -> None:
         raise RequeueRequested("unreachable", at_least=30)
@@ -278,7 +278,7 @@ async def test_a_worker_that_died_is_noticed(queue: LookQueue[str]) -> None:
 
 
 async def test_a_look_that_is_deferred_ends_no_backoff() -> None:
-    """A write is refused, and each look at it has to wait for what routers answer."""
+    """A write is refused, and each look at it has to wait for the routers' answers."""
     queue: LookQueue[str] = LookQueue(chance=lambda: 0.0)
     outcomes = iter((RequeueRequested("no"), LookDeferred("routers are asked"), RequeueRequested("no")))
 

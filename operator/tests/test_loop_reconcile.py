@@ -1,4 +1,4 @@
-"""A look at a dataset: in which order things are done, and what is done when one of them fails."""
+"""A reconcile pass: the order of its steps, and what follows when one fails."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_an_api_server_that_is_away_is_asked_again(bench: Bench, caplog: p
     assert "it does not answer" in caplog.text
 
 
-async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Bench) -> None:
+async def test_a_refusal_is_reported_to_the_next_plan_until_it_is_no_more(bench: Bench) -> None:
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"), manifest("Service")), next_look_in=3600.0)
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     with pytest.raises(RequeueRequested) as raised:
@@ -126,7 +126,7 @@ async def test_routers_do_not_begin_without_the_policy_that_says_who_may_reach_t
 
 
 async def test_of_a_namespace_that_is_being_deleted_one_object_is_tried_and_not_all(bench: Bench) -> None:
-    """Five hundred datasets in it would else send ten thousand requests that can only be refused."""
+    """Five hundred datasets in it would send ten thousand requests that can only be refused."""
     bench.plan = Plan(
         status=DATASET.status, apply=(manifest("Job"), manifest("Service")), delete=(ObjectRef("Pod", "old", "u-9"),)
     )
@@ -160,7 +160,7 @@ async def test_a_router_pod_that_is_gone_by_now_is_no_refusal(bench: Bench, answ
     assert bench.cluster.done == ["status", "apply Pod", "apply Job gently"]
 
 
-async def test_a_router_pod_that_may_not_be_nudged_is_told_of(bench: Bench) -> None:
+async def test_a_router_pod_that_may_not_be_nudged_is_reported(bench: Bench) -> None:
     bench.observer.observed = Observed(DATASET, pods=(Pod("airports", "u-3", "router"),))
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Pod"),))
     bench.cluster.failures["apply Pod"] = Refused("Pod airports", "admission webhook denied the request")
@@ -227,7 +227,7 @@ async def test_the_plan_knows_for_how_long_a_pod_was_seen_away(bench: Bench) -> 
 
 
 async def test_a_look_at_a_dataset_that_has_changed_since_does_nothing(bench: Bench) -> None:
-    """Though the status stays the same: what an old dataset asked for must not come back."""
+    """The status stays the same, but what an old dataset asked for must not return."""
     bench.plan = Plan(
         status=DATASET.status, apply=(manifest("ConfigMap"),), delete=(ObjectRef("Service", "old", "u-9"),)
     )
@@ -254,7 +254,7 @@ async def test_routers_are_asked_now_and_then_though_nothing_has_changed(bench: 
 
 
 async def test_a_look_of_which_a_write_was_refused_is_a_success_as_far_as_it_goes(bench: Bench) -> None:
-    """A quota that is full is not mended by starting the operator again."""
+    """Restarting the operator does not free a full quota."""
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"),))
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     before = bench.metrics._last_success
@@ -263,7 +263,7 @@ async def test_a_look_of_which_a_write_was_refused_is_a_success_as_far_as_it_goe
     assert bench.metrics._last_success > before
 
 
-async def test_an_event_that_cannot_be_told_stops_nothing(bench: Bench) -> None:
+async def test_an_event_that_cannot_be_written_stops_nothing(bench: Bench) -> None:
     bench.plan = Plan(status=STATUS, apply=(manifest("Job"),))
     bench.cluster.failures["event Warning BadSource"] = Refused("Event", "forbidden")
     assert await bench.look() is None
@@ -321,7 +321,7 @@ def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
 
 
 def _see(bench: Bench, operator: str = "old/release", **members: Any) -> None:
-    """A dataset about which nothing is planned."""
+    """See a dataset without any planned change."""
     bench.observer.observed = Observed(replace(DATASET, status=DatasetStatus(operator=operator), **members))
     bench.plan = Plan(status=bench.observer.observed.dataset.status)
 
@@ -348,7 +348,7 @@ class TestADatasetThatNothingIsDoneAbout:
         await bench.look()
         assert bench.cluster.done == ["event Warning OtherOperator"]
 
-    async def test_and_whose_status_cannot_be_read_has_the_command_that_makes_it_anew(self, bench: Bench) -> None:
+    async def test_and_whose_status_cannot_be_read_has_the_command_that_makes_it_again(self, bench: Bench) -> None:
         _see(bench, "", status_problem="expected int, found 'x'" * 99)
         await bench.look()
         assert bench.cluster.done == ["event Warning StatusUnreadable"]

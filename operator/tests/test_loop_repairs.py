@@ -1,4 +1,4 @@
-"""Objects that are written as they were before, again and again: a few times at once, then more and more rarely."""
+"""Objects that are written again and again as before: a few times at once, then more and more rarely."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class TestAContest:
         return replace(world.observe(), contests=(contest,)), world
 
     @pytest.mark.parametrize("is_held", [True, False])
-    def test_is_told_of_whether_or_not_it_is_put_right_now(self, is_held: bool) -> None:
+    def test_is_reported_whether_or_not_it_is_put_right_now(self, is_held: bool) -> None:
         observed, world = self.contested(is_held=is_held)
         planned = world.planner(observed, world.config, world.now)
         assert applied(planned) == (set() if is_held else {"Service/airports-router"})

@@ -1,4 +1,4 @@
-"""Events: one for each reason that a condition changed to, a warning when it tells of a failure."""
+"""Events: one for each new reason of a condition, a warning if it reports a failure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SERVING = status_of(
                 degraded=("True", "BadSource"),
             ),
             [("Warning", "BadSource")],
-            id="a failure that shows in two conditions is told once",
+            id="a failure in two conditions is reported once",
         ),
         pytest.param(
             status_of(ready=("True", "Serving"), built=("False", "BadSource"), degraded=("True", "BadSource")),
@@ -99,7 +99,7 @@ SERVING = status_of(
             status_of(ready=("True", "Serving"), degraded=("True", "ShardsUnavailable")),
             status_of(ready=("False", "ShardsUnavailable"), degraded=("True", "ShardsUnavailable")),
             [("Warning", "ShardsUnavailable")],
-            id="what was told of as a shortage is told again when lookups fail for it",
+            id="a shortage is reported again when lookups fail for it",
         ),
     ],
 )
@@ -133,7 +133,7 @@ def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> Non
     assert writes.remaining_pause(dataset, Plan(after)) == 0
 
 
-def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:
+def test_what_goes_to_and_fro_for_ever_is_reported_now_and_then() -> None:
     now = [0.0]
     budget = EventBudget(lambda: now[0])
     key, other = ("shop", "airports"), ("shop", "rivers")
@@ -147,7 +147,7 @@ def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:
     assert posted == 120
 
 
-def test_a_routing_table_that_is_written_again_under_another_version_is_told() -> None:
+def test_a_routing_table_that_is_written_again_under_another_version_is_reported() -> None:
     table = TableStatus(5, "r1", "g1", 2, 1, "a", "b")
     before = DatasetStatus(table=table)
     (report,) = list_event_reports(
@@ -160,7 +160,7 @@ def test_a_routing_table_that_is_written_again_under_another_version_is_told() -
     assert list_event_reports(DatasetStatus(), before) == ()
 
 
-def test_a_check_that_is_skipped_is_told_once() -> None:
+def test_a_check_that_is_skipped_is_reported_once() -> None:
     before = DatasetStatus(schedule=ScheduleStatus("0 2 * * * UTC", "a", skipped="a"), next_check="b")
     after = replace(before, schedule=ScheduleStatus("0 2 * * * UTC", "b", skipped="b"), next_check="c")
     (report,) = list_event_reports(before, after)

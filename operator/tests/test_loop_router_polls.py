@@ -1,4 +1,4 @@
-"""Routers are asked apart from looks: one that does not answer delays nobody else."""
+"""Routers are asked apart from reconcile passes: one that does not answer delays nobody else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, str]
 
 
 class Routers:
-    """Those whose address begins with "dead" do not answer before they are told to, and "defect" never does."""
+    """Routers whose address begins with "dead" answer only on command, and "defect" never does."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Looks at several datasets: no turn is granted twice, and whoever one has come to is looked at."""
+"""Passes of several datasets: no slot is granted twice, and a dataset with a new slot is looked at."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dataset(name: str, status: DatasetStatus = SETTLED) -> ObservedDataset:
 
 @dataclass
 class Bench:
-    """One turn to build."""
+    """An operator with one build slot."""
 
     known: tuple[ObservedDataset, ...] = ()
     woken: list[Key] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Bench:
         return self.known
 
     def look(self, seen: ObservedDataset) -> DatasetStatus:
-        """A plan that builds when it may, and waits otherwise; one that builds has built."""
+        """Build if there is a slot, wait otherwise, and end a build under way."""
 
         def decide(observed: Observed, config: Config, now: datetime) -> Plan:
             if observed.dataset.status.build is not None:
@@ -82,7 +82,7 @@ def test_who_waits_is_looked_at_once_when_its_turn_has_come() -> None:
 
 
 def test_who_gives_its_turn_back_and_could_have_the_next_one_is_looked_at_again() -> None:
-    """As a build that has ended and is to begin again, or a wait that a corrected spec makes shorter."""
+    """For example, a build ends and the next one is to begin, or a corrected spec shortens a wait."""
     bench = Bench()
     plan = bench.taking.plan(Observed(dataset("a", BUILDING)), lambda *_: Plan(WAITING), NOW)
     assert bench.woken == [("shop", "a")]

@@ -1,4 +1,4 @@
-"""What pods are told is what the verbs understand: flags, the dataset's file, the store's variables."""
+"""The arguments of pods are those that the verbs accept: flags, the dataset's file, the store's variables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _commands(of: ObservedDataset) -> list[list[str]]:
 
 
 def _options(words: list[str]) -> dict[str, Any]:
-    """Of a verb's command line. Raises click's errors for what the verb does not know."""
+    """Return the options of a verb's command line. Raises click's errors for unknown ones."""
     command: click.Command = importlib.import_module(f"lookupdb.cli.{words[0]}").command
     options, rest, _ = command.make_parser(click.Context(command)).parse_args(words[1:])
     assert rest == []

@@ -1,4 +1,4 @@
-"""The routing table as routers will read it, who may reach whom, and the Secret for the store."""
+"""The routing table as routers read it, the network policies, and the Secret for the store."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_shards_answer_their_own_routers_alone_and_admin_ports_nobody_unless_tol
     }
 
 
-def test_clients_are_those_the_operator_is_told_of() -> None:
+def test_clients_are_those_of_the_operators_options() -> None:
     routers, admin = list(FULL_CONFIG.router_clients), list(FULL_CONFIG.admin_clients)
     assert _ingress(manifests.render_network_policies(airports(), FULL_CONFIG)) == {
         "airports-shard": [(ROUTERS, 7000), (admin, 9090)],
@@ -164,8 +164,8 @@ SHOPS: dict[str, Any] = {"namespaceSelector": {}, "podSelector": {"matchLabels":
 
 
 @pytest.mark.parametrize("config", [CONFIG, FULL_CONFIG])
-def test_clients_that_a_dataset_names_take_the_place_of_those_the_operator_is_told_of(config: Config) -> None:
-    """All else of the policies is as it was; the empty selector, which is about all namespaces, is kept."""
+def test_clients_that_a_dataset_names_replace_those_of_the_operators_options(config: Config) -> None:
+    """The rest of the policies stays; the empty selector, which means all namespaces, is kept."""
     without = _ingress(manifests.render_network_policies(airports(), config))
     named = _ingress(manifests.render_network_policies(airports(router={"clients": [SHOPS]}), config))
     assert named.pop("airports-router")[:2] == [([SHOPS], 8080), ([SHOPS], 6379)]
@@ -187,7 +187,7 @@ def test_clients_of_redis_reach_routers_where_these_speak_its_protocol() -> None
 
 
 def test_a_service_has_no_port_twice() -> None:
-    """Where HTTP is asked for on Redis' own port, the other is reached at the pods alone."""
+    """If HTTP uses Redis' own port, Redis is reached at the pods alone."""
     _, service, *_ = manifests.render_routers(airports(router={"service": {"port": 6379}}), CONFIG)
     assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]
 

@@ -1,4 +1,4 @@
-"""How a shard server gets its file: what its pod has for that, and what it has not."""
+"""Delivery of a shard's file: what the server's pod has for it, and what it does not have."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_claim_or_a_path_is_part_of_the_template() -> None:
 
 
 def test_the_servers_command_serves_what_the_volume_shows(tmp_path: Path) -> None:
-    """The very words of the container, run on a folder that stands for the mount."""
+    """Run the container's own command on a folder in place of the mount."""
     (server,) = pod(from_volume())["containers"]
     place = tmp_path / "lookups" / "eu" / FOLDER
     words = [word.replace(names.DATA_PATH, str(tmp_path), 1) for word in server["args"]]
@@ -188,7 +188,7 @@ class TestImages:
         assert options["dataset"] == "default/airports"
 
     def test_what_a_gate_has_refused_is_pushed_if_that_was_overridden(self) -> None:
-        """In the store its manifest goes on to say that it was refused."""
+        """The manifest in the store still says that it was refused."""
         of = from_images()
         for overridden, said in (("", False), ("minRecords is 2", True)):
             made = replace(generation(of), overridden=overridden)

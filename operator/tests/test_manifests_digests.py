@@ -1,4 +1,4 @@
-"""Digests: of objects, of what a build is made from, of what a rollout's pods are made from."""
+"""Digests of objects, of the inputs of a build, and of the pods of a rollout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_digest_is_sixteen_hex_digits_of_the_object_without_it() -> None:
             bare = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "annotations"}}
             if annotations:
                 bare["metadata"]["annotations"] = annotations
-            if manifest["kind"] == "Deployment":  # its number of pods may be an autoscaler's
+            if manifest["kind"] == "Deployment":  # an autoscaler may own its number of pods
                 bare["spec"] = {name: value for name, value in bare["spec"].items() if name != "replicas"}
             assert manifests.read_digest(manifest) == digest(bare)
             assert len(manifests.read_digest(manifest)) == 16

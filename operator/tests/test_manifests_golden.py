@@ -58,7 +58,7 @@ _FILES: dict[str, tuple[Any, ...]] = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines stands as such."""
+    """Writes text of several lines as a block."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

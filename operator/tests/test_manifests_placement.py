@@ -1,4 +1,4 @@
-"""Where pods run: a component's fields, those of spec.scheduling, and our own, in this order, each whole."""
+"""Placement of pods: the component's fields, then those of spec.scheduling, then our own, each whole."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_said_of_one_components_pods_changes_no_others(component: str) -
     assert after[kind]["metadata"]["labels"].items() > {"team": "data"}.items()
     assert after[kind]["metadata"]["annotations"].items() >= {"example.com/a": ""}.items()
     for container in (*pod.get("initContainers", ()), *pod["containers"]):
-        # An empty value is none to the API server: what was written would never be what it holds.
+        # The API server drops an empty value: it would never hold what was written.
         assert container["env"][-2:] == [{"name": "A"}, POD["extraEnv"][1]]
         assert [variable["name"] for variable in container["env"][:2]] == ["LOOKUPDB_LOG_FORMAT", "HOME"]
 

@@ -1,4 +1,4 @@
-"""What holds for every pod and every object, whatever the dataset: security, requests, ports, labels, names."""
+"""Rules for every pod and every object, whatever the dataset: security, requests, ports, labels, names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def violations(pod: dict[str, Any]) -> Iterator[str]:
-    """Of the Pod Security Standards' restricted profile, and of what we hold ourselves to beyond it."""
+    """Violations of the Pod Security Standards' restricted profile, and of our stricter rules."""
     allowed = {
         "configMap",
         "emptyDir",
@@ -218,7 +218,7 @@ def test_a_cluster_may_choose_who_pods_run_as() -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
-def test_what_serves_listens_where_the_operator_is_told(address: str) -> None:
+def test_what_serves_listens_at_the_operators_address(address: str) -> None:
     config = dataclasses.replace(CONFIG, pod_host=address)
     listening = [
         words[words.index("--host") + 1]
@@ -233,7 +233,7 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 OF_A_STATEFUL_SET = 52
-"""Eleven characters less than a label: -<hash of the revision> comes after it."""
+"""Eleven characters less than a label: -<hash of the revision> follows it."""
 
 
 def _labels_within(value: Any) -> Iterator[tuple[str, str]]:
@@ -273,7 +273,7 @@ def test_names_and_labels_of_the_longest_dataset_are_within_kubernetes_limits(ro
 
 
 def test_no_two_datasets_names_meet() -> None:
-    # Each ends in what says which object it is, so that one dataset may be called as another one's objects are.
+    # Each ends in the kind of the object, so that a dataset may have the name of another one's object.
     called = ("a", "a-r1", "a-r1-s0", "a-g1", "a-g1-build", "a-router", "a-routing-table", "a-shard", "a-store")
     owners: dict[tuple[str, str], str] = {}
     for name in called:
@@ -296,7 +296,7 @@ def test_no_two_datasets_names_meet() -> None:
                 assert owners.setdefault(place, name) == name, place
 
 
-def test_a_builder_is_told_what_it_needs_and_no_more() -> None:
+def test_a_builder_knows_what_it_needs_and_no_more() -> None:
     _, job = manifests.render_builder(airports(), BUILD, CONFIG)
     words = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert not {"--active", "--unless-fingerprint", "--volume", "--threads"} & set(words)
@@ -304,7 +304,7 @@ def test_a_builder_is_told_what_it_needs_and_no_more() -> None:
 
 
 def test_pods_are_spread_where_nodes_have_no_zone() -> None:
-    # The scheduler counts no node that lacks the label of one of a pod's spread constraints, for any of them.
+    # If a node lacks the label of one spread constraint, the scheduler ignores it for all of them.
     parts = rendered(airports())
     for manifest in (*parts["router"], *parts["shards"]):
         if manifest["kind"] in ("Deployment", "StatefulSet"):

@@ -1,4 +1,4 @@
-"""What containers request and may use, when a dataset says it and when it does not."""
+"""Requests and limits of containers, with and without those of a dataset."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_router_gets_what_is_given(given: Given, requests: dict[str, str], lim
         ),
     ],
 )
-def test_a_builder_is_told_its_bounds(given: Given, requests: dict[str, str], memory: int, threads: int | None) -> None:
+def test_a_builder_knows_its_bounds(given: Given, requests: dict[str, str], memory: int, threads: int | None) -> None:
     builder = pods.builder(airports(build={"resources": given}).spec)
     assert builder["requests"] == requests | {"ephemeral-storage": "10Gi"}, "what its scratch volume may hold"
     assert pods.builder_memory(builder) == memory

@@ -1,4 +1,4 @@
-"""TLS of routers: the pods, the Service and the endpoint of a dataset that names a certificate."""
+"""Router TLS: the pods, the Service and the endpoint of a dataset that names a certificate."""
 
 from __future__ import annotations
 

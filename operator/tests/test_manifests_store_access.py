@@ -1,5 +1,5 @@
-"""How builders and fetchers reach the store: with a token that they show to the gateway, or with its credentials; and
-a store of the dataset's own, with the Secret that it names."""
+"""Store access of builders and fetchers: by a token for the gateway, or by the store's credentials; and a dataset's own
+store, with the Secret that it names."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class TestOwnStore:
 
 
 def test_the_store_of_the_release_is_nothing_to_who_has_a_store_of_its_own() -> None:
-    """Another bucket, a gateway that comes or goes: nothing is rolled out, and nothing built, for it."""
+    """Another bucket, or a gateway that comes or goes, rolls nothing out and builds nothing."""
     of = with_own_store()
     elsewhere = dataclasses.replace(CONFIG, store="s3://other")
     for config in (GATEWAY_CONFIG, elsewhere):
@@ -169,6 +169,6 @@ def test_another_secret_is_another_template_and_another_build() -> None:
 
 
 def test_what_pods_reach_is_not_limited() -> None:
-    """The policies are about who reaches the pods: a bucket may be anywhere."""
+    """The policies limit who reaches the pods: a bucket may be anywhere."""
     for policy in rendered(with_own_store(), GATEWAY_CONFIG)["network-policy"]:
         assert policy["spec"]["policyTypes"] == ["Ingress"]

@@ -1,4 +1,4 @@
-"""The DaemonSet of `spec.sync`: what its pods may, where they write, and what they tell `lookupdb sync`."""
+"""The DaemonSet of `spec.sync`: the rights of its pods, their folders, and the arguments of `lookupdb sync`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pod_of(of: ObservedDataset, config: Config = GATEWAY_CONFIG) -> dict[str, An
 
 
 def parse(of: ObservedDataset, config: Config = GATEWAY_CONFIG) -> dict[str, Any]:
-    """What `lookupdb sync` makes of its arguments."""
+    """Parse ``arguments`` as `lookupdb sync` does."""
     (container,) = pod_of(of, config)["containers"]
     verb, *words = container["args"]
     assert verb == "sync"

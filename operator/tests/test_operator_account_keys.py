@@ -1,4 +1,4 @@
-"""The cluster's keys as the operator hands them on: read, checked, written the same way each time."""
+"""The cluster's keys as the operator passes them on: read, checked, and always written the same way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupdb_operator.cluster.client import MAX_BYTES, AccountKeys, Answer, Unr
 
 
 class Server:
-    """What the API server answers."""
+    """An API server with prepared answers."""
 
     def __init__(self, body: Any, status: int = 200) -> None:
         self.status = status

@@ -26,7 +26,7 @@ NEEDED = ["--image", "lookupdb:1", "--store", "s3://bucket/path", "--namespace",
 def parsed(
     *arguments: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str] | None = None
 ) -> OperatorOptions:
-    """What the command would run with."""
+    """Parse the command line as the command does."""
     ran: list[OperatorOptions] = []
 
     async def run(chosen: OperatorOptions) -> None:
@@ -140,7 +140,7 @@ async def test_the_process_works_until_sigterm_and_ends_well(tmp_path: Path) -> 
         main = "import sys; from lookupdb_operator.command import command; sys.exit(command())"
         log = (tmp_path / "log").open("wb")
         process = await asyncio.create_subprocess_exec(
-            # Of IPv6, and asked over IPv4: on a cluster of both the kubelet may do so.
+            # It listens on IPv6; on a dual-stack cluster the kubelet may use IPv4.
             *(sys.executable, "-c", main, *NEEDED, "--host", "::"),
             env=environment,
             stderr=log,

@@ -1,4 +1,4 @@
-"""An operator beside a CustomResourceDefinition that is older, newer, or not there yet."""
+"""An operator beside a CustomResourceDefinition that is older, newer, or missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/openapi/v3/apis/lookupdb.dev/v1alpha1"
 
 
 def crd_without(*paths: str) -> Object:
-    """The CRD's schema without the fields ``paths`` (``status.rollouts[].push``)."""
+    """Return the CRD's schema without the fields ``paths`` (``status.rollouts[].push``)."""
     changed = copy.deepcopy(schema.resource_schema())
     for path in paths:
         node, (*parents, name) = changed, path.split(".")
@@ -120,7 +120,7 @@ async def test_a_crd_that_is_not_there_yet_is_waited_for(kube: Kube, caplog: pyt
         await step_to_build(kube)
 
 
-async def test_who_may_not_read_the_schema_is_told_so(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_may_not_read_the_schema_finds_that_in_the_log(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
     kube.refused[PATH] = Refusal(403, f'User "x" cannot get path "{PATH}"')
     kube.put(dataset())
     async with operating(options()):

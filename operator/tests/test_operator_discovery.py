@@ -1,4 +1,4 @@
-"""An operator that starts while the CustomResourceDefinition is made: kopf looks once for what the API server has."""
+"""An operator that starts while the CustomResourceDefinition is created: kopf runs discovery once."""
 
 from __future__ import annotations
 

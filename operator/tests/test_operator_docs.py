@@ -1,4 +1,4 @@
-"""The reference names every reason that a condition may give, and no other, and every metric."""
+"""The reference names every reason of a condition, no other one, and every metric."""
 
 from __future__ import annotations
 

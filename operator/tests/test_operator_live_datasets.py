@@ -1,4 +1,4 @@
-"""The list of living datasets: what the store's sweeper must not remove."""
+"""The list of live datasets, which the store's sweep must not remove."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_document() -> None:
 
 
 def test_a_dataset_with_a_store_of_its_own_is_named_as_others_are() -> None:
-    """Were it not, a sweep would take what is under its address for a dead one's: its own bucket may be the chart's."""
+    """Otherwise a sweep would remove what is at its address: its own bucket may be the chart's."""
     shared = dataset("airports")
     own = replace(shared, spec={**shared.spec, "store": {"url": "s3://lookupdb"}})
     told = [render_live_datasets("c", (), [one], NOON)["datasets"] for one in (own, shared)]
@@ -184,14 +184,15 @@ def test_a_pinned_generation_is_protected_though_status_has_forgotten_it() -> No
 
 @pytest.mark.parametrize("status", [STATUS, DatasetStatus()], ids=["known", "wiped or unreadable"])
 def test_the_pin_of_a_number_yet_to_come_gives_nothing_up_to_the_sweep(status: DatasetStatus) -> None:
-    """It removes what is older than the newest protected one; nothing when none is: nobody knows what serves then."""
+    """The sweep removes what is older than the newest protected generation, and nothing if none is protected: then
+    nobody knows what serves."""
     pinned = replace(dataset("airports", generation="g999"), status=status)
     (entry,) = render_live_datasets("c", (), [pinned], NOON)["datasets"]
     assert set(entry["protect"]) == status.protected_generations()
 
 
 class TestAdopted:
-    """What a dataset is to adopt is named as long as a builder may be told to adopt it."""
+    """The address that a dataset adopts is named for as long as a builder may adopt it."""
 
     def entry(self, adopt: Any, status: DatasetStatus) -> dict[str, Any]:
         waiting = replace(dataset("airports"), spec={"adopt": adopt}, status=status)
@@ -239,7 +240,7 @@ class TestRetained:
         )
 
     async def test_a_deleted_dataset_that_is_to_be_retained_stays_on_the_list(self) -> None:
-        """Also when it was deleted while no operator ran."""
+        """Even if it was deleted while no operator ran."""
         cluster, cache = FakeCluster(), FakeCache(dataset("airports", deletionPolicy="Retain"), dataset("rivers"))
         await self.writer(cluster, cache).write()
         assert [entry.get("retain", False) for entry in _listed(cluster)["datasets"]] == [True, False]

@@ -12,7 +12,7 @@ from lookupdb_operator import names
     [("g12", 12), ("r999999999", 999_999_999), ("r1000000000", 0), ("g" + "9" * 5000, 0), ("g", 0), ("", 0), ("g٣", 0)],
 )
 def test_a_label_that_holds_more_than_a_number_of_a_status_is_no_such_name(name: str, number: int) -> None:
-    """The next number would be one that no status may hold."""
+    """The next number would be too large for a status."""
     assert names.read_number(name) == number
 
 

@@ -1,4 +1,4 @@
-"""A record that would be as it was stays the same one."""
+"""``replace`` returns the same record if nothing changes."""
 
 from __future__ import annotations
 

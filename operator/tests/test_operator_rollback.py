@@ -1,5 +1,5 @@
-"""From the command to the last router on the old data, with an operator, watches and polls as they run: one write of
-the routing table while the servers of the generation before are kept."""
+"""From the command to the last router on the old data, with a real operator, watches and polls: one write of the
+routing table while the servers of the previous generation are kept."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from operator_support.running import operating, options, until
 from lookupdb_operator import names
 
 pytest_plugins = ["operator_support.cluster_fixtures"]
-pytestmark = pytest.mark.timeout(240)  # a story has many steps, each of which may take its patience
+pytestmark = pytest.mark.timeout(240)  # a scenario has many steps, each with its own patience
 
 KEPT: dict[str, Any] = {"rollout": {"drainSeconds": 0, "keepPrevious": "10m"}}
 
 
 async def _refresh(kube: Kube, kubelet: Kubelet) -> None:
-    """New data is built and serves; what served before is kept."""
+    """Build new data and let it serve; the previous rollout is kept."""
     item = kube.get("LookupDataset", "shop", "airports") or {}
     kube.put({**item, "metadata": {**item["metadata"], "annotations": {names.REFRESH: "again"}}})
     await until(lambda: kube.all("Job"), "a second build", lambda: seen(kube))
@@ -34,7 +34,7 @@ async def _refresh(kube: Kube, kubelet: Kubelet) -> None:
 
 
 async def _pin(kube: Kube, generation: str) -> None:
-    """Ends once every router answers from ``generation``."""
+    """Pin ``generation``, and wait until every router answers from it."""
     kube.put(respecified(kube, generation=generation, **KEPT))
     await until(lambda: status_of(kube)["generation"] == generation, "the rollback", lambda: seen(kube))
 

@@ -1,4 +1,4 @@
-"""The release's key of passwords: made once, at random, read again and again, and never guessed."""
+"""The release's password key: created once, at random, read again and again, and never guessed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lookupdb_operator.store import ShardKeyReader
 
 
 class Secrets:
-    """One Secret, at most."""
+    """At most one Secret."""
 
     def __init__(self, held: Manifest | None = None) -> None:
         self.held = held
         self.created = 0
         self.loses_answer = False
         self.rival: Manifest | None = None
-        """What somebody else makes in the very moment."""
+        """A Secret that somebody else creates at the same moment."""
 
     async def get_secret(self, namespace: str, name: str) -> Manifest | None:
         assert (namespace, name) == ("lookupdb", "lookupdb-shard-key")
@@ -60,7 +60,7 @@ async def test_is_made_once_and_is_another_in_each_release() -> None:
     assert keys[0] != keys[1]
 
 
-async def test_of_an_operator_that_starts_anew_is_the_same() -> None:
+async def test_of_an_operator_that_starts_again_is_the_same() -> None:
     secrets = Secrets()
     first, told_first = reader_of(secrets)
     await first.refresh()
@@ -87,7 +87,7 @@ async def test_that_somebody_else_has_made_in_the_very_moment_is_used() -> None:
     assert told == [b"r" * 32]
 
 
-async def test_that_was_deleted_is_made_anew_and_told() -> None:
+async def test_that_was_deleted_is_made_again_and_reported() -> None:
     secrets = Secrets()
     reader, told = reader_of(secrets)
     await reader.refresh()

@@ -1,4 +1,4 @@
-"""The store's credentials: made once, read again and again, handed on as an environment."""
+"""The store's credentials: created once, read again and again, and passed on as environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SALT = "s3://lookupdb 8d3f6b1a"
 
 
 class Secrets:
-    """One Secret, at most."""
+    """At most one Secret."""
 
     def __init__(self) -> None:
         self.held: Manifest | None = None
@@ -56,7 +56,7 @@ async def test_credentials_are_made_once() -> None:
     assert (another.held or {})["stringData"] != made
 
 
-async def test_the_secret_is_read_again_and_a_change_is_told() -> None:
+async def test_the_secret_is_read_again_and_a_change_is_reported() -> None:
     secrets = Secrets()
     store = StoreAccessReader(
         cast(Cluster, secrets), namespace="lookupdb", secret="store", environment={"AWS_REGION": "eu"}, salt=SALT
@@ -118,7 +118,7 @@ def test_the_digest_does_not_hang_on_order() -> None:
 
 
 class TestDigest:
-    """Whoever may read a dataset sees it in its status."""
+    """The digest is in the status, which anyone who may read the dataset sees."""
 
     def test_is_the_same_in_another_process_or_each_start_would_write_all_secrets(self) -> None:
         assert make_access({"AWS_SECRET_ACCESS_KEY": "minio123"}, SALT).digest == "7d710cf73a61ad1a"

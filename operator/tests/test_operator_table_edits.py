@@ -1,4 +1,4 @@
-"""What becomes of a routing table that somebody edits, in a cluster whose API server says who owns which field."""
+"""A routing table that somebody edits, in a cluster whose API server tracks the owner of each field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytest_plugins = ["operator_support.cluster_fixtures"]
 async def test_a_routing_table_that_somebody_changes_is_put_right_under_the_next_version(
     kube: Kube, kubelet: Kubelet
 ) -> None:
-    """By hand, while an operator runs and while none does: a router may have read it. And then nothing is written."""
+    """Edits by hand, while an operator runs and while none does: a router may have read them. After the repair nothing
+    is written."""
 
     def table() -> dict[str, Any]:
         found = kube.get("ConfigMap", "shop", "airports-routing-table")

@@ -1,5 +1,5 @@
-"""The commands of a dataset's pods, run as a kubelet would run them, with a store of the dataset's own: a generation is
-built, fetched, and removed when it is no longer kept, all in that bucket."""
+"""The commands of a dataset's pods, run as by a kubelet, with a store of the dataset's own. A generation is built,
+fetched, and removed when it is no longer kept, all in that bucket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 
 
 class Kubelet:
-    """Runs containers in folders of ``folder``. Every Secret holds what it takes to reach the S3 server at ``url``."""
+    """Runs containers in folders of ``folder``. Every Secret holds the credentials of the S3 server at ``url``."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Kubelet:
         self._run(container)
 
     def fetch(self, of: ObservedDataset, name: str) -> Path:
-        """The folder with the shard that was fetched."""
+        """Return the folder with the fetched shard."""
         shards = manifests.render_shards(
             of, rollout(generation=name), generation(of, name), of.spec["replicas"], GATEWAY_CONFIG
         )
@@ -65,7 +65,7 @@ class Kubelet:
         for name in ("scratch", "data"):
             (self.folder / name).mkdir(exist_ok=True)
         words = [self._place(word, places) for word in container["args"]]
-        # Of the source, say: nothing of it must be taken for the store's.
+        # Variables of the source, which must not be used for the store.
         environment = {"PATH": os.environ["PATH"], "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true"}
         for source in container["envFrom"]:
             environment |= {source.get("prefix", "") + name: value for name, value in self.variables.items()}

@@ -76,7 +76,7 @@ class TestPush:
 
 
 class TestServersOfImages:
-    """An API server whose feature is off leaves the volume out, or makes an empty one of it."""
+    """An API server without the feature drops the volume, or makes it an empty one."""
 
     IMAGE: dict[str, Any] = {"name": "data", "image": {"reference": "r.example/lookups:x"}}
 

@@ -1,4 +1,4 @@
-"""What Kubernetes says of what a dataset names and nobody has: told with the field that names it."""
+"""Kubernetes' messages about missing things that a dataset names, reported with the field that names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lookupdb_operator.plan import reasons
         (names.SHARDS, "spec.serving.storageClassName or spec.serving.delivery.volume"),
     ],
 )
-def test_a_volume_that_does_not_come_is_told_with_the_field_that_asks_for_it(component: str, field: str) -> None:
+def test_a_volume_that_does_not_come_is_reported_with_the_field_that_asks_for_it(component: str, field: str) -> None:
     found = diagnose_scheduling(
         "x", component, "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
     )

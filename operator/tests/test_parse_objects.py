@@ -46,7 +46,7 @@ def test_what_its_user_says_in_annotations() -> None:
 
 
 def test_annotations_of_any_length_take_little_room() -> None:
-    """They are kept for every dataset, and a refresh annotation goes into status."""
+    """They are kept for every dataset, and a refresh annotation goes into the status."""
     long = "x" * 250_000
     parsed = parse_dataset(dataset(metadata=meta(annotations={names.REFRESH: long, names.OPERATOR: long})))
     other = parse_dataset(dataset(metadata=meta(annotations={names.REFRESH: long + "y"})))
@@ -139,7 +139,7 @@ def test_a_status_that_cannot_be_read_is_a_problem_of_its_own() -> None:
     ids=["of its own", "of a part", "of a ticket, which every dataset's turn depends on"],
 )
 def test_a_status_with_what_is_no_moment_cannot_be_read(members: Callable[[str], Any], moment: str) -> None:
-    """Whoever calculates with it would fail, and with it what all datasets share: turns and metrics."""
+    """A pass that calculates with it would fail, and with it the slots and metrics of all datasets."""
     parsed = parse_dataset(dataset(status=members(moment)))
     assert parsed.status_problem is not None
     assert repr(moment) in parsed.status_problem
@@ -205,7 +205,7 @@ def test_readiness_that_is_not_of_the_newest_spec_does_not_count() -> None:
 
 def test_others_are_their_digest() -> None:
     body = {"metadata": meta(name="airports-r1", annotations={names.DIGEST: "d"}, deletionTimestamp="now")}
-    body["metadata"].pop("managedFields")  # nobody says which fields are ours
+    body["metadata"].pop("managedFields")  # nobody says which fields are the operator's
     assert parse_existing("Service", body) == ExistingObject(
         ObjectRef("Service", "airports-r1", "uid-1"), "d", "r1", deleting=True
     )
@@ -242,7 +242,7 @@ def test_so_are_a_job_and_a_shards_servers() -> None:
 
 
 def applied(**spec: Any) -> dict[str, Any]:
-    """A StatefulSet as the API server holds it after our apply; ``spec`` is what it asks for since."""
+    """Return a StatefulSet as the API server holds it after our apply; ``spec`` is its desired state since then."""
     manifest = stamp(
         {
             "apiVersion": "apps/v1",
@@ -369,9 +369,8 @@ def test_a_routing_table_whose_version_is_no_number_that_another_can_follow_has_
     assert parse_existing("ConfigMap", body).table_version == version
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
+def test_the_version_that_the_text_of_a_routing_table_says_is_read_for_itself() -> None:
+    for text, version in (
         ('{"version": 4}', 4),
         ('{"version": 999999999999999}', 10**15 - 1),
         ('{"version": 1000000000000000}', 0),
@@ -387,12 +386,10 @@ def test_a_routing_table_whose_version_is_no_number_that_another_can_follow_has_
         ('"version"', 0),
         ("[" * 5000, 0),
         ("", 0),
-    ],
-)
-def test_the_version_that_the_text_of_a_routing_table_says_is_read_for_itself(text: str, version: int) -> None:
-    body = {"metadata": meta(annotations={names.TABLE_VERSION: "7"}), "data": {names.TABLE_FILE: text}}
-    parsed = parse_existing("ConfigMap", body)
-    assert (parsed.text_version, parsed.table_version) == (version, 7)
+    ):
+        body = {"metadata": meta(annotations={names.TABLE_VERSION: "7"}), "data": {names.TABLE_FILE: text}}
+        parsed = parse_existing("ConfigMap", body)
+        assert (parsed.text_version, parsed.table_version) == (version, 7), text[:40]
 
 
 def test_of_a_routing_table_the_content_alone_says_what_routers_read() -> None:

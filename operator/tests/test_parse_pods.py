@@ -1,4 +1,4 @@
-"""Pods in every trouble that they are known to get into, from JSON as Kubernetes 1.34 writes it."""
+"""Pods in every known kind of trouble, from JSON as Kubernetes 1.34 writes it."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_images_that_cannot_be_pushed(said: str, reason: str) -> None:
         ("ImagePullBackOff", 'Back-off pulling image "{0}"', False),
     ],
 )
-def test_the_image_of_a_shard_that_is_not_in_its_registry_is_told_from_other_troubles(
+def test_the_image_of_a_shard_that_is_not_in_its_registry_is_a_trouble_of_its_own(
     reason: str, said: str, found: bool
 ) -> None:
     reference = "r.example/lookups:people-8d3f6b1a-g1-shard-00000"

@@ -1,4 +1,4 @@
-"""Events of pods that cannot be made, from what Kubernetes 1.34 says."""
+"""Events of pods that cannot be created, with the messages of Kubernetes 1.34."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def test_warnings(reason: str, message: str, expected: str, told: str) -> None:
         ("", ""),
     ],
 )
-def test_warnings_that_pass_or_are_told_better_elsewhere(reason: str, message: str) -> None:
+def test_warnings_that_pass_or_are_reported_better_elsewhere(reason: str, message: str) -> None:
     assert diagnose_warning("Pod", "x", reason, message) is None

@@ -1,4 +1,4 @@
-"""``spec.adopt``: the first build of a dataset adopts what an earlier one has left; no other build does."""
+"""``spec.adopt``: only the first build of a dataset adopts an earlier dataset's generations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def adopted(world: World | None = None) -> World:
 @pytest.mark.parametrize(
     ("adopt", "expected"), [({"uid": OLD}, OLD), ({"uid": "3f2b9c1e", "generation": "g7"}, "3f2b9c1e/g7")]
 )
-def test_the_first_builder_is_told_what_to_adopt(adopt: dict[str, str], expected: str) -> None:
+def test_the_first_builder_knows_what_to_adopt(adopt: dict[str, str], expected: str) -> None:
     assert asked(begun(**adopt), "g1") == expected
     world = World()
     world.takes.build = NEVER
@@ -72,7 +72,7 @@ def test_a_builder_of_a_dataset_with_a_generation_is_not() -> None:
 
 
 def test_a_builder_of_a_dataset_whose_status_was_lost_is_not() -> None:
-    """Its own data may be newer than what it would go back to."""
+    """Its own data may be newer than the adopted generations."""
     world = serving(adopt={"uid": OLD})
     world.takes.build = NEVER
     world.status = DatasetStatus()
@@ -120,7 +120,7 @@ def failing() -> World:
     return world
 
 
-def test_where_there_is_nothing_to_adopt_it_is_told_and_not_retried_at_once() -> None:
+def test_where_there_is_nothing_to_adopt_it_is_reported_and_not_retried_at_once() -> None:
     world = failing()
     assert world.status.failure is not None
     assert (world.status.failure.reason, world.status.failure.count) == ("AdoptionFailed", 1)

@@ -1,4 +1,4 @@
-"""What is announced in the store: what every router has confirmed, once, and nothing waits for it."""
+"""Announcements in the store: what every router has confirmed, once, and nothing waits for them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def announcing_world(**spec: object) -> World:
 
 
 def served() -> World:
-    """A dataset that serves, of which nothing is announced yet."""
+    """A dataset that serves, without an announcement so far."""
     world = announcing_world()
     world.settle()
     return world
 
 
 def look_with(world: World, report: AnnouncementReport) -> Plan:
-    """The plan that sees ``report``."""
+    """Plan with ``report`` seen."""
     return plan(replace(world.observe(), announcement=report), world.config, world.now)
 
 
@@ -92,7 +92,7 @@ def test_another_generation_is_announced_and_other_tables_of_the_same_are_not() 
 
 
 def test_what_was_announced_before_is_due_again_when_the_answer_of_another_one_is_lost() -> None:
-    """The store may have g2 by then, whether or not this operator, or an earlier one, has seen that it does."""
+    """The store may have g2 by then, whether or not an operator has seen it."""
     world = served()
     first = world.look().announce
     assert first is not None
@@ -130,7 +130,7 @@ def test_a_store_of_the_datasets_own_or_no_token_and_nothing_is_announced() -> N
     assert without.look().announce is None
 
 
-def test_one_that_fails_for_long_is_told_and_holds_nothing_up() -> None:
+def test_one_that_fails_for_long_is_reported_and_holds_nothing_up() -> None:
     world = served()
     planned = look_with(world, AnnouncementReport(problem="the gateway does not answer"))
     assert says(planned)["Ready"] == "True Serving"

@@ -1,4 +1,4 @@
-"""What is built, under which number, and what becomes of the outcome."""
+"""Builds: whether one begins, its number, and its outcome."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_whole_generation_is_remembered_and_its_build_tidied_away(outcome: Any
 
 
 def _reverted_after_a_refresh(annotation: str) -> World:
-    """g1 is of the spec that is asked for again; monday was answered with g2, of another one."""
+    """g1 is of the spec that is desired again; monday was answered with g2, of another one."""
     world = serving()
     world.edit(source={"url": "s3://data/v2.csv"})
     world.annotate("monday")
@@ -303,7 +303,7 @@ class TestABuildThatRuns:
         assert "Job/airports-g1-build" in deleted(planned)
 
     def test_and_was_never_made_begins_again_with_a_changed_spec(self) -> None:
-        """Claimed, and the operator ended before it made the Job."""
+        """The build was claimed, and the operator ended before it created the Job."""
         world = World()
         world.carry_out(world.look(), world.dataset, steps=0)
         world.edit(gates={"minRecords": 5})
@@ -365,7 +365,7 @@ def test_a_build_goes_on_and_a_condition_tells_while(reason: str) -> None:
     assert says(world.look())["Degraded"] == "False Healthy"
 
 
-def test_a_quota_that_keeps_the_pod_out_is_told_of_though_there_is_no_pod() -> None:
+def test_a_quota_that_keeps_the_pod_out_is_reported_though_there_is_no_pod() -> None:
     world = World()
     world.reconcile()
     job = world.things["Job", "airports-g1-build"]
@@ -410,7 +410,7 @@ def test_a_build_that_is_begun_is_looked_at_again_though_nothing_happens_to_its_
 
 
 def test_a_build_that_does_not_get_on_and_does_not_say_why_is_looked_at_again_soon() -> None:
-    """Why no pod comes, or why one cannot mount its volume, stands in Events, and nobody watches those."""
+    """Events say why no pod comes, or why one cannot mount its volume, and nobody watches those."""
     world = World()
     world.takes.build = NEVER
     world.reconcile()

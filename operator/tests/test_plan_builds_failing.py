@@ -1,4 +1,5 @@
-"""Every failure has a face, what serves keeps serving, and the next attempt is neither too soon nor too late."""
+"""Failed builds: each reports its reason, what serves keeps serving, and the next attempt is neither too soon nor too
+late."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("fault", "reason"), ENDS)
-def test_a_failed_build_is_told_of_while_the_old_generation_serves(fault: Any, reason: str) -> None:
+def test_a_failed_build_is_reported_while_the_old_generation_serves(fault: Any, reason: str) -> None:
     world = serving()
     world.edit(source={"url": "s3://data/v2.csv"})
     failing(fault, world)
@@ -52,7 +53,7 @@ def test_a_failed_build_is_told_of_while_the_old_generation_serves(fault: Any, r
 
 
 def _ended(world: World, job: Trouble | None, result: BuildResult | None, pod: Trouble | None) -> Plan:
-    """A Job that failed, with what it and its pod say."""
+    """A Job that failed, with the messages of it and its pod."""
     world.takes.build = NEVER
     world.reconcile()
     world.step()
@@ -75,7 +76,7 @@ TELLERS = [
 
 
 @pytest.mark.parametrize(("job", "result", "pod", "reason"), TELLERS)
-def test_of_several_who_say_why_it_is_told_by_the(job: Any, result: Any, pod: Any, reason: str) -> None:
+def test_of_several_who_say_why_the_reason_is_of_the(job: Any, result: Any, pod: Any, reason: str) -> None:
     planned = _ended(World(), job, result, pod)
     assert planned.status.failure is not None
     assert planned.status.failure.reason == reason
@@ -111,7 +112,7 @@ class TestAttempts:
         assert planned.status.build.generation == "g2"
 
     def test_whose_turn_has_not_come_are_not_waited_for_by_the_clock(self) -> None:
-        """The dataset is woken when it comes. Looks without a pause would keep all others from theirs."""
+        """A free slot wakes the dataset. Passes without a pause would starve all others."""
         world = failing(broken())
         world.turns = Turns(build=Turn(is_granted=False, ahead=4))
         world.now += timedelta(seconds=31)
@@ -204,7 +205,7 @@ def test_the_times_in_status_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize(("newest", "expected"), [("g5", "g6"), ("g999999999", "g2")])
 def test_numbers_that_the_store_has_in_use_are_passed_over(newest: str, expected: str) -> None:
-    """What was built under them was for somebody that this status knows nothing of; and one of them may be a trap."""
+    """They were built for a dataset that this status does not know; and one of them may be a trap."""
     world = World()
     for name in ("g1", newest):
         world.published[name], world.built_by[name] = "of the same spec", "another build"

@@ -1,4 +1,4 @@
-"""A source that is not whole yet: the builder finds no success file, and the operator has it looked for again."""
+"""An incomplete source: the builder finds no success file, and the operator retries."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ WAITING = BuildResult("waiting", reason="WaitingForSource", message="waiting for
 
 
 def waiting(world: World) -> World:
-    """``world``, whose builder has found no success file."""
+    """``world`` after its builder found no success file."""
     world.fails = lambda spec: WAITING
     world.settle(until=lambda: world.status.failure is not None)
     return world
 
 
 def refreshed() -> World:
-    """A world that serves, and is refreshed from a source that is not whole."""
+    """A world that serves, and refreshes from an incomplete source."""
     world = serving(refresh={"successFile": "_SUCCESS"})
     world.annotate("monday")
     return waiting(world)
 
 
 def _has_looked(world: World, begun: int) -> bool:
-    """Whether a build after ``begun`` has ended."""
+    """Return whether a build after ``begun`` has ended."""
     return world.status.build is None and world.status.last_generation > begun
 
 
@@ -126,7 +126,7 @@ def test_a_change_of_the_schedule_is_no_change_of_what_a_build_is_made_from() ->
     assert manifests.build_digest(world.dataset, world.config) == digest
 
 
-def test_the_next_builder_is_told_which_success_file_the_last_one_has_seen() -> None:
+def test_the_next_builder_knows_which_success_file_the_last_one_has_seen() -> None:
     world = serving(refresh={"successFile": "_SUCCESS"})
     for refresh, seen in (("monday", "s1"), ("tuesday", "s2")):
         world.fails = _unchanged(seen)

@@ -1,4 +1,5 @@
-"""The rollout that waits for promotion: asked for by name beside what serves, promoted, rejected, replaced."""
+"""The rollout that waits for promotion: lookups may name it beside what serves; it is promoted, rejected or
+replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def _waiting(**spec: Any) -> World:
 
 
 def _overtaken() -> World:
-    """A world in which g2 waits for promotion, and g3 is built and has no turn yet."""
+    """A world in which g2 waits for promotion, and g3 is built and queued."""
     world = _waiting()
     world.turns = Turns(Turn(is_granted=True), Turn(is_granted=False, ahead=7))
     _refresh(world, "three")
@@ -43,14 +44,14 @@ def _overtaken() -> World:
 
 
 def _break(world: World, reason: str) -> None:
-    """No server of r2 is ready."""
+    """Make no server of r2 ready."""
     for pod in world.pods.values():
         if "-r2-" in pod.name:
             pod.ready, pod.trouble = False, Trouble(reason, "as it says")
 
 
 def _hang(world: World, suffix: str) -> None:
-    """Servers of r2 are made again, and never get ready; nothing tells why."""
+    """Restart the servers of r2, which never get ready, without a reason."""
     world.takes.start = NEVER
     for pod in world.pods.values():
         if "-r2-" in pod.name and pod.name.endswith(suffix):
@@ -60,7 +61,7 @@ def _hang(world: World, suffix: str) -> None:
 
 
 def _until_waits(world: World, generation: str) -> None:
-    """Until ``generation`` waits, all routers answer from its table, and nothing more is to be done."""
+    """Settle until ``generation`` waits, all routers answer from its table, and nothing is left to do."""
 
     def waits() -> bool:
         status = world.status
@@ -80,7 +81,7 @@ def _table(world: World) -> dict[str, Any]:
 
 
 def _named(world: World) -> tuple[str, list[str]]:
-    """The active generation of the written table, and all of its generations."""
+    """Return the active generation of the written table, and all of its generations."""
     table = _table(world)
     return table["active"], [entry["generation"] for entry in table["generations"]]
 
@@ -212,7 +213,7 @@ class TestPromoted:
         world.settle()
         assert world.status.generation == "g2"
 
-    def test_though_its_servers_do_not_get_ready_is_told_of_after_the_deadline_and_may_be_given_up(self) -> None:
+    def test_though_its_servers_do_not_get_ready_is_reported_after_the_deadline_and_may_be_given_up(self) -> None:
         world = _waiting()
         _hang(world, "")
         world.annotate_decision(promote="g2")
@@ -384,7 +385,7 @@ class TestReplaced:
         assert world.status.generation == "g3"
 
     def test_not_by_a_new_pod_template_when_it_is_promoted(self) -> None:
-        """Its servers are ready: they serve, and are then replaced as those of any generation that serves."""
+        """Its servers are ready: they serve, and are replaced later, like those of any generation that serves."""
         world = _overtaken()
         world.edit(serving={"workers": 2})
         world.annotate_decision(promote="g2")
@@ -406,7 +407,7 @@ class TestReplaced:
         assert world.status.generation == "g3"
 
     def test_for_as_long_as_what_serves_gets_a_new_pod_template(self) -> None:
-        """A new image reaches what serves, though nobody promotes anything; then the candidate comes back from it."""
+        """A new image reaches what serves without a promotion; then the candidate returns."""
         world = _waiting()
         world.edit(serving={"workers": 2})
         passes = [world.status for _ in _stops(world, 60)]
@@ -420,7 +421,7 @@ class TestReplaced:
 
 
 class TestAStatusThatWasLost:
-    def test_what_serves_goes_on_until_somebody_promotes_what_was_built_anew(self) -> None:
+    def test_what_serves_goes_on_until_somebody_promotes_what_was_built_again(self) -> None:
         world = serving(rollout=MANUAL)
         world.status, world.version = type(world.status)(), world.version + 1
         world.invariants.forget({"g1"}, {"r1"})

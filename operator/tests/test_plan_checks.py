@@ -1,4 +1,4 @@
-"""Checks by schedule: when the source is looked at, what is made up for, and what is not."""
+"""Checks by schedule: when the source is checked, and which missed checks are made up for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NIGHTLY = {"schedule": "0 2 * * *", "timeZone": "Europe/Berlin"}
 
 
 def scheduled(**refresh: Any) -> World:
-    """A world that serves, whose source is looked at every hour; it is twelve o'clock and some seconds."""
+    """A world that serves, with an hourly check; it is twelve o'clock and some seconds."""
     world = World()
     world.edit(refresh={**HOURLY, **refresh})
     world.settle()
@@ -31,7 +31,7 @@ def scheduled(**refresh: Any) -> World:
 
 
 def pass_time(world: World, seconds: float, step: float = 1.0) -> None:
-    """Reconcile whenever a look is due, and at each ``step`` while something happens, for ``seconds``."""
+    """For ``seconds``, reconcile whenever a pass is due, and at each ``step`` while something happens."""
     end = world.now + timedelta(seconds=seconds)
     while world.now < end:
         planned = world.reconcile()
@@ -41,12 +41,12 @@ def pass_time(world: World, seconds: float, step: float = 1.0) -> None:
 
 
 def sleep_until(world: World, moment: datetime) -> None:
-    """No operator runs until ``moment``."""
+    """Run no operator until ``moment``."""
     world.now = moment
 
 
 def made(world: World) -> int:
-    """How many builds were begun."""
+    """Return the number of builds begun."""
     return world.status.last_generation
 
 
@@ -91,7 +91,7 @@ class TestASlot:
         assert world.writes == writes
 
     def test_of_an_unchanged_source_costs_seven_writes(self) -> None:
-        """The status when it is asked for and when it has ended; Secret, ConfigMap and Job, two of which go again."""
+        """The status at its start and end; Secret, ConfigMap and Job, two of which are deleted again."""
         world = scheduled()
         writes = world.writes
         pass_time(world, 4000)
@@ -157,7 +157,7 @@ class TestASlot:
 class TestACheckThatWaits:
     @staticmethod
     def waiting(**refresh: Any) -> World:
-        """A world whose check of one o'clock waits for its turn."""
+        """A world whose check of one o'clock is queued."""
         world = scheduled(**refresh)
         world.turns = Turns(build=Turn(is_granted=False, ahead=300))
         pass_time(world, 3600 + 300)
@@ -308,7 +308,7 @@ class TestAnHour:
 
 
 class TestTheSchedule:
-    def test_that_changes_begins_anew(self) -> None:
+    def test_that_changes_begins_again(self) -> None:
         world = scheduled()
         world.edit(refresh=NIGHTLY)
         world.settle()
@@ -396,7 +396,7 @@ def test_the_share_of_a_dataset_is_always_the_same() -> None:
 
 
 def _due_seconds(expression: str, uid: str) -> int:
-    """Seconds from the slot of 2026-01-02, or of that minute, until its check is due."""
+    """Return the seconds from the slot of 2026-01-02, or of that minute, until its check is due."""
     timetable = refreshes.Timetable.from_desired(DesiredSchedule(expression, "UTC", None), uid)
     slot = datetime.fromisoformat("2026-01-02T02:00:00+00:00")
     return int((timetable.due_moment(slot) - slot).total_seconds())

@@ -1,4 +1,4 @@
-"""What people are told, and that being told is not being written to: a second pass writes nothing."""
+"""Conditions and their messages; a second pass writes nothing."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_time_of_a_condition_changes_with_its_truth_alone() -> None:
     assert condition(planned, "Degraded").last_transition_time > since
 
 
-def test_what_serves_is_told_of() -> None:
+def test_what_serves_is_reported() -> None:
     world = serving()
     status = world.status
     assert (status.generation, status.records, status.bytes) == ("g1", 10, 1000)
@@ -106,7 +106,7 @@ def test_what_serves_is_told_of() -> None:
 
 
 def test_the_scale_subresource_selects_as_many_pods_as_it_has_replicas() -> None:
-    # An autoscaler divides what the selected pods use by the number of replicas: of all shards it would run away.
+    # An autoscaler divides the usage of the selected pods by the number of replicas: with all shards it would run away.
     world = serving(shards=3, replicas=2)
     chosen = dict(term.split("=") for term in world.status.selector.split(","))
     selected = [pod for pod in world.pods.values() if chosen.items() <= pod.labels.items()]
@@ -178,7 +178,7 @@ def test_what_does_not_serve_is_not_said_to_keep_serving(problem: str | None) ->
 
 
 class TestRefusals:
-    def test_are_told_of_and_tried_again(self) -> None:
+    def test_are_reported_and_tried_again(self) -> None:
         world = serving()
         world.refuses = lambda manifest: "forbidden" if manifest["kind"] == "Deployment" else ""
         world.edit(router={"replicas": 3})
@@ -194,7 +194,7 @@ class TestRefusals:
         world.refusals["Service", "airports-r7"] = "forbidden"
         assert says(world.look())["Degraded"] == "False Healthy"
 
-    def test_for_a_quota_are_told_apart(self) -> None:
+    def test_for_a_quota_are_distinguished(self) -> None:
         world = serving()
         world.refusals["Secret", "airports-store-uid-1"] = "exceeded quota: secrets"
         assert says(world.look())["Degraded"] == "True QuotaExceeded"
@@ -245,7 +245,7 @@ def test_of_a_dataset_that_is_not_ours_no_moment_is_read() -> None:
 
 
 class TestHints:
-    """Sentences: what was found, on one line, and what to do, once."""
+    """Hints are sentences: the finding on one line, and the remedy once."""
 
     def test_the_advice_of_a_message_replaces_the_general_one(self) -> None:
         message = "a.csv: key.columns names the column 'id', which is not there\n  its columns are x and y"
@@ -266,7 +266,7 @@ class TestHints:
 
 
 class TestTheStore:
-    """That servers wait for is named, without what its address may hold of a secret."""
+    """The store that servers wait for is named, without any secret in its address."""
 
     def waiting(self, reason: str = "StoreUnavailable", message: str = "pod x cannot fetch its shard") -> str:
         world = rebuilt(serving())

@@ -205,7 +205,7 @@ class TestDraining:
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
 
     def test_waits_for_what_a_router_that_is_down_may_have_mounted(self) -> None:
-        """It is started again with the table of before, because its kubelet has not synced the new one."""
+        """It restarts with the previous table, because its kubelet has not synced the new one."""
         world = _draining()
         world.crash(world.pods[_routers(world)[0]], NEVER)
         world.now += timedelta(seconds=100)
@@ -215,7 +215,7 @@ class TestDraining:
         world.now += timedelta(seconds=planned.next_look_in or 0)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look()), "it does not keep it for ever"
 
-    def test_waits_for_a_router_that_was_started_anew_with_an_older_table(self) -> None:
+    def test_waits_for_a_router_that_was_started_again_with_an_older_table(self) -> None:
         world = unconfirmed(serving())
         written = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
         late, other = (world.pods[name] for name in _routers(world))
@@ -245,7 +245,7 @@ class TestDraining:
         world.now += timedelta(seconds=6)
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
 
-    def test_begins_anew_with_an_operator_that_was_started_meanwhile(self) -> None:
+    def test_begins_again_with_an_operator_that_was_started_meanwhile(self) -> None:
         world = _draining()
         world.now += timedelta(seconds=9)
         world.start_operator()

@@ -1,5 +1,5 @@
-"""Whoever edits the routing table, and whenever: in the end routers answer from what should be there. And the lives
-that say so are themselves tried on plans that are wrong on purpose."""
+"""Edits of the routing table at any moment: in the end routers answer from the right table. The simulation itself is
+tested with plans that are wrong on purpose."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ MOMENTS = 100
 ROUNDS = 6
 SEEDS_TO_FIND_A_MUTANT = 100
 RAISED_AND_PUT_BACK = (920034, 920250, 920361, 920394)
-"""Lives in which a version that was raised by more than one was read and put back while the operator held back."""
+"""Lives in which a version raised by more than one was read, and put back while the operator held back."""
 
 RAISED_WITHOUT_SERVERS = (910013, 910505)
-"""Lives in which routers read a version that was raised while a shard had too few servers."""
+"""Lives in which routers read a raised version while a shard had too few servers."""
 
 
 def test_in_the_end_routers_answer_from_what_should_be_there() -> None:
-    simulations = [EditingSimulation(seed, promotes=seed % 3 == 1, surges=seed % 3 == 2) for seed in range(30)]
+    simulations = [EditingSimulation(seed, promotes=seed % 3 == 1, surges=seed % 3 == 2) for seed in range(15)]
     simulations += [EditingSimulation(seed, promotes=True) for seed in RAISED_WITHOUT_SERVERS]
     for simulation in simulations:
         simulation.live(MOMENTS)
-    assert sum(simulation.edits for simulation in simulations) > 60
-    assert sum(simulation.raises for simulation in simulations) > 20
-    assert sum(simulation.held for simulation in simulations) > 200
+    assert sum(simulation.edits for simulation in simulations) > 30
+    assert sum(simulation.raises for simulation in simulations) > 10
+    assert sum(simulation.held for simulation in simulations) > 100
 
 
 def test_what_routers_have_read_is_overtaken_though_it_was_put_back_before_anybody_looked() -> None:
-    simulations = [EditingSimulation(seed, surges=seed % 3 == 2, hides=True) for seed in range(20)]
+    simulations = [EditingSimulation(seed, surges=seed % 3 == 2, hides=True) for seed in range(10)]
     for simulation in simulations:
         simulation.live(MOMENTS)
-    _live_unnoticed(plan, 20)
+    _live_unnoticed(plan, 10)
 
 
 def test_what_is_edited_while_the_operator_holds_back_is_overtaken_though_it_is_put_back() -> None:
-    _live_contested(plan, (*range(12), *RAISED_AND_PUT_BACK))
+    _live_contested(plan, (*range(6), *RAISED_AND_PUT_BACK))
     EditingSimulation(920320, promotes=True).live_contested(MOMENTS)
 
 
 def _believes_that_nobody_refuses_a_table(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Takes a router that answers from what somebody has edited, under the same version, for one that has confirmed."""
+    """Trusts a router that answers from an edit under the same version."""
     reports = {uid: replace(report, problem="", digests=frozenset()) for uid, report in observed.routers.items()}
     return plan(replace(observed, routers=reports), config, now)
 
@@ -61,13 +61,13 @@ def _sees_no_edits(observed: Observed, config: Config, now: datetime) -> Plan:
 
 
 def _goes_by_versions_alone(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Takes a router that says the right version for one that has the table, whatever it has read under it."""
+    """Trusts a router with the right version, whatever it has read under it."""
     reports = {uid: replace(report, digests=frozenset()) for uid, report in observed.routers.items()}
     return plan(replace(observed, routers=reports), config, now)
 
 
 def _goes_by_annotations_alone(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Reads no version in a text, and takes a router that says the right one for one that has the table."""
+    """Reads no version in a text, and trusts a router with the right one."""
     others = tuple(replace(other, text_version=0) for other in observed.other_objects)
     reports = {
         uid: replace(report, generations=frozenset(), digests=frozenset()) for uid, report in observed.routers.items()
@@ -93,7 +93,7 @@ def test_the_simulation_of_hidden_edits_finds_a_plan_that_goes_by_versions_alone
 
 
 def _forgets_what_it_has_left_alone(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Goes by what the routing table's ConfigMap says when it is written again, whatever it said before."""
+    """Goes by the routing table's ConfigMap when it is written again, whatever it said before."""
     planned = plan(observed, config, now)
     table = planned.status.table
     if table is None:

@@ -1,4 +1,4 @@
-"""Many datasets in a cluster with little room: so many at a time, no deadlock, and in the end all serve."""
+"""Many datasets in a cluster with little room: limited concurrency, no deadlock, and in the end all serve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_upgrade_rolls_so_many_at_a_time_and_all_converge() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_an_upgrade_converges_with_room_for_one_candidate_and_a_half(seed: int) -> None:
-    """All four that have a turn stand half placed at first."""
+    """The four datasets with a slot are half placed at first."""
     fleet = serving(8, spare=SERVERS + SERVERS // 2, seed=seed)
     fleet.upgrade("lookupdb:2")
     fleet.settle(6000, step=20)

@@ -1,4 +1,4 @@
-"""How old the data are that serve, and when that is said to be too old."""
+"""Age of the data that serve, and when it counts as stale."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LIMIT = 3600
 
 
 def aging() -> World:
-    """A world that serves data of twelve o'clock, which may become an hour old."""
+    """A world that serves data of twelve o'clock, with a limit of one hour."""
     return serving(refresh={"staleAfterSeconds": LIMIT})
 
 
 def wait(world: World, seconds: float) -> None:
-    """Let ``seconds`` pass, with a look at their end and whenever one is due."""
+    """Let ``seconds`` pass, with a pass at their end and whenever one is due."""
     end = world.now + timedelta(seconds=seconds)
     while world.now < end:
         planned = world.reconcile()
@@ -106,7 +106,7 @@ def test_what_is_built_and_does_not_serve_makes_nothing_fresh() -> None:
 
 
 def _with_g2_an_hour_and_more_later(**rollout: object) -> World:
-    """g1 is of twelve o'clock, and g2, which serves, of fifty minutes after; it is a quarter past one."""
+    """g1 is of twelve o'clock, and g2, which serves, of fifty minutes later; it is a quarter past one."""
     world = serving(shards=4, refresh={"staleAfterSeconds": LIMIT}, rollout={"drainSeconds": 5, **rollout})
     wait(world, 3000)
     world.content_of_source = lambda url: f"{url} of another day".ljust(64)

@@ -1,4 +1,5 @@
-"""Behind a gateway nobody in a dataset's namespace has the store's credentials; and the way there and back."""
+"""Behind a gateway nobody in a dataset's namespace has the store's credentials; and the change to a gateway and
+back."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ SECRET = "Secret/airports-store-uid-1"
 
 
 def put_behind_gateway(world: World) -> World:
-    """The operator starts again, with a gateway."""
+    """Restart the operator with a gateway."""
     world.config, world.store = BEHIND, StoreAccess()
     world.start_operator()
     return world
 
 
 def behind_gateway() -> World:
-    """A dataset that has only ever been behind a gateway, and serves."""
+    """A dataset that serves, and was always behind a gateway."""
     world = put_behind_gateway(World())
     world.settle()
     assert says(world.look())["Ready"] == "True Serving"

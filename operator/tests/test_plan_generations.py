@@ -1,4 +1,4 @@
-"""Which generation is asked for, whether another one is needed, and which ones the store keeps."""
+"""Generations: the desired one, whether another one is needed, and those that the store keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupdb_operator.status import DatasetStatus, RolledBack
 
 
 def _three_generations(**spec: object) -> World:
-    """A world that serves g3, and has g1 and g2 of older data in the store."""
+    """A world that serves g3, with g1 and g2 of older data in the store."""
     world = serving(**spec)
     for data in ("two", "three"):
         world.content_of_source = lambda source, data=data: f"{source} {data}"  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The last builds in status: how each ended, bounded, and what repeats itself once."""
+"""The last builds in the status: their outcomes, bounded, with repetitions merged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unchanged(status: DatasetStatus, number: int) -> DatasetStatus:
     return refreshes.record_success(status, build(number), result, NOW)
 
 
-def test_a_build_is_told_with_what_it_built_and_how_long_it_took() -> None:
+def test_a_build_is_reported_with_what_it_built_and_how_long_it_took() -> None:
     (record,) = built(DatasetStatus(), 12).builds
     assert record == BuildRecord(
         "g12", "built", "Built", "2026-01-01T12:00:00Z", "2026-01-01T12:10:00Z", 28_000, 3, "built g12"
@@ -50,7 +50,7 @@ def test_a_closed_gate_has_an_outcome_of_its_own() -> None:
     assert (record.outcome, record.message) == ("gateClosed", "10 records, expected 1000")
 
 
-def test_lines_of_a_message_are_told_apart_on_one() -> None:
+def test_lines_of_a_message_are_distinguished_on_one() -> None:
     message = "people.csv names no column id\n  its columns are x and y:\n    look at them"
     (record,) = failed(DatasetStatus(), 12, "BadSource", message).builds
     assert record.message == "people.csv names no column id; its columns are x and y: look at them"
@@ -74,12 +74,12 @@ def test_what_ends_as_the_one_before_it_takes_its_place() -> None:
     ]
 
 
-def test_failures_for_other_reasons_are_told_apart() -> None:
+def test_failures_for_other_reasons_are_distinguished() -> None:
     status = failed(failed(failed(DatasetStatus(), 1), 2), 3, "OutOfMemory")
     assert [(record.reason, record.count) for record in status.builds] == [("BadSource", 2), ("OutOfMemory", 1)]
 
 
-def test_every_generation_that_was_built_is_told() -> None:
+def test_every_generation_that_was_built_is_reported() -> None:
     assert [record.count for record in built(built(DatasetStatus(), 1), 2).builds] == [1, 1]
 
 
@@ -113,7 +113,7 @@ def test_the_end_of_a_build_and_its_record_are_one_write() -> None:
     ]
 
 
-def test_that_gates_were_overridden_is_told_by_itself() -> None:
+def test_that_gates_were_overridden_is_reported_by_itself() -> None:
     world = serving()
     world.closes_gate = lambda content: "bad" in content
     world.edit(source={"url": "s3://data/bad.csv"})

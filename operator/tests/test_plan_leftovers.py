@@ -1,5 +1,4 @@
-"""What a rollout shard by shard has replaced and that does not go: how long the next shards wait before somebody hears
-of it, and what they hear."""
+"""Replaced servers of a shard-by-shard rollout that do not go: when the wait for them is reported, and how."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ PER_SHARD = {"strategy": "PerShard", "drainSeconds": 5, "progressDeadlineSeconds
 
 
 def _replaced(*finalizers: str) -> World:
-    """Shard 0 of two is served by r2, and the pod that served it has these finalizers."""
+    """Shard 0 of two is served by r2; the pod that served it before has these finalizers."""
     world = serving(shards=2, rollout=PER_SHARD)
     world.pods[HELD].finalizers = finalizers
     world.edit(source={"url": "s3://data/v2.csv"})
@@ -27,7 +26,7 @@ def _replaced(*finalizers: str) -> World:
 
 
 def _wait(world: World, seconds: float) -> None:
-    """Look only when a look is due, for ``seconds``."""
+    """For ``seconds``, reconcile only when a pass is due."""
     end = world.now + timedelta(seconds=seconds)
     while world.now < end:
         due = world.reconcile().next_look_in
@@ -36,7 +35,7 @@ def _wait(world: World, seconds: float) -> None:
     world.reconcile()
 
 
-def test_a_pod_that_a_finalizer_holds_is_told_of_with_what_holds_it_and_what_to_do() -> None:
+def test_a_pod_that_a_finalizer_holds_is_reported_with_what_holds_it_and_what_to_do() -> None:
     world = _replaced("example.com/backup")
     deleted = world.pods[HELD].deleted_at
     assert deleted is not None

@@ -16,7 +16,7 @@ from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhas
 
 
 def _phases(world: World) -> tuple[str, ...]:
-    """Of r1, r2, g1 and g2."""
+    """Return the phases of r1, r2, g1 and g2."""
     status = world.status
     return (
         lifecycle.rollout_phase("r1", status).value,
@@ -57,7 +57,7 @@ def test_a_candidate_that_nobody_asks_for_any_more_is_gone_at_once() -> None:
 
 
 def test_a_candidate_beside_a_rollout_shard_by_shard_drains_when_something_newer_replaces_it() -> None:
-    """A table of several generations names no candidate, so none is written without it: it drains at once."""
+    """A table of several generations names no candidate, so it drains at once."""
     world = serving(shards=4, rollout={"strategy": "PerShard", "drainSeconds": 5})
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle(until=lambda: world.status.rollouts[-1].window == "2")

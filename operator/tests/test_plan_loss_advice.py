@@ -1,4 +1,4 @@
-"""What the conditions say of a generation that the store has lost: whether it is built again, why not, what to do."""
+"""Conditions about a generation that the store has lost: whether it is built again, why not, and the remedy."""
 
 from __future__ import annotations
 
@@ -154,9 +154,9 @@ def _lose(world: World, generation: str) -> None:
 def test_a_pinned_generation_that_nobody_can_fetch_waits_and_says_so_and_is_left_by_taking_the_pin_away() -> None:
     world = _pinned()
     world.lost.add("g1")
-    for _ in range(900):
+    for _ in range(300):
         planned = world.reconcile()
-        world.step()
+        world.step(3)
     assert (world.status.generation, world.status.last_generation) == ("g2", 2)
     for kind in ("RolledOut", "Degraded"):
         assert condition(planned, kind).reason == "GenerationMissing"
@@ -181,7 +181,7 @@ def test_a_turn_that_was_given_up_says_it_too() -> None:
 
 
 def test_what_was_gone_back_to_and_is_lost_waits_for_a_source_that_somebody_vouches_for() -> None:
-    """What the source is by now may be what was rolled back from, or worse."""
+    """The source may now be the data that was rolled back from, or worse."""
     world = _rolled_back()
     world.edit(source=world.spec["source"])
     world.content_of_source = lambda source: f"{source} worse"

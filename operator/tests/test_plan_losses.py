@@ -1,5 +1,5 @@
-"""What the store has lost, of what is served or is to be, is built again by itself: once, after a while, and never
-where another generation would not serve."""
+"""A generation that serves or is desired, and that the store has lost, is built again: once, after a while, and only if
+another generation would serve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long  # whole lives
 
 
 def losing(generation: str = "g1") -> World:
-    """``generation`` serves, the store has lost it, and a server has to fetch it again."""
+    """``generation`` serves, the store has lost it, and a server must fetch it again."""
     world = serving()
     lose(world, generation)
     return world
@@ -103,7 +103,7 @@ def test_a_build_that_fails_is_tried_again_as_any_other_though_no_server_is_left
 
 
 def test_the_ticket_of_what_was_lost_says_nothing_of_what_replaces_it() -> None:
-    """Others wait for a turn, so the rollout of g2 gives its own up; the servers of g3 take their time."""
+    """Others are queued, so the rollout of g2 gives its slot up; the servers of g3 take their time."""
     world = serving()
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle(until=lambda: len(world.status.generations) == 2)
@@ -158,7 +158,7 @@ def test_a_store_that_loses_all_it_is_given_is_given_less_and_less() -> None:
     assert delays == pytest.approx([30, 60, 120, 240], abs=2)
     world.annotate("monday")
     world.settle()
-    assert world.status.lost is None, "what else asks for a build begins anew"
+    assert world.status.lost is None, "another request for a build starts again"
 
 
 def test_what_was_there_for_hours_was_not_lost_in_a_row() -> None:
@@ -172,7 +172,7 @@ def test_what_was_there_for_hours_was_not_lost_in_a_row() -> None:
 
 
 def test_servers_that_are_replaced_all_the_time_do_not_put_the_build_off() -> None:
-    """As by a node that is drained, or whose memory is short: at many a look nobody reports the loss."""
+    """As by a drained node or scarce memory: in many passes nobody reports the loss."""
     world = losing()
     world.reconcile()
     assert world.status.lost is not None
@@ -279,7 +279,7 @@ def test_lives_in_which_what_is_pinned_is_lost_until_somebody_brings_it_back(see
 
 
 class TestBesideWhatWaitsForPromotion:
-    """What serves is rolled out again before anything is offered beside it; not once the store has lost it."""
+    """The serving generation is rolled out again before a candidate is offered, unless the store has lost it."""
 
     @staticmethod
     def _waiting() -> World:
@@ -354,7 +354,7 @@ class TestBesideWhatWaitsForPromotion:
         assert {rollout.workers for rollout in world.status.rollouts} == {4}
         assert "keeps its servers" not in condition(world.reconcile(), "RolledOut").message
 
-    def test_the_pod_template_of_before_has_nothing_made_anew(self) -> None:
+    def test_the_pod_template_of_before_has_nothing_made_again(self) -> None:
         world = self._waiting()
         before = world.spec.get("serving")
         world.lost.add("g1")

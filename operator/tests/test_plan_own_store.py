@@ -1,5 +1,5 @@
-"""A dataset with a store of its own (``spec.store``): its troubles are its own, and its builders remove what no sweep
-can, but nothing that a rollout or a rollback needs."""
+"""A dataset with a store of its own (``spec.store``): its troubles are its own. Its builders remove generations, as no
+sweep can, but none that a rollout or a rollback needs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SECRET = "Secret/airports-store-uid-1"
 
 
 def with_own_store(**spec: Any) -> World:
-    """It serves."""
+    """A dataset with its own store, which serves."""
     return serving(**OWN, **spec)
 
 
 def without_store_of_release() -> World:
-    """It serves, and the Secret of the release's store is gone."""
+    """A dataset with its own store, which serves; the Secret of the release's store is gone."""
     world = with_own_store()
     world.store = StoreAccess(problem="Secret lookupdb-store in namespace lookupdb does not exist")
     return world
@@ -54,7 +54,7 @@ def test_what_the_store_of_the_release_lacks_is_nothing_to_it() -> None:
     assert (world.status.generation, says(world.look())["Ready"]) == ("g2", "True Serving")
     others = serving()
     others.store = world.store
-    assert says(others.look())["Degraded"] == "True StoreCredentialsMissing", "which others are told"
+    assert says(others.look())["Degraded"] == "True StoreCredentialsMissing", "as for others"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_trouble_names_its_own_store(reason: str) -> None:
 
 @pytest.mark.parametrize("reason", ["StoreUnavailable", "StoreDenied"])
 def test_it_gives_its_turn_up_as_for_a_trouble_of_its_own(reason: str) -> None:
-    """Others, whose store answers, need not wait for it as long as for a store that all share."""
+    """Other datasets use a store that answers, and should not wait as long as for a shared one."""
     worlds = {"own": rebuilt(with_own_store()), "shared": rebuilt(serving())}
     patience = {}
     for name, world in worlds.items():
@@ -145,7 +145,7 @@ def test_a_build_that_its_store_has_failed_is_tried_again_and_not_for_new_creden
 
 
 class TestRemoval:
-    """What is built, and removed, as `lookupdb build --keep` would."""
+    """Builds and removals, as by `lookupdb build --keep`."""
 
     def test_no_more_stay_than_are_kept_and_the_one_that_was_built_last(self) -> None:
         world = make_removing(with_own_store(keepGenerations=2))
@@ -172,7 +172,7 @@ class TestRemoval:
             assert (world.status.generation, says(world.look())["Ready"]) == (generation, "True Serving")
             assert world.lost.isdisjoint({generation})
 
-    def test_the_servers_of_before_that_are_kept_can_start_anew(self) -> None:
+    def test_the_servers_of_before_that_are_kept_can_start_again(self) -> None:
         world = make_removing(with_own_store(keepGenerations=1, rollout={"keepPrevious": "1h", "drainSeconds": 0}))
         refresh(world, 2)
         world.takes.start = NEVER
@@ -202,7 +202,7 @@ class TestRemoval:
         assert world.status.build.protect == ()
 
     def test_the_job_is_not_another_one_when_another_generation_is_forgotten(self) -> None:
-        """It was rendered of what its claim has noted, and not of the status as it is."""
+        """The Job is rendered from its claim, not from the present status."""
         world = with_own_store()
         world.takes.build = NEVER
         world.edit(source={"url": "s3://data/v2.csv"})
@@ -223,7 +223,7 @@ def test_whatever_fails_nothing_is_removed_that_may_still_be_fetched(part: int) 
 
 
 def refresh(world: World, number: int, *, settles: bool = True) -> None:
-    """Build again, from a source that has changed."""
+    """Build again, from changed data."""
     world.content_of_source = lambda text: f"{text}{number}"
     world.annotate(f"refresh-{number}")
     if settles:

@@ -1,4 +1,4 @@
-"""The one word for a dataset: each with a status that it stands for, and which comes first when several hold."""
+"""The phase of a dataset: each with an example status, and which comes first when several hold."""
 
 from __future__ import annotations
 

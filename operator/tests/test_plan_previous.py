@@ -16,7 +16,7 @@ from lookupdb_operator.plan.lifecycle import RolloutPhase
 
 
 def _refreshed(world: World, data: str) -> None:
-    """New data is built and serves."""
+    """Build new data and let it serve."""
     world.content_of_source = lambda source: f"{source} {data}"
     world.annotate(data)
     world.settle()
@@ -66,7 +66,7 @@ def test_going_back_to_it_is_one_write_of_the_routing_table() -> None:
 
 
 def test_a_server_that_hangs_keeps_nobody_from_going_back_to_it_for_longer_than_the_deadline() -> None:
-    """It is seen to hang since before somebody goes back."""
+    """It is seen to hang since before the rollback."""
     world = _with_kept()
     for pod in world.pods.values():
         if pod.name.startswith("airports-r1-") and pod.name.endswith("-1"):
@@ -138,7 +138,7 @@ def test_a_candidate_that_finds_no_room_takes_its_place() -> None:
     assert _phases(world) == {"r1": "gone", "r2": "active", "r3": "claimed"}
 
 
-def test_its_failures_are_told_and_degrade_nothing() -> None:
+def test_its_failures_are_reported_and_degrade_nothing() -> None:
     world = _with_kept()
     for pod in world.pods.values():
         if "-r1-" in pod.name:
@@ -186,7 +186,7 @@ def test_a_clock_set_back_keeps_it_for_no_longer_than_its_time_from_then_on() ->
 
 
 def test_a_status_that_was_lost_makes_it_one_that_may_serve() -> None:
-    """Routers may answer from any rollout then, as far as anybody knows."""
+    """Without a status, routers may answer from any rollout."""
     world = _with_kept()
     kept = tuple(rollout for rollout in world.status.rollouts if rollout.kept_since)
     world.status = replace(world.status, table=None, rollouts=kept, generations=())

@@ -1,4 +1,4 @@
-"""Which generation may take effect, what an annotation does that names another one, and what a rejection holds back."""
+"""Promotion: which generation may take effect, annotations that name another one, and what a rejection holds back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _situation(world: World) -> Situation:
 
 
 def _refreshed(world: World, data: str) -> None:
-    """There is new data, and it is built."""
+    """Build new data."""
     world.content_of_source = lambda source: f"{source} {data}"
     world.annotate(data)
 
@@ -55,7 +55,7 @@ class TestMayTakeEffect:
         assert generations.may_take_effect("g2", world.status, replace(_desired(world), promotion="Auto"))
 
     def test_nothing_does_unasked_while_it_is_not_known_what_serves(self) -> None:
-        """The status was lost: to go on with what nobody has looked at would be worse than to wait."""
+        """The status was lost: waiting is better than continuing with unchecked data."""
         world = serving()
         lost = replace(world.status, table=None, generation="")
         assert not generations.may_take_effect("g2", lost, _desired(world))
@@ -63,7 +63,7 @@ class TestMayTakeEffect:
 
 
 class TestPromotedTooEarly:
-    """Before its generation is built an annotation promotes what nobody has seen."""
+    """Before its generation is built an annotation promotes unseen data."""
 
     def _promoted(self) -> World:
         world = serving(rollout=MANUAL)
@@ -221,7 +221,7 @@ class TestRejecting:
 
 @pytest.mark.parametrize("promotion_mode", ["Auto", "Manual"])
 def test_a_rejection_that_a_status_set_back_has_lost_is_made_again_by_its_annotation(promotion_mode: str) -> None:
-    """All that it knows is built again, from the source that was rejected."""
+    """Everything it knows is built again, from the rejected source."""
     world = serving(rollout=MANUAL)
     _refreshed(world, "two")
     world.settle(until=lambda: world.status.candidate is not None)

@@ -1,5 +1,5 @@
-"""Delivery by image: a rollout pushes the images of its generation before its servers are made. Whatever becomes of
-that, what serves goes on, and nothing is built for it."""
+"""Delivery by image: a rollout pushes the images of its generation before its servers are created. Whatever happens to
+the push, what serves stays, and nothing is built for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pushes(world: World) -> list[str]:
 
 
 def pushing() -> World:
-    """What serves was fetched; the images are about to be pushed, for as long as is liked."""
+    """The present data was fetched; the images are about to be pushed, for any time."""
     world = serving()
     world.takes.build = NEVER
     world.edit(**IMAGE)
@@ -70,7 +70,7 @@ def test_every_rollout_pushes_its_own_generation_and_its_push_goes_with_it() -> 
     assert (world.status.last_generation, pushes(world)) == (2, [])
 
 
-def test_a_push_that_fails_is_told_and_what_serves_goes_on() -> None:
+def test_a_push_that_fails_is_reported_and_what_serves_goes_on() -> None:
     world = serving()
     world.fails_to_push = DENIED
     world.edit(**IMAGE)
@@ -86,7 +86,7 @@ def test_a_push_that_fails_is_told_and_what_serves_goes_on() -> None:
 
 
 def failing(clock_error: timedelta = timedelta()) -> World:
-    """What serves was fetched; the Job that pushes has been failed for good once."""
+    """The present data was fetched; the Job that pushes has failed for good once."""
     world = serving()
     world.clock_error = clock_error
     world.fails_push_jobs = ENDED
@@ -96,7 +96,7 @@ def failing(clock_error: timedelta = timedelta()) -> World:
 
 
 def push_uids(world: World, seconds: int, step: int = 1) -> dict[str, float]:
-    """The Jobs that push within so many seconds, and after how many each was made."""
+    """Return the push Jobs within so many seconds, and the second in which each was created."""
     made: dict[str, float] = {}
     for second in range(0, seconds, step):
         world.reconcile()
@@ -109,7 +109,7 @@ def pauses_between(made: dict[str, float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(made.values())]
 
 
-def test_a_job_that_somebody_fails_for_good_is_told_and_what_serves_goes_on() -> None:
+def test_a_job_that_somebody_fails_for_good_is_reported_and_what_serves_goes_on() -> None:
     world = failing()
     planned = world.reconcile()
     assert condition(planned, "RolledOut").reason == condition(planned, "Degraded").reason == "PushFailed"
@@ -144,12 +144,12 @@ def test_a_job_that_somebody_fails_for_good_is_made_again_ever_more_seldom() -> 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_job_that_somebody_fails_for_good_is_made_again_by_the_clock_of_the_operator_alone(hours: int) -> None:
-    """That of the API server, which dates the failure, may show anything."""
+    """The clock of the API server, which dates the failure, may show anything."""
     expected = pauses_between(push_uids(failing(), 500, 5))
     assert pauses_between(push_uids(failing(timedelta(hours=hours)), 500, 5)) == expected != []
 
 
-def test_a_job_that_somebody_fails_for_good_is_made_again_as_seldom_by_an_operator_that_starts_anew() -> None:
+def test_a_job_that_somebody_fails_for_good_is_made_again_as_seldom_by_an_operator_that_starts_again() -> None:
     world = failing()
     before = pauses_between(push_uids(world, 300, 5))
     world.start_operator()
@@ -170,7 +170,7 @@ def test_a_clock_that_is_set_back_keeps_no_push_waiting() -> None:
     assert len(push_uids(world, 60)) == 2
 
 
-def test_a_push_that_an_api_server_refuses_is_told_as_that_of_its_rollout() -> None:
+def test_a_push_that_an_api_server_refuses_is_reported_as_that_of_its_rollout() -> None:
     world = serving()
     world.refuses = lambda manifest: "denied by a policy" if manifest["metadata"]["name"] == "airports-r2-push" else ""
     world.edit(**IMAGE)
@@ -229,7 +229,7 @@ def test_servers_that_are_lost_with_the_job_of_what_serves_do_not_wait_for_anoth
 
 
 def test_of_a_rollout_that_serves_some_shards_no_lost_server_waits_for_another_push() -> None:
-    """All images of a rollout are pushed before the first of its servers is made."""
+    """All images of a rollout are pushed before the first of its servers is created."""
     world = serving()
     world.edit(shards=4)
     world.settle()
@@ -245,7 +245,7 @@ def test_of_a_rollout_that_serves_some_shards_no_lost_server_waits_for_another_p
 
 
 class TestAnImageThatIsGone:
-    """The registry has lost what a server that starts again needs."""
+    """The registry has lost an image that a restarted server needs."""
 
     GONE = Trouble(reasons.IMAGE_NOT_FOUND, "is not in its registry")
 
@@ -298,7 +298,7 @@ class TestAnImageThatIsGone:
         assert deleted(world.look()) == set()
 
     def test_is_not_taken_for_pushed_again_where_its_job_would_not_be_made_again(self) -> None:
-        """The spec has another pod template by now, and what it asks for does not get on."""
+        """The spec has another pod template by now, and its rollout makes no progress."""
         world = self.lacking()
         world.takes.build = NEVER
         world.edit(serving={"delivery": {"type": "Image", "image": {"repository": "other.example/lookups"}}})
@@ -307,13 +307,13 @@ class TestAnImageThatIsGone:
             assert "Job/airports-r2-push" not in deleted(world.look())
             world.reconcile()
 
-    def test_is_told_with_when_it_is_pushed_again(self) -> None:
+    def test_is_reported_with_when_it_is_pushed_again(self) -> None:
         world = self.lacking()
         message = condition(world.look(), "Degraded").message
         assert message.count("is not in its registry") == 1
         assert f"; the next push is at {clock.add_seconds(self.pushed_at(world), BELIEVED_SECONDS)}." in message
 
-    def test_is_told_so_of_servers_that_start_too(self) -> None:
+    def test_is_reported_of_servers_that_start_too(self) -> None:
         world = pushing()
         world.takes.build, world.takes.start = 1, NEVER
         world.settle(until=lambda: any(pod.rollout == "r2" for pod in world.observe().pods if pod.shard >= 0))
@@ -325,7 +325,7 @@ class TestAnImageThatIsGone:
             assert condition(planned, kind).reason == reasons.IMAGE_NOT_FOUND
             assert f"; the next push is at {next_push}." in condition(planned, kind).message
 
-    def test_is_told_without_a_push_that_does_not_come(self) -> None:
+    def test_is_reported_without_a_push_that_does_not_come(self) -> None:
         """The spec has another pod template by now."""
         world = self.lacking()
         world.takes.build = NEVER
@@ -418,7 +418,7 @@ def test_images_that_nobody_misses_are_not_pushed_again() -> None:
 
 
 @pytest.mark.parametrize("how", ["it says so", "it leaves them out", "it refuses them"])
-def test_a_cluster_without_image_volumes_is_told_and_what_serves_goes_on(how: str) -> None:
+def test_a_cluster_without_image_volumes_is_reported_and_what_serves_goes_on(how: str) -> None:
     world = serving()
     why = '.spec.template.spec.volumes[name="data"].image: field not declared in schema'
     if how == "it refuses them":

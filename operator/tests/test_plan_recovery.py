@@ -1,4 +1,4 @@
-"""A status that was wiped or set back: what serves goes on, and no number is used twice."""
+"""A status that was wiped or set back: what serves stays, and no number is used twice."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_status_that_was_wiped_is_built_up_again_beside_what_serves() -> None:
     assert _versions(world) == {4}
 
 
-def test_the_only_routing_table_there_ever_was_is_not_written_anew_under_its_number() -> None:
-    """Routers would keep the one that they have, and say that they answer from that number."""
+def test_the_only_routing_table_there_ever_was_is_not_written_again_under_its_number() -> None:
+    """Routers would keep theirs, and report that number."""
     world = serving()
     _set_back(world, DatasetStatus())
     world.settle()
@@ -63,7 +63,7 @@ def test_the_only_routing_table_there_ever_was_is_not_written_anew_under_its_num
 
 
 def test_a_status_that_was_set_back_to_before_the_first_routing_table_takes_nothing_from_what_that_references() -> None:
-    """It knows r1 as a candidate, which could go at once; routers answer from it."""
+    """The status knows r1 as a candidate, which could go at once; routers answer from it."""
     world = World()
     world.settle(until=lambda: world.status.last_rollout == 1)
     claimed = world.status
@@ -124,7 +124,7 @@ def test_a_status_that_is_lost_while_the_source_is_bad_leaves_what_serves_for_as
 
 
 def test_a_status_set_back_into_a_recovery_spares_what_was_cut_over_to_since() -> None:
-    """It knows of the rollout as claimed, and of no table: what a newer table references may be served from."""
+    """It knows the rollout as claimed, and no table: servers of a newer table may be in use."""
     world = serving()
     _set_back(world, DatasetStatus())
     world.settle(until=lambda: world.status.last_rollout == 2)
@@ -156,7 +156,7 @@ def test_a_builder_of_a_forgotten_spec_is_not_taken_for_this_ones() -> None:
 
 
 def test_routers_that_are_ahead_of_all_that_is_written_are_overtaken() -> None:
-    """As after a backup of the cluster was restored: they take up none but a newer table."""
+    """As after a restored backup of the cluster: they only take up a newer table."""
     world = _of_some_age()
     for pod in world.pods.values():
         if pod.component == names.ROUTER:
@@ -193,7 +193,7 @@ def test_a_status_of_which_a_part_was_taken_away_takes_nothing_from_what_serves(
 
 
 def test_what_was_rolled_back_from_stays_out_when_nothing_is_known_to_serve_and_status_says_so() -> None:
-    """Routers answer from g1, whose number a status that was edited has lost; what is built again is g2's data."""
+    """Routers answer from g1, whose number an edited status has lost; g2's data is built again."""
     world = serving()
     world.content_of_source = lambda source: f"{source} bad"
     world.annotate("bad")
@@ -228,7 +228,7 @@ def test_what_is_active_is_found_out_again_when_somebody_has_edited_it(edited: s
 
 
 def test_a_status_that_does_not_say_how_many_servers_are_referenced_is_built_up_again() -> None:
-    """It said ShardsUnavailable for ever, while routers answered."""
+    """It reported ShardsUnavailable without end, while routers answered."""
     world = _of_some_age()
     _set_back(
         world, replace(world.status, rollouts=tuple(replace(r, referenced_replicas=0) for r in world.status.rollouts))
@@ -313,7 +313,7 @@ def test_a_label_with_the_largest_number_leaves_numbers_for_what_comes(label: st
 @pytest.mark.parametrize("label", [names.ROLLOUT, names.GENERATION])
 @pytest.mark.parametrize("status_is_lost", [False, True])
 def test_what_somebody_has_labelled_as_of_the_past_stays(label: str, status_is_lost: bool) -> None:
-    """The servers of a shard went, or all routers, or the routing table: r1 is gone, and g1 was built."""
+    """The servers of a shard, all routers or the routing table were deleted: r1 was gone, and g1 was built."""
     world = _of_some_age()
     if status_is_lost:
         _set_back(world, DatasetStatus())
@@ -335,7 +335,7 @@ def test_what_somebody_has_labelled_as_of_the_past_stays(label: str, status_is_l
 
 
 def test_a_status_that_is_lost_while_as_many_rollouts_stand_as_there_may_be_has_a_place_for_what_comes() -> None:
-    """All of them were kept until another one serves, and none could begin: for ever, and nothing said so."""
+    """All of them were kept until another one serves, and none could begin, without any report."""
     world = serving()
     world.takes.table = world.takes.slow_table = NEVER
     for version in range(2, rollouts.MOST_ROLLOUTS + 1):
@@ -352,7 +352,7 @@ def test_a_status_that_is_lost_while_as_many_rollouts_stand_as_there_may_be_has_
 
 @pytest.mark.parametrize("edit", [{"workers": 0}, {"workers": 5}, {"replicas": 0}, {"workers": 0, "replicas": 0}])
 def test_a_status_whose_table_names_other_servers_than_there_are_is_built_up_again(edit: dict[str, int]) -> None:
-    """It was written for routers as it stood, without any address, or under a version that they have."""
+    """Routers received it as it was: without any address, or under a version that they already had."""
     world = _of_some_age()
     assert world.status.table is not None
     _set_back(world, replace(world.status, table=replace(world.status.table, **edit)))  # type: ignore[arg-type]
@@ -364,7 +364,7 @@ def test_a_status_whose_table_names_other_servers_than_there_are_is_built_up_aga
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_what_routers_answer_from_stays_though_status_has_lost_it_while_they_take_up_another_table(lost: bool) -> None:
-    """Its rollout is taken away, by somebody who wants to get on, or is not known as referenced."""
+    """Somebody removes its rollout to make progress, or it is not known as referenced."""
     world = unconfirmed(serving())
     assert (world.status.generation, world.status.rollouts[0].rollout) == ("g1", "r1")
     edited = () if lost else (replace(world.status.rollouts[0], referenced_replicas=0),)
@@ -377,7 +377,7 @@ def test_what_routers_answer_from_stays_though_status_has_lost_it_while_they_tak
 
 
 def test_a_number_that_status_knows_is_not_claimed_again_whatever_it_says_is_the_last_one() -> None:
-    """g2 is in the store, and no object carries it."""
+    """g2 is in the store, and no object names it."""
     world = serving()
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle()
@@ -391,7 +391,7 @@ def test_a_number_that_status_knows_is_not_claimed_again_whatever_it_says_is_the
 
 
 def test_routers_are_not_taken_to_confirm_a_table_that_they_ignore_when_nobody_knows_which_one_they_have() -> None:
-    """The first table of a new count was version 1, which they had from before: what they answer from was deleted."""
+    """The first table after a reset had version 1, which routers still had from before: their table was deleted."""
     world = serving()
     _set_back(world, DatasetStatus())
     world.delete(ref(world.things["ConfigMap", names.routing_table("airports")]))

@@ -1,4 +1,4 @@
-"""Which shards of which rollout the newest routing table references, and any that may still be in effect."""
+"""References of routing tables: which shards of which rollout the newest one names, and any that may be in effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate has refused is told of, kept and not rolled out, unless somebody lets that very generation through."""
+"""A generation that a gate rejected is reported, kept and not rolled out, unless somebody overrides the gate for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lookupdb_operator.status import DatasetStatus
 
 
 def refused(world: World | None = None) -> World:
-    """g1 serves; a gate has refused g2, of a new source."""
+    """g1 serves; a gate has rejected g2, of new data."""
     world = world or serving()
     world.closes_gate = lambda content: "bad" in content
     world.edit(source={"url": "s3://data/bad.csv"})
@@ -29,8 +29,8 @@ def refused(world: World | None = None) -> World:
 
 
 def overridden_during_build(found: str = "good", **spec: Any) -> World:
-    """g1 served, a gate had refused g2 for being bad, and the source was as it had been for g1 again, or as ``found``.
-    That is what g3 has found, which compared with both; but g2 was let through meanwhile."""
+    """g1 served, a gate had rejected g2, and the source was as for g1 again, or as ``found``. That is the result of g3,
+    which compared with both; meanwhile the gate was overridden for g2."""
     data = ["good"]
     world = World(takes=Takes(build=20))
     world.edit(**spec)
@@ -59,7 +59,7 @@ def builder_words(world: World, generation: str) -> list[str]:
     return words
 
 
-def test_it_is_told_of_and_not_rolled_out() -> None:
+def test_it_is_reported_and_not_rolled_out() -> None:
     world = refused()
     planned = world.look()
     assert says(planned) == {
@@ -80,7 +80,7 @@ def test_it_is_told_of_and_not_rolled_out() -> None:
 
 
 def test_how_to_let_it_through_is_said_where_its_builder_has_not() -> None:
-    """One of an older image, or whose message was too long."""
+    """The builder is of an older image, or its message was too long."""
     world = refused()
     assert world.status.failure is not None
     world.status = replace(world.status, failure=replace(world.status.failure, message="too few"))
@@ -126,7 +126,7 @@ def test_a_corrected_source_is_built_and_the_refused_generation_is_gone(url: str
     assert world.status.table.generation != "g2"
 
 
-def test_corrected_gates_build_anew_at_once() -> None:
+def test_corrected_gates_build_again_at_once() -> None:
     world = refused()
     world.closes_gate = lambda content: False
     world.edit(gates={"maxShrinkPercent": 100})
@@ -210,7 +210,7 @@ class TestOverride:
         )
 
     @pytest.mark.parametrize("name", ["g1", "g3", "g99", "G2", "2", "yes", "g2 ", "g" * 32])
-    def test_of_another_name_does_nothing_and_is_told_of(self, name: str) -> None:
+    def test_of_another_name_does_nothing_and_is_reported(self, name: str) -> None:
         world = refused()
         world.override(name)
         planned = world.reconcile()
@@ -289,7 +289,7 @@ class TestOverride:
         assert world.status.generation == "g4"
         assert world.status.schedule.due == ""
 
-    def test_of_what_was_overridden_long_ago_is_not_told_of(self) -> None:
+    def test_of_what_was_overridden_long_ago_is_not_reported(self) -> None:
         world = refused()
         world.override("g2")
         world.settle()
@@ -297,7 +297,7 @@ class TestOverride:
         world.settle()
         assert "override-gates" not in shown(world.look())
 
-    def test_of_what_never_was_is_told_of_though_nothing_was_refused(self) -> None:
+    def test_of_what_never_was_is_reported_though_nothing_was_refused(self) -> None:
         world = serving()
         world.override("g7")
         assert "names g7, which no gate has refused" in shown(world.reconcile())
@@ -322,7 +322,7 @@ class TestOverride:
         world.settle()
         assert world.status.generation == "g2"
 
-    def test_of_one_that_the_store_has_lost_leaves_the_active_one_serving_and_a_refresh_builds_anew(self) -> None:
+    def test_of_one_that_the_store_has_lost_leaves_the_active_one_serving_and_a_refresh_builds_again(self) -> None:
         world = refused()
         world.override("g2")
         world.takes.start = NEVER

@@ -1,4 +1,4 @@
-"""What was rolled back from does not come back by itself, and which generation to go back to."""
+"""A generation that was rolled back from does not return by itself; and the generation to go back to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_while_routers_leave_the_active_generation_for_a_newer_one_both_are_mark
 
 
 def test_of_a_table_of_several_generations_each_newer_one_is_marked() -> None:
-    """A rollout shard by shard from g12 to g13 was overtaken by one to g14, and people go back to g12."""
+    """A shard-by-shard rollout from g12 to g13 was overtaken by one to g14, and people go back to g12."""
     status = _status(_generation(12), _generation(13), _generation(14), serves=14)
     assert status.table is not None
     parts = (TablePart("r12", "g12", 1, "2"), TablePart("r13", "g13", 1, "1"))
@@ -103,7 +103,7 @@ def test_at_the_bound_what_holds_back_the_newest_generation_stays() -> None:
 
 
 class TestPrevious:
-    """Which generation to go back to."""
+    """The generation to go back to."""
 
     @pytest.mark.parametrize(
         ("served_by", "members", "previous"),
@@ -132,7 +132,7 @@ class TestPrevious:
 
 
 class TestWhatHasServed:
-    """What routers answered from is known of each generation, by the version of their routing table."""
+    """Each generation that served is known by the version of its routing table."""
 
     def test_is_known_when_every_router_has_confirmed_it(self) -> None:
         world = serving()
@@ -162,7 +162,7 @@ class TestWhatHasServed:
         assert [generation.served_by for generation in world.status.generations] == [3, 4]
 
     def test_is_known_again_of_what_serves_when_somebody_has_taken_it_away(self) -> None:
-        """Of the others it is not: they have to be named."""
+        """The other ones must be named."""
         world = serving(rollout={"drainSeconds": 5})
         _refreshed(world, "two")
         world.settle()
@@ -193,6 +193,6 @@ def _settle_waiting(world: World, generation: str) -> None:
 
 
 def _refreshed(world: World, data: str) -> None:
-    """There is new data, and it is built."""
+    """Build new data."""
     world.content_of_source = lambda source: f"{source} {data}"
     world.annotate(data)

@@ -1,4 +1,4 @@
-"""Which servers exist: those that are asked for, and those that some routing table still names."""
+"""Shard servers: the desired ones, and those that some routing table still names."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_another_delivery_builds_nothing_and_what_serves_goes_on_until_its_serve
 
 
 class TestSuperseding:
-    """A newer wish always wins: a corrected spec is not stuck behind a broken one."""
+    """A newer spec always wins: a corrected spec does not wait for a broken one."""
 
     def test_a_build_under_way_ends_at_once_and_another_number_is_claimed(self) -> None:
         world = serving()
@@ -224,7 +224,7 @@ class TestServers:
         del world.things["StatefulSet", "airports-r1-s0"]
         assert "StatefulSet/airports-r1-s0" in applied(world.look())
 
-    def test_in_trouble_are_told_of_while_the_old_ones_serve(self) -> None:
+    def test_in_trouble_are_reported_while_the_old_ones_serve(self) -> None:
         world = rebuilt(serving())
         next(pod for pod in world.pods.values() if "-r2-" in pod.name).trouble = trouble(
             "FetchFailed", "sha256 differs"
@@ -267,7 +267,7 @@ ROUTERS = ("Deployment", "airports-router")
 
 
 def _scaled_by_others(world: World, replicas: int) -> None:
-    """The autoscaler's work, or somebody's by hand: what we have written stays but for the number."""
+    """Scale a set as an autoscaler or a person does: the rest of our fields stays."""
     deployment = world.things[ROUTERS]
     spec = {**deployment.manifest["spec"], "replicas": replicas}
     deployment.manifest = {**deployment.manifest, "spec": spec}

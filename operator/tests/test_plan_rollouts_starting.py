@@ -1,5 +1,4 @@
-"""Rollouts that take long, lack servers, or are overtaken by newer data: what is waited for, how long, and what is said
-meanwhile."""
+"""Rollouts that take long, lack servers, or are overtaken by newer data: how long they wait, and what is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def _servers(world: World, rollout: str) -> list[Process]:
 
 
 def _candidate(replicas: int, missing: tuple[str, ...], why: Trouble | None) -> World:
-    """r2 is claimed; all its servers are ready, but those whose names end so."""
+    """r2 is claimed; its servers are ready, except those whose names end so."""
     world = rebuilt(serving(replicas=replicas))
     for pod in _servers(world, "r2"):
         pod.ready = not pod.name.endswith(missing) if missing else True
@@ -63,7 +62,7 @@ class TestRefreshes:
         world = serving()
         world.takes.start = 20
         served = set()
-        for second in range(600):
+        for second in range(300):
             if second % 5 == 0:
                 _refresh_with_new_data(world, f"refresh {second}")
             world.reconcile()
@@ -71,7 +70,7 @@ class TestRefreshes:
             served.add(world.status.generation)
             assert len(world.status.generations) <= 3 + 2, "builds pile up"
             assert len(world.status.rollouts) <= 3
-        assert len(served) > 600 / 40
+        assert len(served) > 300 / 40
         assert world.status.last_generation <= len(served) + 2, "what is built is served"
 
     def test_of_a_spec_whose_candidate_starts_are_built_and_wait(self) -> None:
@@ -160,7 +159,7 @@ class TestMissingServers:
             planned = world.reconcile()
         assert world.now - begin < timedelta(seconds=90)
 
-    def test_are_in_the_table_and_told_of_until_they_come(self) -> None:
+    def test_are_in_the_table_and_reported_until_they_come(self) -> None:
         world = _after(_candidate(2, ("s0-1",), UNSCHEDULABLE), 62)
         world.reconcile()
         written = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
@@ -203,7 +202,7 @@ class TestMissingServers:
         assert world.look().status.table == world.status.table, "the third ones start, and nothing is wrong with them"
 
     def test_of_more_that_are_asked_for_are_in_the_table_when_they_take_longer_than_the_deadline(self) -> None:
-        """Else nobody would be told: they are told of as those that serve."""
+        """Otherwise nobody would report them: they count as servers that serve."""
         world = serving()
         world.takes.start = NEVER
         world.edit(replicas=3)
@@ -218,7 +217,7 @@ class TestMissingServers:
 
 
 class TestDeadline:
-    def test_of_a_candidate_that_never_gets_ready_is_told_of(self) -> None:
+    def test_of_a_candidate_that_never_gets_ready_is_reported(self) -> None:
         world = rebuilt(serving())
         assert says(world.look())["Degraded"] == "False Healthy"
         for _ in range(80):
@@ -250,7 +249,7 @@ class TestDeadline:
         assert says(_after(world, 3000).look())["Degraded"] == "False Healthy"
         assert says(_after(world, 700).look())["Degraded"] == "True ProgressDeadlineExceeded"
 
-    def test_begins_anew_when_the_clock_is_set_back(self) -> None:
+    def test_begins_again_when_the_clock_is_set_back(self) -> None:
         world = rebuilt(serving())
         world.now -= timedelta(days=1)
         world.reconcile()

@@ -1,4 +1,4 @@
-"""A dataset with the name of one that was deleted: nothing of that one becomes its own."""
+"""A dataset with the name of a deleted one owns nothing of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_it_begins_when_all_of_its_predecessor_is_collected() -> None:
     assert condition(world.look(), READY).reason == reasons.SERVING
 
 
-def test_what_nobody_collects_is_told_with_the_command_that_deletes_it() -> None:
+def test_what_nobody_collects_is_reported_with_the_command_that_deletes_it() -> None:
     world = World(predecessors=(*COLLECTED, *ORPHANED))
     planned = world.reconcile()
     assert planned.apply == ()

@@ -1,4 +1,4 @@
-"""Who may look up: which objects a dataset gets for it, and what a change of it writes."""
+"""Access to lookups: the objects of a dataset for it, and the writes after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reports of routers confirm a routing table: those that tell its version, and the text that was written."""
+"""Reports of routers that confirm a routing table: those with its version and digest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RIGHT, WRONG = "00112233445566aa", "ffeeddccbbaa9988"
 
 
 def _reported(world: World, report: RouterReport) -> Observed:
-    """What is seen when every router of ``world`` says so."""
+    """Return what is seen when every router of ``world`` reports this."""
     observed = world.observe()
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
     return replace(observed, routers={pod.uid: report for pod in routers})
@@ -78,7 +78,7 @@ class TestAReport:
 
 
 def _read_and_put_back(world: World, version: int) -> None:
-    """Routers take up an edit of another version, which is put back before the operator looks."""
+    """Routers take up an edit of another version, which is put back unseen."""
     thing = world.things[TABLE]
     right = thing.manifest
     world.invariants.edited.add(version)
@@ -98,8 +98,8 @@ CHANGES = [
 
 
 class TestAnEditThatRoutersHaveReadAndThatIsPutBackUnseen:
-    """The next table of the operator has its very version. Kubelets sync late, so that routers are given nothing that
-    contradicts what they have until servers of before are gone."""
+    """The operator's next table has the same version. Kubelets sync late, so routers see nothing else until the old
+    servers are gone."""
 
     @pytest.mark.parametrize("change", CHANGES)
     @pytest.mark.parametrize("strategy", ["Atomic", "PerShard"])
@@ -164,7 +164,7 @@ def test_a_router_that_always_reports_another_text_is_overtaken_ever_more_seldom
 
 
 def test_the_model_cluster_keeps_the_servers_of_each_of_two_tables_of_one_version() -> None:
-    """Else a life in which what only an edit names is deleted would pass."""
+    """Otherwise a life would pass in which servers are deleted that only an edit names."""
     world = serving()
     right = read_tables(world)[0]
     assert right is not None

@@ -1,4 +1,4 @@
-"""Pods of a node that is lost: when they are deleted by force, and which never are."""
+"""Pods of a lost node: when they are deleted by force, and which never are."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_pod_that_nobody_has_seen_before_is_waited_for() -> None:
 
 
 def test_a_builder_is_never_deleted_by_force() -> None:
-    # It writes: another one beside it is fenced, but not needed.
+    # It writes: a second one beside it is fenced, but not needed.
     world = serving()
     lost = Pod("airports-g2-build-x", "uid-b", names.BUILDER, deleting=True, lost_after=LOST_AFTER)
     observed = _with_lost(world.observe(), lost, unready=3600, deleting=3600)

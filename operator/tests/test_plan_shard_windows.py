@@ -1,4 +1,4 @@
-"""A rollout shard by shard: which shards come next, when, and what a newer wish or a fault makes of it."""
+"""A shard-by-shard rollout: the next shards, their time, and its reaction to a newer spec or a fault."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_there_are_never_more_servers_than_those_of_all_shards_and_the_surge(sur
     assert _sets(world) == {"r2-s0", "r2-s1", "r2-s2", "r2-s3"}
 
 
-def test_what_serves_is_told_by_shard_and_what_is_active_is_what_last_served_whole() -> None:
+def test_what_serves_is_reported_by_shard_and_what_is_active_is_what_last_served_whole() -> None:
     world = _serving()
     world.edit(source=V2)
     world.settle(until=lambda: _windows(world).get("r2") == "1")
@@ -402,7 +402,7 @@ def test_of_a_first_rollout_that_no_router_has_taken_up_nothing_is_forgotten_whe
     assert (world.status.generation, _routed(world)) == ("g2", {"r2": {0, 1, 2, 3}})
 
 
-def test_what_is_active_is_told_again_when_it_was_edited_away_while_several_generations_serve() -> None:
+def test_what_is_active_is_reported_again_when_it_was_edited_away_while_several_generations_serve() -> None:
     world = _halfway()
     world.status, world.version = replace(world.status, generation=""), world.version + 1
     world.settle(until=lambda: world.status.generation == "g1")

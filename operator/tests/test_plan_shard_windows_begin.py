@@ -1,4 +1,4 @@
-"""When a rollout shard by shard may begin beside what the last window has left: what it waits for, and how long."""
+"""The start of a shard-by-shard rollout beside the leftovers of the last window: what it waits for, and how long."""
 
 from __future__ import annotations
 

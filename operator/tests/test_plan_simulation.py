@@ -1,5 +1,5 @@
-"""Whatever fails, and whenever: no two generations in one table, nothing that is in use goes, and in the end all is as
-asked for. And the simulation that says so is itself tried on plans that are wrong on purpose."""
+"""Faults of every kind at any moment: no two generations in one table, nothing in use goes, and in the end what is
+asked for serves. The simulation itself is tested with plans that are wrong on purpose."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lookupdb_operator.status import BuildStatus, shorten_shards
 pytestmark = pytest.mark.long
 
 STEPS = 20_000
-"""Passes of ``plan()`` in random lives of every kind (``operator_support.soak``). CI goes on with 100,000 others, by
-``make soak``."""
+"""Passes of ``plan()`` in random lives of every kind (``operator_support.soak``). CI runs 100,000 more, by ``make
+soak``."""
 PARTS = 10
-"""Tests that share them."""
+"""Number of tests that share them."""
 MOMENTS = 50
 SEEDS_TO_FIND_A_MUTANT = 100
 KNOWN_SEEDS = {
@@ -44,9 +44,8 @@ KNOWN_SEEDS = {
     "promotes what nobody has promoted": 13,
     "stops a candidate at once": 13,
 }
-"""The lives in which mutants were found that go unnoticed in the first ones. These come first: half a minute less.
-Should the simulation change, the mutants are looked for in all lives, as ever.
-"""
+"""Lives that find mutants which the first ones do not notice; they come first, which saves half a minute. If the
+simulation changes, all lives are searched."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -63,7 +62,7 @@ def test_what_fails_is_got_over_by_many_generations_and_writes_that_are_refused(
 
 
 def test_what_is_promoted_or_rejected_has_waited_for_it() -> None:
-    simulations = [Simulation(seed, promotes=True) for seed in range(20)]
+    simulations = [Simulation(seed, promotes=True) for seed in range(10)]
     for simulation in simulations:
         simulation.live(2 * MOMENTS)
     assert any(simulation.world.invariants.candidates for simulation in simulations), "nothing ever waited"
@@ -77,14 +76,14 @@ def test_what_is_rolled_out_shard_by_shard_serves_beside_what_it_replaces() -> N
 
 
 def test_there_are_never_more_servers_than_one_rollout_and_the_surge_have() -> None:
-    simulations = [Simulation(seed, surges=True) for seed in range(10)]
+    simulations = [Simulation(seed, surges=True) for seed in range(5)]
     for simulation in simulations:
         simulation.live_shard_by_shard(4 * MOMENTS)
     assert all(_mixes(simulation) for simulation in simulations)
 
 
 def _mixes(simulation: Simulation) -> bool:
-    """Whether any routing table was of several generations."""
+    """Return whether any routing table was of several generations."""
     return any(b'"formatVersion":2' in table.encode() for table in simulation.world.invariants.tables.values())
 
 
@@ -95,7 +94,7 @@ def test_newer_data_is_served_again_and_again_however_often_it_comes(seed: int) 
     lasted = simulation.live_under_refreshes(900)
     once = takes.build + takes.start + takes.slow_table + 10
     assert len(lasted) > 900 / (4 * once)
-    assert max(lasted) < 4 * once + 130, lasted  # 120 s of them are what a router that is down may have mounted
+    assert max(lasted) < 4 * once + 130, lasted  # 120 s is what a router that is down may have mounted
 
 
 def test_what_was_rolled_back_from_stays_away_however_often_that_happens() -> None:
@@ -166,7 +165,8 @@ def _is_never_done(planned: Plan, observed: Observed) -> Plan:
 
 
 def _believes_routers_unasked(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Neither those that are to confirm a table nor those that are behind, for which a drain begins again."""
+    """Trusts routers without asking them: those that are to confirm a table, and those behind, which restart a
+    drain."""
     table = observed.dataset.status.table
     version = table.version if table else None
     every = {
@@ -199,7 +199,7 @@ def _forgets_which_refresh_was_answered(observed: Observed, config: Config, now:
 
 
 def _is_in_a_hurry(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Believes that what routers that are down have mounted is what was written last."""
+    """Takes the last write for what routers that are down have mounted."""
     others = tuple(pod for pod in observed.pods if pod.component != names.ROUTER or pod.ready)
     return plan(replace(observed, pods=others), config, now)
 
@@ -255,7 +255,7 @@ def _checks_every_slot_again(observed: Observed, config: Config, now: datetime) 
 
 
 def _makes_up_for_what_was_missed(planned: Plan, observed: Observed) -> Plan:
-    """One slot after the other, and the newest one after those."""
+    """Makes up for one slot after the other, and then for the newest one."""
     before, after = observed.dataset.status.schedule, planned.status.schedule
     if before is None or after is None or not after.due or after.due == before.due:
         return planned
@@ -305,7 +305,7 @@ def _forgets_rejections(observed: Observed, config: Config, now: datetime) -> Pl
 
 
 def _stops_what_has_left_the_table(planned: Plan, observed: Observed) -> Plan:
-    """The servers of a candidate that is not one any more."""
+    """Stops the servers of a former candidate."""
     candidate = planned.status.candidate
     offered = {one.rollout for one in observed.dataset.status.rollouts if one.offered_replicas}
     offered -= {candidate.rollout} if candidate is not None else set()
@@ -314,7 +314,7 @@ def _stops_what_has_left_the_table(planned: Plan, observed: Observed) -> Plan:
 
 
 def _sees_nothing_that_is_left_over(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Of shards that have no servers any more by status, it believes them gone."""
+    """Sees no servers of shards that have none by the status."""
     held = {
         rollout.rollout: windows.held_shards(rollout, observed.dataset.status)
         for rollout in observed.dataset.status.rollouts
@@ -328,7 +328,7 @@ def _sees_nothing_that_is_left_over(observed: Observed, config: Config, now: dat
 
 
 def _stops_what_is_replaced_at_once(planned: Plan, observed: Observed) -> Plan:
-    """The servers of shards that the newest table routes elsewhere."""
+    """Stops the servers of shards that the newest table routes elsewhere."""
     status = planned.status
     parts = {part.rollout for part in status.table.parts} if status.table is not None else set()
     routed = {
@@ -343,7 +343,7 @@ def _stops_what_is_replaced_at_once(planned: Plan, observed: Observed) -> Plan:
 
 
 def _makes_the_next_window_too_early(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Once a table is written, whether or not routers have it and what it replaced is gone."""
+    """Begins a window once a table is written, whether or not routers have it and the replaced servers are gone."""
     planned, table = plan(observed, config, now), observed.dataset.status.table
     if table is None or not table.parts or table.confirmed_at:
         return planned
@@ -432,7 +432,7 @@ def test_the_simulation_of_promotions_finds_a_plan_that(mutant: Planner, request
 
 
 def _writes_after_a_stale_look(*, fenced: bool) -> int:
-    """More routers are asked for and their Deployment is written; then the dataset of before is seen again."""
+    """More routers are wanted, and their Deployment is written; then the earlier dataset is seen again."""
     world = World(fenced=fenced)
     world.settle()
     before = world.dataset

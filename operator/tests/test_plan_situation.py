@@ -1,4 +1,4 @@
-"""What is rendered once for each spec, and for how long it is kept."""
+"""Renderings: one for each spec, and how long it is kept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_stamps_are_of_what_would_be_written_without_hashing_each_field(monkeypa
     assert shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 2) == _stamps(*written)
 
 
-def test_another_spec_uid_or_config_is_rendered_anew() -> None:
+def test_another_spec_uid_or_config_is_rendered_again() -> None:
     before = replace(airports(), renderings={})
     rendered = render_permanent_objects(Ingredients(before, CONFIG))
     for other in (
@@ -58,7 +58,7 @@ def test_another_spec_uid_or_config_is_rendered_anew() -> None:
 
 def test_what_was_rendered_goes_with_its_dataset_and_is_bounded() -> None:
     dataset = replace(airports(), renderings={})
-    for replicas in range(1000):
+    for replicas in range(200):
         shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, replicas)
     assert len(dataset.renderings) <= 66
     rendered = weakref.ref(shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 5000))

@@ -1,4 +1,4 @@
-"""A soak counts its steps, tells which life broke and how to live it again, and goes on with the next."""
+"""A soak counts its steps, reports which life broke and how to replay it, and continues with the next."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_says_which_life_broke_at_which_moment_and_how_to_live_it_again(monkeypa
 
 
 def test_a_seed_is_the_same_life_in_every_process() -> None:
-    """Python's hashes of texts, and with them the order of sets, differ from one process to the next."""
-    lives = "from operator_support import soak; print(soak.run(77_000_000, 600, 600.0).fingerprint)"
+    """Python's hashes of texts, and with them the order of sets, differ between processes."""
+    lives = "from operator_support import soak; print(soak.run(77_000_000, 200, 600.0).fingerprint)"
     fingerprints = {
         subprocess.run(
             [sys.executable, "-c", lives],

@@ -1,4 +1,4 @@
-"""While a dataset is suspended, nothing is built, rolled out or changed, and what serves goes on serving."""
+"""While a dataset is suspended, nothing is built, rolled out or changed, and what serves keeps serving."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_what_is_gone_is_made_again() -> None:
 
 
 def test_a_stateful_set_of_an_older_pod_template_cannot_be_made_again() -> None:
-    """What its pods were made from is not known any more."""
+    """The template of its pods is no longer known."""
     world = _suspended()
     world.edit(serving={"workers": 2})
     del world.things["StatefulSet", "airports-r1-s0"]

@@ -1,5 +1,5 @@
-"""The routing table goes out under the next version when its own has, or had, other content: a router takes up no
-second content under one version."""
+"""The routing table gets the next version when its own has, or had, other content: a router takes up no second content
+under one version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lookupdb_operator.plan import routing_tables, windows
 pytestmark = pytest.mark.long  # whole lives
 
 
-def _start_routers_anew(world: World) -> None:
+def _restart_routers(world: World) -> None:
     for pod in world.pods.values():
         if pod.component == names.ROUTER:
             world.crash(pod, 1.0)
@@ -33,7 +33,7 @@ def _start_routers_anew(world: World) -> None:
 
 
 def _edit_generation(world: World) -> None:
-    """What the routing table says of its generation is edited in status."""
+    """Edit the generation of the routing table in the status."""
     generations = tuple(replace(one, records=one.records + 1) for one in world.status.generations)
     world.status = replace(world.status, generations=generations)
     world.version += 1
@@ -44,7 +44,7 @@ def _edit_with_its_version(world: World) -> None:
 
 
 def _raise_version(world: World, version: int, *, annotates: bool = True) -> None:
-    """The table and its version are edited, as a router's refusal asks for; the annotation, too, or the text alone."""
+    """Edit the table and its version, as a router's refusal suggests; the annotation too, or the text alone."""
 
     def change(text: str) -> str:
         return with_wrong_address(text).replace('"version":1,', f'"version":{version},')
@@ -81,7 +81,7 @@ class TestWhatSomebodyHasEdited:
 
     @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
     def test_never_has_the_version_that_was_claimed_before_and_not_written_yet(self, *, annotates: bool) -> None:
-        """Whatever is there when routers read it next: kubelets may give them the edit later."""
+        """Routers may read it next: kubelets may deliver the edit later."""
         world = serving()
         world.edit(replicas=1)
         world.carry_out(world.look(), world.dataset, steps=0)
@@ -96,7 +96,7 @@ class TestWhatSomebodyHasEdited:
         world = serving()
         right = written_table(world)
         edit_table(world, with_wrong_address)
-        _start_routers_anew(world)
+        _restart_routers(world)
         assert right not in read_tables(world)
         world.settle()
         assert read_tables(world) == [{**right, "version": 2}] * 2
@@ -178,7 +178,7 @@ class TestWhatSomebodyHasEdited:
         world.settle()
         assert (table_of(world).version, read_tables(world)) == (2, [written_table(world)] * 2)
 
-    def test_is_told(self) -> None:
+    def test_is_reported(self) -> None:
         world = serving()
         edit_table(world, with_wrong_address)
         (told,) = (
@@ -203,8 +203,8 @@ class TestWhatSomebodyHasEdited:
 def _contest(
     world: World, edit: Callable[[World], None], looks: int, seconds: float, repairs: Repairs | None = None
 ) -> Plan:
-    """So many ``looks``, while somebody edits the routing table whenever it was written; with the ``repairs`` of
-    earlier looks, if there were any. The last plan."""
+    """Make so many ``looks`` while somebody edits the routing table after each write; with the ``repairs`` of earlier
+    passes, if any. Return the last plan."""
     repairs = repairs or Repairs(world._seconds)
     for _ in range(looks):
         observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
@@ -232,7 +232,7 @@ class TestWhatIsLeftAloneAndPutBack:
     """Somebody edits the table while the operator holds back, routers read it, and it is put back meanwhile."""
 
     def _put_back(self, *, looks: int) -> tuple[World, Repairs]:
-        """After so many ``looks`` at what was edited."""
+        """Put the table back after so many ``looks`` at the edit."""
         world = serving()
         repairs = Repairs(world._seconds)
         edit_label(world)
@@ -240,7 +240,7 @@ class TestWhatIsLeftAloneAndPutBack:
         right = world.things[TABLE].manifest["data"][names.TABLE_FILE]
         edit_table(world, with_wrong_address)
         _contest(world, lambda world: None, looks=looks, seconds=1.0, repairs=repairs)
-        _start_routers_anew(world)
+        _restart_routers(world)
         edit_table(world, lambda text: right)
         return world, repairs
 
@@ -257,7 +257,7 @@ class TestWhatIsLeftAloneAndPutBack:
         assert (table_of(world).version, world.status.last_table) == (3, 3)
         assert read_tables(world) == [written_table(world)] * 2
 
-    def test_is_known_to_an_operator_that_starts_anew(self) -> None:
+    def test_is_known_to_an_operator_that_starts_again(self) -> None:
         world, _ = self._put_back(looks=1)
         world.start_operator()
         world.settle()
@@ -278,7 +278,7 @@ class TestWhatIsLeftAloneAndPutBack:
             writes = world.writes
             _contest(world, lambda world: None, looks=2, seconds=1.0, repairs=repairs)
             assert (world.status.last_table, world.writes) == (noted, writes), "noted once"
-        _start_routers_anew(world)
+        _restart_routers(world)
         assert {table["version"] for table in read_tables(world) if table} == {7}
         edit_table(world, lambda text: right)
         _contest(world, lambda world: None, looks=300, seconds=1.0, repairs=repairs)
@@ -296,7 +296,7 @@ class TestWhatIsLeftAloneAndPutBack:
 class TestALabelThatSomebodyHasEdited:
     @pytest.mark.parametrize("version", ["1", "0"])
     def test_is_put_right_under_the_same_version(self, version: str) -> None:
-        """So is the annotation of the version: routers read the content alone."""
+        """The annotation of the version, too: routers read the content alone."""
         world = serving()
         edit_label(world)
         edit_table(world, lambda text: text, annotations={names.TABLE_VERSION: version})
@@ -339,7 +339,7 @@ class TestAVersionThatSomebodyHasRaised:
             world.edit(**spec)
             world.settle()
         _raise_version(world, version, annotates=annotates)
-        _start_routers_anew(world)
+        _restart_routers(world)
         assert read_tables(world) == [written_table(world)] * 2
         status = world.status
         planned = world.reconcile()
@@ -366,7 +366,7 @@ class TestAVersionThatSomebodyHasRaised:
         edit_label(world)
         _contest(world, edit_label, looks=200, seconds=2.0, repairs=repairs)
         _raise_version(world, 2, annotates=False)
-        _start_routers_anew(world)
+        _restart_routers(world)
         assert read_tables(world) == [written_table(world)] * 2
         world.edit(source={"url": "s3://data/v2.csv"})
         world.loses_nudge = lambda: True
@@ -410,7 +410,7 @@ def test_an_operator_that_renders_another_label_writes_each_table_under_its_vers
 
 
 def _contradicted(world: World) -> Observed:
-    """What is seen when every router says that it has other content under the version of the table."""
+    """Return what is seen when every router reports other content under the version of the table."""
     observed, version = world.observe(), table_of(world).version
     why = f"{describe_contradiction(version)}; a change needs a greater version"
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
@@ -418,7 +418,7 @@ def _contradicted(world: World) -> Observed:
 
 
 def _answered_by(world: World, *generations: str) -> Observed:
-    """What is seen when workers of every router answer from ``generations``, under the version of the table."""
+    """Return what is seen when workers of every router answer from ``generations``, under the version of the table."""
     observed, version = world.observe(), table_of(world).version
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
     report = RouterReport(version, newest=version, generations=frozenset(generations))
@@ -426,7 +426,7 @@ def _answered_by(world: World, *generations: str) -> Observed:
 
 
 class TestARouterThatAnswersFromAnotherGeneration:
-    """Under the same version: what is mounted there may be the other table still, so that it refuses nothing."""
+    """Under the same version: the other table may still be mounted there, so that it refuses nothing."""
 
     def test_has_not_confirmed_and_says_from_which(self) -> None:
         world = serving()
@@ -481,7 +481,7 @@ class TestARouterThatHasOtherContent:
         thing = world.things[TABLE]
         right = thing.manifest
         edit_table(world, with_wrong_address)
-        _start_routers_anew(world)
+        _restart_routers(world)
         thing.manifest, thing.edited, thing.changed = right, None, world.now
         world.step(60.0)
         assert world.look().apply == (), "nobody knows"

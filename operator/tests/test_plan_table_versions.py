@@ -1,5 +1,5 @@
-"""A version that somebody writes into the routing table by hand is overtaken, though a shard may have no server. One
-that leaves too few above it is not."""
+"""A version that somebody writes into the routing table by hand is overtaken, even if a shard has no server. One that
+leaves too few versions above it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BELIEVED = 10**14 - 1
 
 
 def _raise_version(world: World, version: int, *, annotates: bool = False) -> None:
-    """Somebody edits the table and its version; routers have read it then."""
+    """Edit the table and its version by hand; routers have read it then."""
     annotations = {names.TABLE_VERSION: str(version)} if annotates else {}
     edit_table(world, lambda text: with_version(with_wrong_address(text), version), annotations=annotations)
     world.invariants.edited.add(version)
@@ -30,8 +30,8 @@ def _raise_version(world: World, version: int, *, annotates: bool = False) -> No
     assert read_tables(world) == [written_table(world)] * 2
 
 
-def _start_routers_anew(world: World) -> None:
-    """They read what is there now."""
+def _restart_routers(world: World) -> None:
+    """Restart routers, which read the present table."""
     for pod in world.pods.values():
         if pod.component == names.ROUTER:
             world.crash(pod, 1.0)
@@ -41,7 +41,7 @@ def _start_routers_anew(world: World) -> None:
 
 
 def _lose_server(world: World) -> None:
-    """The only server of a shard is gone."""
+    """Lose the only server of a shard."""
     for pod in world.pods.values():
         if pod.component == names.SHARDS and pod.labels[names.SHARD] == "0":
             pod.ready, pod.trouble = False, Trouble(reasons.UNSCHEDULABLE, "no node takes it")
@@ -50,7 +50,7 @@ def _lose_server(world: World) -> None:
 class TestAVersionThatLeavesTooFewAboveIt:
     @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
     @pytest.mark.parametrize("version", [BELIEVED + 1, 10**15 - 1, 20261126070000000])
-    def test_is_put_right_and_told_until_routers_are_started_anew(self, version: int, *, annotates: bool) -> None:
+    def test_is_put_right_and_reported_until_routers_are_started_again(self, version: int, *, annotates: bool) -> None:
         world = serving()
         _raise_version(world, version, annotates=annotates)
         for _ in range(5):
@@ -65,7 +65,7 @@ class TestAVersionThatLeavesTooFewAboveIt:
             world.reconcile()
             world.step(60.0)
         assert world.writes == writes
-        _start_routers_anew(world)
+        _restart_routers(world)
         world.settle()
         assert (table_of(world).version, read_tables(world)) == (2, [written_table(world)] * 2)
 
@@ -90,7 +90,7 @@ class TestAVersionThatLeavesTooFewAboveIt:
         assert routing_tables.newest_table_version(observed) == 7
 
     def test_is_believed_where_it_is_the_operators_own(self) -> None:
-        """Nobody has edited it: status was lost."""
+        """Nobody has edited it: the status was lost."""
         world = serving()
         observed = _annotated(world, BELIEVED + 1, changed="")
         assert routing_tables.is_newer_written(world.status, observed)
@@ -98,7 +98,8 @@ class TestAVersionThatLeavesTooFewAboveIt:
 
 
 def _annotated(world: World, version: int, *, changed: str) -> Observed:
-    """What is seen when the annotation of the routing table says ``version``; without status when nobody edited it."""
+    """Return what is seen when the annotation of the routing table says ``version``; without status if nobody edited
+    it."""
     observed = world.observe()
     others = (
         replace(other, table_version=version, changed=changed) if other.table_version else other
@@ -142,7 +143,7 @@ class TestWhileAShardHasNoServer:
         assert planned.status.last_table == 4
 
     def test_a_newer_table_of_which_status_knows_nothing_stays(self) -> None:
-        """The cluster was set back: routers would be sent to servers that are not there."""
+        """The cluster was set back: routers would be sent to servers that do not exist."""
         world = serving(replicas=1)
         observed = _answered(world, 3)
         assert world.planner(observed, world.config, world.now).status.last_table == 4
@@ -151,7 +152,7 @@ class TestWhileAShardHasNoServer:
         assert (planned.status.table, planned.status.last_table) == (world.status.table, 1)
 
     def test_what_is_to_be_written_with_other_content_goes_out_above_it_all_the_same(self) -> None:
-        """A version never has two contents: routers that start read what is written now."""
+        """A version never has two contents: restarting routers read what is written now."""
         world = serving(replicas=1)
         _lose_server(world)
         world.status = replace(
@@ -165,7 +166,7 @@ class TestWhileAShardHasNoServer:
 
 
 def _answered(world: World, version: int) -> Observed:
-    """What is seen when every router answers from table ``version``."""
+    """Return what is seen when every router answers from table ``version``."""
     observed = world.observe()
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
     return replace(observed, routers={pod.uid: RouterReport(version, newest=version) for pod in routers})

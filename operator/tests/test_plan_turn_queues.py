@@ -1,4 +1,4 @@
-"""Whose turn it is, of all datasets: so many at a time, oldest wish first, and nobody holds a turn without using it."""
+"""Slots of all datasets: limited in number, the oldest request first, and nobody holds one without using it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTLED = DatasetStatus(generation="g1")
 
 
 def queues(limit: int = 2, **statuses: DatasetStatus) -> TurnQueues:
-    """Noted from ``statuses``, as after a restart."""
+    """Queues as after a restart, noted from ``statuses``."""
     made = TurnQueues(builds=limit, rollouts=1)
     for name, status in statuses.items():
         made.note(("shop", name), status, BEGIN)
@@ -107,7 +107,7 @@ class TestATurn:
         assert B in list_granted(made, turns.POSTPONEMENT_SECONDS - 7200 + 1), "the clock was set back"
 
     def test_of_a_dataset_that_cannot_be_written_keeps_nobody_from_theirs(self) -> None:
-        """Its status is refused: it can neither end its turn nor give it up."""
+        """Its status is refused: it can neither end its build nor give the slot up."""
         made = queues(limit=2, a=building(since=5, stalled=0), b=building(since=1, stalled=0), c=waiting(-1))
         at = turns.PATIENCE + 1
         assert (list_granted(made, at), turn(made, B, building(), at).must_yield) == (frozenset(), False)
@@ -173,7 +173,7 @@ class TestATurnThatDoesNotGetOn:
         assert turn(made, A, building(), turns.STORE_PATIENCE + 1).must_yield
 
     def test_that_was_given_up_comes_again_before_nobody_who_has_waited_longer(self) -> None:
-        """Though it serves nothing yet: many of these would take every turn."""
+        """Even if it serves nothing yet: many of these would take every slot."""
         broken = waiting(2, given_up=3, serves=False)
         made = queues(limit=1, a=broken, b=waiting(1))
         assert list_granted(made, 3) == {B}

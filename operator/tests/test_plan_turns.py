@@ -1,4 +1,4 @@
-"""What a dataset does whose turn has not come, or that is to give its turn up; and what is said of it."""
+"""A dataset that is queued, or that must give its slot up; and its messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ YIELD = Turn(must_yield=True)
 
 
 def upgraded() -> World:
-    """All serves; the chart has another image, and it is others' turn."""
+    """All serves; the chart has another image, and other datasets have the slots."""
     world = serving()
     world.turns = WAIT_TO_ROLL_OUT
     world.config = replace(world.config, image="lookupdb:2")
@@ -31,7 +31,7 @@ def upgraded() -> World:
 
 
 def stuck(reason: str = "Unschedulable") -> World:
-    """The servers of r2 cannot be placed."""
+    """A world in which the servers of r2 cannot be placed."""
     world = rebuilt(serving())
     for pod in world.pods.values():
         if pod.labels.get("lookupdb.dev/rollout") == "r2":
@@ -129,13 +129,13 @@ class TestARolloutWhoseTurnHasNotCome:
     @pytest.mark.parametrize(
         ("ahead", "words"), [(0, "0 before"), (10, "10 before"), (11, "more than 10"), (499, "200")]
     )
-    def test_is_told_coarsely_when_many_are_before_it(self, ahead: int, words: str) -> None:
+    def test_is_reported_coarsely_when_many_are_before_it(self, ahead: int, words: str) -> None:
         world = upgraded()
         world.turns = Turns(rollout=Turn(False, ahead))
         assert words in condition(world.look(), "RolledOut").message
 
     def test_behind_hundreds_its_place_changes_a_few_times_in_all(self) -> None:
-        """So that of five hundred that wait a few are written when a turn ends, and each some twenty times in all."""
+        """When a slot becomes free, a few of five hundred statuses are written, and each some twenty times in all."""
         ticket = Ticket("2026-01-01T00:00:00Z")
         told = [turns.describe_wait(ticket, Turn(False, ahead)) for ahead in range(1000)]
         assert sum(one != other for one, other in pairwise(told)) < 20
@@ -322,7 +322,7 @@ class TestABuildForWhichNothingRuns:
         assert world.reconcile().status.build == world.dataset.status.build
 
     def test_gives_its_turn_up(self) -> None:
-        """Its Job is suspended, by a quota's controller say."""
+        """Its Job is suspended, for example by a quota's controller."""
         world = self._without_pods(deleting=False)
         world.step(turns.PATIENCE + 2)
         planned = world.reconcile()
@@ -332,7 +332,7 @@ class TestABuildForWhichNothingRuns:
         )
         assert says(planned)["Degraded"] == "True Interrupted"
 
-    def test_is_begun_anew_under_another_number_though_nobody_waits_when_its_job_is_held_while_deleted(self) -> None:
+    def test_is_begun_again_under_another_number_though_nobody_waits_when_its_job_is_held_while_deleted(self) -> None:
         world = self._without_pods(deleting=True)
         world.turns = Turns()
         world.step(turns.PATIENCE + 2)

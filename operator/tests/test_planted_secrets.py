@@ -1,5 +1,5 @@
 """Secrets that are planted in every process show nowhere: not in logs, answers, /status, /metrics, files or process
-listings, whatever goes wrong; nor in what the operator writes, but for the Secret that it is about."""
+listings, whatever goes wrong. Nor do they show in the operator's writes, except in their own Secret."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOKEN, WRONG_TOKEN = "planted-token-of-the-web-client-0123", "planted-token-that
 PLAIN_TOKEN = "planted-token-that-nobody-hashed-012"
 LOOKUPS = "lookupdb:people"
 FOR_LOOKUPS = {"aud": [LOOKUPS], "exp": int(time.time()) + 86_400}
-"""As long as all tests may take on a busy machine: these tokens are made when they are collected."""
+"""Longer than all tests take on a busy machine: these tokens are made at collection."""
 ACCOUNT_TOKEN = ec_signer().sign({**claims_of("team"), **FOR_LOOKUPS})
 FORBIDDEN_TOKEN = ec_signer().sign({**claims_of("other"), **FOR_LOOKUPS, "sub": "system:serviceaccount:other:default"})
 PLANTED = {
@@ -67,13 +67,13 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_
 
 
 def find_planted(text: str) -> list[str]:
-    """Which of the secrets are in ``text``."""
+    """Return the secrets in ``text``."""
     return planted.find_planted(text, PLANTED)
 
 
 @dataclass
 class Evidence:
-    """All that processes have shown."""
+    """The output of all processes."""
 
     seen: dict[str, str] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class Evidence:
 def running(
     evidence: Evidence, folder: Path, name: str, *words: str, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the command line; its log, its listing and its children's are evidence."""
+    """Run a process of the command line; its log, its listing and its children's are evidence."""
     log = folder / f"{name}.log"
     command = [sys.executable, "-m", "lookupdb", *words]
     with log.open("wb") as stream:
@@ -100,7 +100,7 @@ def running(
     try:
         yield process
         for pid in (process.pid, *descendants(process.pid)):
-            for file in ("cmdline", "comm", "status"):  # whoever may run ps reads these, and not environ
+            for file in ("cmdline", "comm", "status"):  # anyone who may run ps reads these, and not environ
                 evidence.add(f"{name} {file}", Path(f"/proc/{pid}/{file}").read_bytes())
     finally:
         process.terminate()
@@ -123,7 +123,7 @@ def read_ready(file: Path, process: subprocess.Popen[bytes], log: Path) -> dict[
 
 
 def converse(port: int, *pieces: bytes) -> bytes:
-    """What is answered to bytes until the end, or for a moment."""
+    """Return the answer to bytes until its end, or after a moment."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         for piece in pieces:
             raw.sendall(piece)
@@ -201,7 +201,7 @@ def test_shard_servers_and_routers_show_nothing(tmp_path: Path) -> None:
                     table.with_suffix(".old").write_bytes(table.read_bytes())
                     table.write_text("{")
                 else:
-                    until(lambda: "password" in _status(admin).lower(), "it is told that its password is wrong", 60)  # noqa: B023
+                    until(lambda: "password" in _status(admin).lower(), "the report of a wrong password", 60)  # noqa: B023
                 ask_admin(evidence, name, admin)
             table.write_bytes(table.with_suffix(".old").read_bytes())
     assert "HTTP/1.1 200" in evidence.seen["router answers"]
@@ -231,7 +231,7 @@ spec:
 
 
 def echo_credentials(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
-    """A store that refuses, and repeats what it was shown, as S3 does with the id of a key."""
+    """Refuse, and repeat the credentials, as S3 does with the id of a key."""
     shown = environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "")
     start_response("403 Forbidden", [("Content-Type", "application/xml")])
     text = f"<Error><Code>InvalidAccessKeyId</Code><AWSAccessKeyId>{shown}</AWSAccessKeyId></Error>"
@@ -345,7 +345,7 @@ def test_the_operator_writes_credentials_into_their_secret_alone() -> None:
 @pytest.mark.parametrize(
     "data", [{f"{SECRET_KEY}": "eA=="}, {"AWS_SECRET_ACCESS_KEY": SECRET_KEY}, {"AWS_SECRET_ACCESS_KEY": "/w=="}]
 )
-def test_a_secret_that_cannot_be_read_is_told_without_its_values(data: dict[str, str]) -> None:
+def test_a_secret_that_cannot_be_read_is_reported_without_its_values(data: dict[str, str]) -> None:
     values = {name: value for name, value in data.items() if name != SECRET_KEY}
     problem = merge_secret({}, data, "Secret store", "salt").problem
     assert problem is not None

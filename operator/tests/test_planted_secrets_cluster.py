@@ -1,5 +1,5 @@
-"""Secrets that are planted where the operator reads them show in nothing that it writes, but for the Secrets that are
-about them: no event, status, ConfigMap, argument or variable of a pod, metric or line of its log."""
+"""Secrets that are planted where the operator reads them show in none of its writes, except in their own Secrets: no
+event, status, ConfigMap, argument or variable of a pod, metric or line of its log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def secret(namespace: str, name: str, **data: str | bytes) -> Object:
 
 
 def list_planted(kube: Kube) -> dict[str, str | bytes]:
-    """What must not show, by its name, with all that is derived of the release's key."""
+    """Return what must not show, by its name, with everything derived from the release's key."""
     uid = str((kube.get("LookupDataset", "shop", "airports") or {})["metadata"]["uid"])
     key = derive_dataset_key(RELEASE_KEY, uid)
     passwords = {
@@ -67,7 +67,8 @@ def list_planted(kube: Kube) -> dict[str, str | bytes]:
 
 
 def find_in_objects(kube: Kube) -> dict[str, list[str]]:
-    """Whatever shows a secret, but Secrets: LookupDatasets with their statuses, events, ConfigMaps, Jobs, pods, …"""
+    """Return the objects other than Secrets that show a secret: LookupDatasets with their statuses, events, ConfigMaps,
+    Jobs, pods, …"""
     planted = list_planted(kube)
     shown = {
         " ".join(key): find_planted(text, planted) + find_account_tokens(text)
@@ -120,7 +121,7 @@ async def test_a_dataset_that_lives_and_fails_shows_no_secret(
 
 
 def refuse_jobs(write: Write) -> None:
-    """An API server that refuses, for reasons of its own."""
+    """Refuse Jobs, as an API server with a full quota does."""
     if write.kind == "Job":
         raise Refusal(403, "exceeded quota", "Forbidden")
 

@@ -1,4 +1,4 @@
-"""What the plugin's verbs ask for."""
+"""The changes that the plugin's verbs request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_candidate_is_promoted_or_rejected_by_its_name(verb: str, given: str
 
 
 @pytest.mark.parametrize("verb", ["promote", "reject"])
-def test_who_means_another_one_is_told(verb: str) -> None:
+def test_who_means_another_one_gets_an_error(verb: str) -> None:
     with pytest.raises(NotPossible, match="g13 is the candidate of shop/airports, not g12"):
         getattr(changes, verb)(dataset(candidate=CANDIDATE), "g12")
     with pytest.raises(NotPossible, match="no candidate"):
@@ -71,7 +71,7 @@ def test_there_may_be_nothing_to_go_back_to(status: dict[str, Any], given: str |
 
 
 def test_a_second_rollback_names_what_it_goes_back_to() -> None:
-    """It may be the first one, asked for again: nobody goes back two generations by accident."""
+    """It may be the first one, repeated: nobody goes back two generations by accident."""
     generations = [generation(f"g{n}", fingerprint=f"f{n}", servedBy=n) for n in (10, 11, 12)]
     back = {"generations": generations, "generation": "g11", "rolledBack": [MARK | {"generation": "g12"}]}
     pinned = dataset({"generation": "g11"}, **back)

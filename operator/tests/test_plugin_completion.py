@@ -1,4 +1,4 @@
-"""What shells and kubectl find: the script that completes words, and the programs by the names that they look for."""
+"""Completion: the script for shells, and the names of the programs that shells and kubectl look for."""
 
 from __future__ import annotations
 

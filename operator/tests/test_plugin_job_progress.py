@@ -1,4 +1,4 @@
-"""How far the Job of a comparison is: each way in which its pod fails to start, or ends, as Kubernetes 1.34 tells."""
+"""Progress of a comparison's Job: each way in which its pod fails to start, or ends, as Kubernetes 1.34 reports it."""
 
 from __future__ import annotations
 

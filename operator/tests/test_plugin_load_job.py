@@ -1,5 +1,5 @@
-"""The Job that puts a load on routers is made from what the operator renders, is bounded and restricted, runs what the
-command line takes, and what it writes is read."""
+"""The Job that loads routers: rendered from the operator's manifests, bounded and restricted, with arguments that the
+command line accepts, and output that the plugin reads."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_the_result_is_found_among_what_is_logged() -> None:
         (["whatever"], "pod x was evicted", "pod x was evicted"),
     ],
 )
-def test_a_log_without_a_result_is_told(log: list[str], why: str, told: str) -> None:
+def test_a_log_without_a_result_is_reported(log: list[str], why: str, told: str) -> None:
     with pytest.raises(LoadFailed) as caught:
         read_result(log, why)
     assert str(caught.value).endswith(told)

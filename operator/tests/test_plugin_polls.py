@@ -1,4 +1,4 @@
-"""The plugin waits on while the API server fails for a moment, and never longer than it was told to."""
+"""The plugin keeps waiting while the API server fails for a moment, and never longer than its timeout."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ async def _kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 class _AfterTheWrite(dict[str, Refusal]):
-    """What looks at the dataset that follow a write are answered: refusals in turn; and what is done before the first
-    that succeeds."""
+    """Answers of the polls after a write: refusals in turn, and a callback before the first success."""
 
     def __init__(self, kube: Kube, refusals: Iterable[Refusal], then: Callable[[], None]) -> None:
         super().__init__()
@@ -97,7 +96,7 @@ async def test_the_first_request_of_a_verb_fails_at_once(kube: Kube, tmp_path: P
     assert (ended.code, UNABLE.message in ended.err, kube.writes) == (1, True, [])
 
 
-async def test_an_api_server_that_goes_on_failing_is_told_once_and_at_the_end(
+async def test_an_api_server_that_goes_on_failing_is_reported_once_and_at_the_end(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "_TOLD_AFTER", 0.1)
@@ -134,7 +133,7 @@ async def _answer() -> str:
     return "seen"
 
 
-async def test_what_fails_again_later_is_told_again(
+async def test_what_fails_again_later_is_reported_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looks = Polls("Job x", 60)

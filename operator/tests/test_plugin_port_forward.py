@@ -1,4 +1,4 @@
-"""A pod's port through kubectl port-forward: what the program is told, and that it does not outlive the question."""
+"""A pod's port through kubectl port-forward: its arguments, and that it ends with the request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _pod_port() -> AsyncIterator[int]:
 
 
 def _kubectl(folder: Path, does: str) -> tuple[list[str], Path]:
-    """A program in place of kubectl, and the file in which it notes its process and its words."""
+    """Write a program in place of kubectl, and return the file in which it notes its process and its arguments."""
     program, told = folder / "kubectl", folder / "told"
     program.write_text(KUBECTL.format(told=told, does=does))
     program.chmod(0o755)

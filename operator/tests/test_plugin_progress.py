@@ -1,4 +1,4 @@
-"""When what the plugin's verbs ask for is done, what came of it, and what it waits for."""
+"""Progress of the plugin's changes: when they are done, their outcome, and what they wait for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _conditions(rolled_out: Any) -> dict[str, Any]:
 
 
 def _refreshing(spec: Any = None, **status: Any) -> Dataset:
-    """A dataset whose refresh "now" is asked for."""
+    """A dataset with the requested refresh "now"."""
     return replace(dataset(spec, **status), annotations={names.REFRESH: "now"})
 
 
@@ -233,7 +233,7 @@ def test_a_promotion_is_taken_up_when_nothing_waits_for_it_any_more() -> None:
 
 @pytest.mark.parametrize("reason", ["WaitingForTurn", "StartingServers", "Confirming", "Draining"])
 def test_a_promotion_waits_for_what_comes_first_and_not_for_the_operator(reason: str) -> None:
-    """As when the operator's image is another one, a server of the candidate's is not ready, and no turn is free."""
+    """For example, the operator's image is new, a server of the candidate is not ready, and no slot is free."""
     first = _conditions(condition("RolledOut", "False", reason, "Three before it."))
     found = progress.judge_promotion(_promoted("g13", candidate=CANDIDATE, **first), "g13")
     assert (found.is_taken_up, found.failure) == (True, "")
@@ -241,7 +241,7 @@ def test_a_promotion_waits_for_what_comes_first_and_not_for_the_operator(reason:
 
 
 def _promoted(generation: str, spec: Any = None, **status: Any) -> Dataset:
-    """A dataset that waits for promotion, and whose annotation promotes ``generation``."""
+    """A dataset with a candidate, whose annotation promotes ``generation``."""
     found = dataset({"rollout": {"promotion": "Manual"}, **(spec or {})}, generations=WITH_G13, **status)
     return replace(found, annotations={names.PROMOTE: generation} if generation else {})
 
@@ -347,7 +347,7 @@ def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> Non
             {"generation": "g11"},
             {"generations": [generation("g12")], "build": {"generation": "g11"}},
             "",
-            id="built anew",
+            id="built again",
         ),
     ],
 )
@@ -372,7 +372,7 @@ def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
 
 
 def test_a_rollback_is_not_done_while_shards_answer_from_another_generation() -> None:
-    """As when it begins in the middle of a rollout shard by shard: the status still calls g12 the active generation."""
+    """As when it begins during a shard-by-shard rollout: the status still calls g12 the active generation."""
     older = {"rollout": "r34", "generation": "g12", "workers": 1, "shardRanges": "1"}
     midway = {**dataset().status["table"], "rollout": "r35", "generation": "g13", "parts": [older]}
     for name in ("g12", "g13"):

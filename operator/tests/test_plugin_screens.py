@@ -1,5 +1,5 @@
-"""The screen of a dataset in each phase, as the operator's own decisions make it, and the page of the reference that
-shows them."""
+"""The screen of a dataset in each phase, reached by the operator's own decisions, and the page of the reference with
+the same screens."""
 
 from __future__ import annotations
 

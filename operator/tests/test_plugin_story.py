@@ -1,4 +1,4 @@
-"""kubectl lookupdb and an operator, at one API server: what is asked for is done, and what is done is shown."""
+"""kubectl lookupdb and an operator at one API server: changes are made, and shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPEC: dict[str, Any] = {"router": {"deadlineMilliseconds": 100}, "rollout": {"dr
 
 
 async def _ended(running: Awaitable[Ended], kube: Kube, kubelet: Kubelet, **result: Any) -> Ended:
-    """What comes of a program that waits, while the cluster does what it is asked for."""
+    """Run a program that waits, while the cluster does its part."""
     task = asyncio.ensure_future(running)
 
     def goes_on() -> bool:

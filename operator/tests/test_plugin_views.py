@@ -1,4 +1,4 @@
-"""What the plugin prints: of what was read, without a cluster."""
+"""The plugin's output, made without a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
 
 def _sections(text: str) -> dict[str, list[str]]:
-    """Lines by the title above them."""
+    """Return the lines below each title."""
     sections: dict[str, list[str]] = {}
     title = ""
     for line in text.splitlines():
@@ -124,13 +124,13 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
     ],
     ids=["waits", "is made"],
 )
-def test_a_check_that_waits_to_be_made_is_told_in_place_of_the_next_one(build: Any, said: str) -> None:
+def test_a_check_that_waits_to_be_made_is_reported_in_place_of_the_next_one(build: Any, said: str) -> None:
     schedule = {"expression": "0 * * * * UTC", "slot": "2026-01-02T11:00:00Z", "due": "2026-01-02T11:00:00Z"}
     status = {"nextCheck": "2026-01-02T12:00:00Z", "schedule": schedule, "build": build}
     assert said in status_view.render(view(*SERVERS, **status), NOW)
 
 
-def test_a_schedule_that_rests_is_told_of() -> None:
+def test_a_schedule_that_rests_is_reported() -> None:
     spec = {**dataset().spec, "refresh": {"schedule": "0 2 * * *", "suspend": True}}
     line = "no check of the source: refresh.suspend is true, and the schedule '0 2 * * *' rests"
     assert _sections(status_view.render(view(*SERVERS, spec=spec), NOW))["Waits for"][-1] == line
@@ -143,7 +143,7 @@ CLOSED = (
 OTHER = "Deployment airports-router cannot be written: quota."
 
 
-def test_a_closed_gate_is_told_once_and_what_else_is_wrong_beside_it() -> None:
+def test_a_closed_gate_is_reported_once_and_what_else_is_wrong_beside_it() -> None:
     conditions = [
         HEALTHY[0],
         condition("Built", "False", "GateClosed", f"{CLOSED} The next attempt is at noon."),
@@ -169,7 +169,7 @@ def test_a_closed_gate_is_told_once_and_what_else_is_wrong_beside_it() -> None:
     assert parts["Builds"][1].endswith("minRecords: 2 of 9")
 
 
-def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -> None:
+def test_a_generation_that_a_gate_refused_is_reported_with_how_to_let_it_through() -> None:
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")
     text = status_view.render(view(*SERVERS, refused=refused, generations=[overridden]), NOW)
@@ -181,7 +181,7 @@ def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -
     assert _sections(text)["Generations"][0].endswith("active, gate overridden")
 
 
-def test_a_candidate_is_told_with_what_to_do() -> None:
+def test_a_candidate_is_reported_with_what_to_do() -> None:
     candidate = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:55:00Z"}
     rollouts = [
         *dataset().status["rollouts"],
@@ -412,10 +412,10 @@ def test_rates_are_of_the_time_between_two_samples() -> None:
         pytest.param((0, 0, 0), (989, 1000, 1000), 0.1, id="a few more are slow"),
         pytest.param((0, 0, 0), (0, 0, 7), float("inf"), id="beyond the last bound"),
         pytest.param((7, 7, 7), (7, 7, 7), None, id="nothing was observed"),
-        pytest.param((7, 7, 7), (5, 5, 5), None, id="the router was started anew"),
+        pytest.param((7, 7, 7), (5, 5, 5), None, id="the router has restarted"),
     ],
 )
-def test_a_quantile_is_told_as_the_bound_that_holds(
+def test_a_quantile_is_reported_as_the_bound_that_holds(
     before: tuple[int, ...], after: tuple[int, ...], bound: float | None
 ) -> None:
     def sample(counts: tuple[int, ...]) -> MetricSample:
@@ -427,7 +427,7 @@ def test_a_quantile_is_told_as_the_bound_that_holds(
     assert bound_quantile(sample(before), sample(after), "x", 0.99) == bound
 
 
-def test_a_server_that_was_started_anew_or_does_not_answer_has_no_rates() -> None:
+def test_a_server_that_was_started_again_or_does_not_answer_has_no_rates() -> None:
     assert rate(_shard(300), _shard(5), 2.0, "lookupdb_shard_lookups_total") is None
     top = views.measure(SERVERS[:1], {SERVERS[0].name: _shard(1)}, {SERVERS[0].name: "forbidden"}, 2.0)
     assert top.servers[0].problem == "forbidden"

@@ -32,12 +32,10 @@ def test_any_set_of_shards_is_read_as_it_was_written_and_has_a_bound_in_bytes() 
     assert len(format_shards(range(0, 1024, 2))) < 2500
 
 
-@pytest.mark.parametrize(
-    "text", ["3-1", "0-3,3", "1,0", "x", "-", "1-", ",", "0,1", "1024", "0-99999999999", "٣", "01"]
-)
-def test_what_is_not_written_so_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        parse_shards(text)
+def test_what_is_not_written_so_is_refused() -> None:
+    for text in ("3-1", "0-3,3", "1,0", "x", "-", "1-", ",", "0,1", "1024", "0-99999999999", "٣", "01"):
+        with pytest.raises(ValueError, match="expected"):
+            parse_shards(text)
 
 
 def test_an_empty_text_of_a_rollout_is_all_of_its_shards() -> None:

@@ -1,4 +1,4 @@
-"""How what the API server tells gets into the cache and the queue, and what comes out when lists are compared."""
+"""Watch events on their way into the cache and the queue, and the comparison of lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pod(name: str, version: int = 1, phase: str = "Pending") -> Json:
 
 
 class Lists:
-    """What the API server lists, by kind."""
+    """The API server's lists, by kind."""
 
     def __init__(self) -> None:
         self.there: dict[str, set[str]] = {}
@@ -48,7 +48,7 @@ class Lists:
 
 
 class Bench:
-    """Informers without an API server: what they are told, the test says."""
+    """Informers without an API server; the test provides their events."""
 
     def __init__(self) -> None:
         self.cache, self.queue, self.lists, self.progress = ObjectCache(), LookQueue[Key](), Lists(), 0
@@ -67,7 +67,7 @@ def bench() -> Bench:
 
 
 def test_a_watch_ends_after_whole_seconds() -> None:
-    # It goes into the URL as it stands, and Go's ParseInt refuses 290.0: emulators of the API server do not.
+    # It goes into the URL unchanged, and Go's ParseInt refuses 290.0, unlike emulators of the API server.
     assert str(make_settings().watching.server_timeout).isdigit()
 
 

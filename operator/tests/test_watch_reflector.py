@@ -1,4 +1,4 @@
-"""How one kind of object is listed and watched, against a server that answers as it is told to, request by request."""
+"""Lists and watches of one kind of object, against a server with prepared responses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Server:
 
 
 class Recorder:
-    """A sink that writes down what it is told."""
+    """A sink that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -152,7 +152,7 @@ async def test_it_is_not_synced_before_the_last_page() -> None:
             await until(lambda: server.watched_from == ["8"], "the watch of what was listed as a whole")
 
 
-async def test_a_watch_that_fell_behind_lists_anew_and_says_what_is_gone() -> None:
+async def test_a_watch_that_fell_behind_lists_again_and_says_what_is_gone() -> None:
     sink = Recorder()
     async with serving() as (server, api):
         server.pages = [page(pod("a", 5), version=7), page(pod("b", 11), version=12)]
@@ -164,7 +164,7 @@ async def test_a_watch_that_fell_behind_lists_anew_and_says_what_is_gone() -> No
     assert sink.told == ["changed a 5", "changed b 11", "gone a"]
 
 
-async def test_a_list_that_expires_half_way_begins_anew() -> None:
+async def test_a_list_that_expires_half_way_begins_again() -> None:
     sink = Recorder()
     async with serving() as (server, api):
         server.pages = [page(pod("a", 5), version=7, more="next"), 410, page(pod("a", 5), version=9)]

@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 @contextlib.contextmanager
 def without_authorities() -> Iterator[None]:
-    """Each client loads the system's certificate authorities, which takes most of what a short test does, and nothing
-    here speaks TLS.
-    """
+    """Make clients without the system's certificate authorities, which take most of a short test to load. Nothing here
+    uses TLS."""
     with patch.object(ssl.SSLContext, "load_default_certs"):
         yield

@@ -1,4 +1,4 @@
-"""Parts of objects as Kubernetes 1.34 writes them, for what parses them."""
+"""Parts of objects as Kubernetes 1.34 writes them, for tests of parsers."""
 
 from __future__ import annotations
 

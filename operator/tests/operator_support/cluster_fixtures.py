@@ -1,4 +1,4 @@
-"""The cluster of a test of the operator as it runs. A test module names this one in its ``pytest_plugins``."""
+"""Fixtures with a cluster for an operator that runs. A test module names this one in its ``pytest_plugins``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from operator_support.kubelet import Kubelet, kubelet_of
 
 @pytest.fixture
 async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kube]:
-    """An API server in memory, which an operator that is started finds."""
+    """An API server in memory, named by the kubeconfig in the environment."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     async with serving(tmp_path) as server:
         yield server
@@ -21,6 +21,6 @@ async def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.fixture
 async def kubelet(kube: Kube) -> AsyncIterator[Kubelet]:
-    """What runs the pods of ``kube``."""
+    """The kubelet that runs the pods of ``kube``."""
     async with kubelet_of(kube) as running:
         yield running

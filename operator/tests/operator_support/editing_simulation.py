@@ -1,4 +1,4 @@
-"""Random lives in which somebody edits the routing table by hand, and what it is rendered from in status."""
+"""Random lives in which somebody edits the routing table by hand, and the status that it is rendered from."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from operator_support.simulation import CONVERGES_WITHIN, Life, Simulation
 
 
 class EditingSimulation(Simulation):
-    """One life of a dataset whose routing table is edited, and at times fought about until the operator holds back. In
-    the end every router answers from what should be there, whatever it has read before."""
+    """One life of a dataset whose routing table is edited. At times two tools fight about it until the operator holds
+    back. In the end every router answers from the right table, whatever it read before."""
 
     def __init__(
         self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False, hides: bool = False
     ) -> None:
-        """With ``hides``, versions are raised and put back before anybody looks, too, though routers have read them."""
+        """With ``hides``, versions are also raised and put back before the operator looks, though routers have read
+        them."""
         super().__init__(seed, planner, promotes=promotes, surges=surges)
         self._edits = random.Random(f"edits {seed}")
         self._raises = random.Random(f"raises {seed}")
@@ -36,9 +37,8 @@ class EditingSimulation(Simulation):
         self.edits = self.raises = self.held = self.taken = 0
 
     def live(self, moments: int) -> Life:
-        """A life of ``moments`` with faults, then one without. In the end somebody puts back what was edited, before
-        anybody looks and after a router has read it: that is noticed when routers are asked, as they are now and
-        then."""
+        """Live ``moments`` with faults, then one without. In the end somebody puts back an edit that a router has read
+        and the operator has not seen. The operator notices it the next time it asks routers."""
         life = super().live(moments)
         self._ask_routers()
         self._edit_unnoticed()
@@ -46,9 +46,9 @@ class EditingSimulation(Simulation):
         return life
 
     def live_contested(self, moments: int) -> None:
-        """A life in which nothing fails, but that another tool fights about a label for long, so that the operator
-        holds back; meanwhile the table is edited, with or without its version, and put back, and new data come. The
-        operator sees it all, so that in the end no router has to be asked for it."""
+        """Live without failures, except that another tool fights about a label for long, so that the operator holds
+        back. Meanwhile the table is edited, with or without its version, and put back, and new data arrive. The
+        operator sees all of it, so in the end it need not ask any router."""
         world, chance = self.world, self._raises.random
         world.settle(CONVERGES_WITHIN)
         world.loses_nudge = lambda: chance() < 0.5
@@ -74,8 +74,8 @@ class EditingSimulation(Simulation):
         self._check_routers()
 
     def live_unnoticed(self, rounds: int) -> None:
-        """A life in which nothing fails, and the operator is at rest each time that a version is raised and put back
-        before it looks; then the spec changes, and routers may have the very version of the next table."""
+        """Live without failures. Each time that a version is raised and put back unseen, the operator is at rest. Then
+        the spec changes, and routers may already have the version of the next table."""
         world, lots = self.world, random.Random(f"unnoticed {self._raises.random()}")
         world.loses_nudge = lambda: lots.random() < 0.8
         world.settle(CONVERGES_WITHIN)
@@ -92,12 +92,13 @@ class EditingSimulation(Simulation):
         self._ask_routers()
 
     def _put_back(self) -> None:
-        """By hand: as the operator has written it, though not by itself."""
+        """Put an edit back by hand, as the operator wrote it."""
         written = self.world.invariants.tables[self.world.invariants.last_version]
         edit_table(self.world, lambda text: f"{written}\n")
 
     def _ask_routers(self) -> None:
-        """Once kubelets have synced what was put back: by then who has read something else refuses it."""
+        """Ask routers once kubelets have synced what was put back: routers that read something else refuse it by
+        then."""
         for _ in range(2):
             self.world.step(60.0)
         self.world.asked = True
@@ -116,7 +117,7 @@ class EditingSimulation(Simulation):
         thing.manifest, thing.edited, thing.changed = before, None, self.world.now
 
     def act(self) -> None:
-        """What happens in one moment; at times the table is edited, and at times put back before anybody looks."""
+        """Let one moment pass. At times the table is edited, and at times put back unseen."""
         if ("ConfigMap", names.routing_table(self.world.dataset.name)) in self.world.things:
             if self._edits.random() < 0.10:
                 self._edit_table()
@@ -142,14 +143,14 @@ class EditingSimulation(Simulation):
         return why
 
     def _remembered_repairs(self) -> Repairs:
-        """Those of the operator's process; it begins again when that does."""
+        """Return the repairs that the operator's process remembers; a restart forgets them."""
         process = self.world.absences
         if self._repairs is None or self._repairs[0] is not process:
             self._repairs = process, Repairs(self.world._seconds)
         return self._repairs[1]
 
     def _fight(self) -> None:
-        """Another tool puts its label back whenever the table was written."""
+        """Another tool restores its label after each write of the table."""
         if self._raises.random() < 0.02:
             self._fights_until = self.world.now + timedelta(seconds=600 * self._raises.random())
         thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
@@ -157,7 +158,7 @@ class EditingSimulation(Simulation):
             edit_label(self.world)
 
     def _raise_version(self) -> None:
-        """By somebody whose edit a router has refused: the text says so that a greater version is needed."""
+        """Raise the version, as somebody does whose edit a router refused: its message asks for a greater version."""
         table, pick = self.world.status.table, self._raises.choice
         if table is None:
             return
@@ -168,8 +169,7 @@ class EditingSimulation(Simulation):
         self.raises += 1
 
     def _raise_unnoticed(self, lots: random.Random) -> None:
-        """A version that was raised is put back before the operator looks. Then what serves changes, though its
-        generation stays."""
+        """Raise a version, and put it back before the operator looks. Then the spec changes, but no generation."""
         thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
         before, was_edited = thing.manifest, thing.edited
         self._raise_version()
@@ -184,7 +184,7 @@ class EditingSimulation(Simulation):
     def _edit_table(self) -> None:
         thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
         before, was_edited, pick = thing.manifest, thing.edited, self._edits.random
-        # Of a version that nobody has confirmed, and that is edited away, nobody knows whether it was ever written.
+        # Nobody knows whether a version that nobody confirmed and that was edited away was ever written.
         table = self.world.status.table
         hides_version = pick() < 0.1 and table is not None and bool(table.confirmed_at)
         edit_table(self.world, with_wrong_address, annotations={names.TABLE_VERSION: "1"} if hides_version else {})
@@ -195,7 +195,7 @@ class EditingSimulation(Simulation):
                 thing.manifest, thing.edited, thing.changed = before, was_edited, self.world.now
 
     def _edit_status(self) -> None:
-        """By somebody who takes longer than an informer lags: the operator has seen what it wrote before."""
+        """Edit the status, so slowly that the operator has seen its own last write."""
         self._snapshots.clear()
         status = self.world.status
         edited = tuple(replace(one, records=one.records + 1) for one in status.generations)
@@ -203,8 +203,7 @@ class EditingSimulation(Simulation):
         self.world.version += 1
 
     def _lose_status(self) -> None:
-        """Not while somebody edits the table, and perhaps its version: with both at once, what was written is known to
-        nobody."""
+        """Lose the status, unless somebody edits the table: with both at once, nobody knows what was written."""
         thing = self.world.things.get(("ConfigMap", names.routing_table(self.world.dataset.name)))
         if thing is None or thing.edited is not thing.manifest:
             super()._lose_status()

@@ -1,4 +1,4 @@
-"""Several datasets in one cluster that has room for so many servers, and the operator that gives them their turns."""
+"""Several datasets in one cluster with limited room, and the operator that queues them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from operator_support.plan_objects import Process, Takes
 from operator_support.plan_world import Planner, World
 
 SERVERS = 4
-"""Of one rollout: four shards, one replica."""
+"""Servers of one rollout: four shards, one replica."""
 LACK_OF_ROOM = Trouble(reasons.UNSCHEDULABLE, "no node takes the pod")
 
 
 @dataclass
 class Fleet:
-    """``count`` datasets. Servers are placed in random order, as a scheduler may; who is placed stays."""
+    """A fleet of ``count`` datasets. Servers are placed in random order, as a scheduler may do; a placed one stays."""
 
     count: int
     room: int
@@ -46,19 +46,19 @@ class Fleet:
         self.restart()
 
     def restart(self) -> None:
-        """Another operator takes over: it knows what statuses hold."""
+        """Replace the operator: the new one knows only the statuses."""
         self.queues = TurnQueues(builds=self.builds, rollouts=self.rollouts)
         for index, world in enumerate(self.worlds):
             self.queues.note(_key(index), world.status, world.now)
 
     def upgrade(self, image: str) -> None:
-        """The chart's image is another one, of one operator: what was rendered is kept by its configuration."""
+        """Upgrade the chart's image for one operator: renderings are cached by its configuration."""
         config = replace(self.worlds[0].config, image=image)
         for world in self.worlds:
             world.config = config
 
     def step(self, seconds: float = 1.0) -> None:
-        """Each dataset of which something is left to be done is looked at once, and time passes."""
+        """Reconcile each dataset with work left, and let time pass."""
         for world in self._random.sample(self.worlds, len(self.worlds)):
             if not self._is_at_rest(world):
                 self._looked[id(world)] = world.config
@@ -71,12 +71,12 @@ class Fleet:
         self.most_candidates = max(self.most_candidates, sum(candidate is not None for candidate in candidates))
 
     def cut_off(self, worlds: list[World], trouble: Trouble) -> None:
-        """New servers of these datasets, and of no others, are in ``trouble`` from now on."""
+        """Give all new servers of these datasets ``trouble``."""
         self._cut_off = tuple(self.worlds.index(world) for world in worlds)
         self._trouble = trouble
 
     def settle(self, seconds: int, step: int = 1, only: list[World] | None = None) -> None:
-        """Let time pass until all that is asked for serves; of ``only`` these datasets."""
+        """Let time pass until every dataset, or those in ``only``, serve what their specs ask for."""
         worlds = only or self.worlds
         for _ in range(0, seconds, step):
             self.step(step)

@@ -21,12 +21,12 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A new bucket of it, which the environment has the credentials of."""
+    """A new bucket; the environment has its credentials."""
     return new_bucket(url, monkeypatch)
 
 
 @pytest.fixture
 async def gateway(bucket: Bucket, tmp_path: Path) -> AsyncIterator[Standing]:
-    """A gateway before the bucket, which soon loses patience with clients."""
+    """A gateway in front of the bucket, with short timeouts for clients."""
     async with standing(tmp_path, bucket.url, part_bytes=5 * MIB, idle_seconds=2.0, keepalive_seconds=2.0) as gateway:
         yield gateway

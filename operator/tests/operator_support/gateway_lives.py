@@ -1,5 +1,5 @@
-"""Lives in which a gateway is put before the store, and taken away again. The operator is started again for it: the
-gateway is one of its flags."""
+"""Lives in which a gateway is put in front of the store and removed again. The gateway is a flag of the operator, so
+the operator restarts each time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class GatewayLives(Simulation):
         self._put_gateway(GATEWAY)
 
     def act(self) -> None:
-        """One moment. At times the gateway goes or comes; once it is there, somebody deletes the Secret of before."""
+        """Let one moment pass. At times the gateway comes or goes; once it is there, somebody deletes the old
+        Secret."""
         if self._gateways.random() < 0.03:
             self._put_gateway("" if self.world.config.gateway else GATEWAY)
         if self.world.config.gateway and self._gateways.random() < 0.1:
@@ -31,11 +32,11 @@ class GatewayLives(Simulation):
         super().act()
 
     def _put_gateway(self, url: str) -> None:
-        self._snapshots.clear()  # they are of an operator that knew other credentials
+        self._snapshots.clear()  # they are those of an operator with other credentials
         self.world.config = replace(self.world.config, gateway=url)
         self.world.store = StoreAccess() if url else _CREDENTIALS
         self.world.start_operator()
 
     def _change_store(self) -> None:
-        if not self.world.config.gateway:  # else nobody tells the operator
+        if not self.world.config.gateway:  # else nothing reports it to the operator
             super()._change_store()

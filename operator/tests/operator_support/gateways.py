@@ -1,4 +1,4 @@
-"""A gateway in the test's event loop, before a real S3 server."""
+"""A gateway in the test's event loop, in front of a real S3 server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from operator_support.running import until
 
 MIB = 1 << 20
 CLUSTER = "cluster-uid"
-"""Of the API server in memory."""
+"""The API server in memory."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def kind(self) -> str:
-        """Of a problem."""
+        """The kind of a problem."""
         assert self.headers["Content-Type"].startswith("application/problem+json"), self
         assert self.json["status"] == self.status
         return str(self.json["kind"])
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass
 class Standing:
-    """A gateway, and a client of it."""
+    """A gateway and a client of it."""
 
     gateway: Gateway
     kube: Kube
@@ -70,8 +70,8 @@ class Standing:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """The answer to a request whose target is sent as it is, with a good token of ``namespace`` unless another is
-        given; "" sends none."""
+        """Send a request with its target unchanged. The token is a good one of ``namespace`` unless another is given;
+        "" sends none."""
         token = rsa_signer().token(namespace) if token is None else token
         shown = {"Authorization": f"Bearer {token}"} if token else {}
         url = URL(f"http://127.0.0.1:{self.port}{target}", encoded=True)
@@ -90,7 +90,7 @@ class Standing:
             return response.status, await response.text()
 
     async def send(self, data: bytes, *, seconds: float = 20, close: bool = False) -> bytes:
-        """All that is answered to ``data`` until the gateway closes the connection; with ``close`` the client does,
+        """Return everything the gateway sends until it closes the connection. With ``close``, the client closes
         first."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
@@ -105,14 +105,14 @@ class Standing:
 
 
 def head(method: str, target: str, *lines: str, token: str | None = None) -> bytes:
-    """The head of a request, to the byte."""
+    """Return the exact head of a request."""
     shown = f"Authorization: Bearer {rsa_signer().token() if token is None else token}"
     return "\r\n".join([f"{method} {target} HTTP/1.1", "Host: gateway", shown, *lines, "", ""]).encode("latin-1")
 
 
 @contextlib.asynccontextmanager
 async def standing(folder: Path, store: str, **options: Any) -> AsyncIterator[Standing]:
-    """A gateway that is ready, before the bucket ``store`` of this process's environment."""
+    """Start a gateway for the bucket ``store`` of this process's environment, and wait until it is ready."""
     async with serving(folder) as kube:
         kube.jwks = jwks(rsa_signer(), ec_signer())
         settings = {"audiences": (AUDIENCE,), "port": 0, "admin_port": 0, "notice_seconds": 0.0, "drain_seconds": 5.0}

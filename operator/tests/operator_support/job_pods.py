@@ -1,4 +1,4 @@
-"""Jobs that the plugin makes, in the API server in memory: servers to make them of, and their pods."""
+"""Jobs of the plugin in the API server in memory: the servers that they are made from, and their pods."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from operator_support.kube import Kube
 
 
 def put_shard_servers(kube: Kube) -> None:
-    """A StatefulSet of the dataset that the plugin's samples have."""
+    """Put a StatefulSet of the sample dataset into the API server."""
     shard_set = next(manifest for manifest in rendered(everything())["shards"] if manifest["kind"] == "StatefulSet")
     labels = {names.DATASET: "airports", names.DATASET_UID: "uid-of-airports"}
     kube.put({**shard_set, "metadata": {"namespace": "shop", "name": "airports-r34-s0", "labels": labels}})
 
 
 def put_job_pod(kube: Kube, phase: str) -> Any:
-    """The pod of the only Job, in ``phase``; the Job."""
+    """Put the pod of the only Job, in ``phase``, and return the Job."""
     (job,) = kube.all("Job")
     labels = {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
     kube.put(

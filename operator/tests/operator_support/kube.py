@@ -1,7 +1,7 @@
-"""An API server in memory: enough of Kubernetes for the operator, with its failures on demand.
+"""An API server in memory: enough of Kubernetes for the operator, with failures on demand.
 
-Lists, watches, server-side apply, status with optimistic locking, deletion with preconditions and by owner. What it
-does not do: defaulting, validation, and removing fields that an apply leaves out.
+Implements lists, watches, server-side apply, status with optimistic locking, and deletion with preconditions and by
+owner. Does not implement defaulting, validation, or the removal of fields that an apply leaves out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Write:
 
 
 class Refusal(Exception):
-    """Answered instead of doing what was asked."""
+    """A refusal in place of the requested change."""
 
     def __init__(self, code: int, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -58,38 +58,38 @@ class Refusal(Exception):
 
 @dataclass
 class Kube:
-    """The server's state, which tests read and change from the same event loop."""
+    """The server's state. Tests read and change it from the same event loop."""
 
     objects: dict[Key, Object] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
     reads: list[tuple[str, str]] = field(default_factory=list)
-    """Method and path of every request that does not write."""
+    """Method and path of every request that only reads."""
     used: set[Need] = field(default_factory=set)
-    """What all requests together had to be granted."""
+    """The rights that all requests together needed."""
     before_write: Callable[[Write], None] = lambda write: None
     """May raise Refusal."""
     admit: Callable[[Object], Object] = lambda applied: applied
-    """What a mutating webhook makes of what is applied."""
+    """The mutating webhook."""
     crd: Object | None = field(default_factory=schema.resource_schema)
-    """That of the CustomResourceDefinition, as it is published; None: nothing is."""
+    """The schema of the published CustomResourceDefinition; None if there is none."""
     refused: dict[str, Refusal] = field(default_factory=dict)
-    """By path: what requests that read are answered."""
+    """Path → the refusal of requests that read it."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
-    """By path: requests that read wait for the event."""
+    """Path → the event that requests to read it wait for."""
     undiscovered: set[str] = field(default_factory=set)
-    """The plurals of kinds that are served, but not named among what the server has yet."""
+    """The plurals of kinds that are served, but missing from discovery so far."""
     proxied: Callable[[web.Request], web.StreamResponse] = lambda request: web.Response(status=502)
-    """What answers behind the API server: Services and pods, and the kubelets' logs."""
+    """The responses of Services, pods and kubelets behind the API server."""
     jwks: Object = field(default_factory=lambda: {"keys": []})
     """The public keys of service accounts."""
     url: str = ""
     _versions: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
     _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _history: list[tuple[int, str, Object, Object | None]] = field(default_factory=list)
-    """Version, what happened, the object, and as it was before."""
+    """Version, event, the object, and its earlier state."""
     _oldest: int = 0
     _changed: defaultdict[str, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
-    """By kind: what its watches wait for."""
+    """Kind → the event that its watches wait for."""
     _interruption: asyncio.Event = field(default_factory=asyncio.Event)
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
@@ -103,8 +103,8 @@ class Kube:
         ]
 
     def put(self, new: Object, *, manager: str = "", owned: kube_fields.Fields | None = None) -> Object:
-        """Create or replace, as somebody else would, or as ``manager``, who owns the fields ``owned`` from then on;
-        watchers get an event when it differs."""
+        """Create or replace an object, as ``manager`` or somebody else. ``manager`` owns the fields ``owned`` from then
+        on. Watchers get an event if the object differs."""
         new = _copied(new)
         meta = new["metadata"]
         key = (new["kind"], meta.get("namespace", ""), meta["name"])
@@ -152,12 +152,12 @@ class Kube:
                 self.remove(*key)
 
     def lose(self, kind: str, namespace: str, name: str) -> None:
-        """Delete an object so that no watch tells of it: while all are cut, and history is lost."""
+        """Delete an object without any watch event: all watches are cut, and history is lost."""
         del self.objects[kind, namespace, name]
         self.interrupt(forget=True)
 
     def interrupt(self, *, forget: bool) -> None:
-        """Cut every watch; with ``forget``, history is lost, as after a compaction: watchers must list again."""
+        """Cut every watch. With ``forget``, history is lost, as after a compaction: watchers must list again."""
         if forget:
             self._history.clear()
             self._oldest = next(self._versions)
@@ -297,13 +297,14 @@ class Kube:
 
 
 def _copied(item: Object) -> Object:
-    """``item`` as it would be read again: several times as fast as ``copy.deepcopy``."""
+    """Return a copy through JSON, several times as fast as ``copy.deepcopy``."""
     copied: Object = orjson.loads(orjson.dumps(item))
     return copied
 
 
 def _as_selected(event: str, item: Object, before: Object | None, request: web.Request) -> Object | None:
-    """What a watch tells of a change: what it selects no more is deleted to it, what it selects now is new."""
+    """Return the watch event of a change: an object that stops matching the selector is deleted, one that starts to is
+    new."""
     was, is_selected = before is not None and matches(before, request), matches(item, request)
     if event != "MODIFIED" or (was and is_selected):
         return {"type": event, "object": item} if is_selected else None
@@ -317,7 +318,7 @@ def _as_selected(event: str, item: Object, before: Object | None, request: web.R
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Kube]:
-    """A server on loopback, and a kubeconfig for it in ``folder``."""
+    """Serve on loopback, and write a kubeconfig into ``folder``."""
     kube = Kube()
     async with listening(kube.handle) as port:
         kube.url = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Which objects a list or watch of an API server selects, and the kinds that there are."""
+"""The kinds of an API server, and the objects that a list or watch selects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = (*names.ALL, CRD)
 
 
 def matches(item: dict[str, Any], request: web.Request) -> bool:
-    """Whether an object is one that a list or watch selects."""
+    """Return whether a list or watch selects the object."""
     for term in filter(None, request.query.get("labelSelector", "").split(",")):
         name, has_value, value = term.partition("=")
         held = item["metadata"]["labels"].get(name)

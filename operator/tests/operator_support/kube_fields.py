@@ -1,4 +1,4 @@
-"""Which fields of an object a manager owns, as an API server notes it in managedFields."""
+"""The fields of an object that a manager owns, as an API server notes them in managedFields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS: Final = {
     "volumeMounts": ("mountPath",),
     "volumes": ("name",),
 }
-"""Lists whose members have keys; of all others the whole is one field."""
+"""Lists whose members have keys; any other list is one field."""
 _WHOLE: Final = frozenset({"labelSelector", "nodeSelector", "podSelector", "scaleTargetRef", "selector"})
 """Objects that are one field."""
 
@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 
 def applied(manifest: dict[str, Any]) -> Fields:
-    """FieldsV1 of who applies ``manifest``."""
+    """FieldsV1 of the manager that applies ``manifest``."""
     noted = ("labels", "annotations", "ownerReferences")
     metadata = {name: manifest["metadata"][name] for name in noted if name in manifest["metadata"]}
     rest = {name: value for name, value in manifest.items() if name not in ("apiVersion", "kind", "metadata", "status")}
@@ -33,14 +33,14 @@ def applied(manifest: dict[str, Any]) -> Fields:
 
 
 def merged(old: Any, new: Any, name: str = "") -> Any:
-    """``old`` after ``new`` was applied to its member ``name``; lists are replaced."""
+    """Return ``old`` after an apply of ``new`` to its member ``name``; lists are replaced."""
     if not isinstance(old, dict) or not isinstance(new, dict) or name in _WHOLE:
         return new
     return {**old, **{member: merged(old.get(member), below, member) for member, below in new.items()}}
 
 
 def left(fields: Fields, old: Any, new: Any) -> Fields:
-    """Of ``fields`` what is still its owner's after somebody else made ``new`` of ``old``."""
+    """Return the part of ``fields`` that its owner keeps after somebody else changed ``old`` to ``new``."""
     kept: Fields = {}
     for name, below in fields.items():
         if name == ".":

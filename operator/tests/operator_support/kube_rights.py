@@ -1,4 +1,4 @@
-"""Requests as what RBAC is asked for, and roles as what it answers with."""
+"""Requests as the rights they need, and roles as the rights they give."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": 
 
 @dataclass(frozen=True, order=True)
 class Need:
-    """What a request has to be granted."""
+    """A right that a request needs."""
 
     verb: str
     resource: str
     """Group, plural and subresource: "apps/deployments", "/pods" (the core's group is empty), "g/things/status"."""
     namespace: str
-    """Empty: all of them."""
+    """Empty: all namespaces."""
     name: str
-    """Empty: of a collection."""
+    """Empty: a collection."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,24 +31,24 @@ class Grant:
     verb: str
     resource: str
     namespace: str = ""
-    """Empty: in all of them."""
+    """Empty: all namespaces."""
     names: tuple[str, ...] = ()
-    """Empty: whatever the name."""
+    """Empty: every name."""
 
     def covers(self, need: Need) -> bool:
-        """Whether a request that needs ``need`` may be made. No name is known yet of what is created."""
+        """Return whether it allows a request that needs ``need``. An object that is created has no name yet."""
         named = not self.names or (need.verb != "create" and need.name in self.names)
         where = self.namespace in ("", need.namespace)
         return (self.verb, self.resource) == (need.verb, need.resource) and where and named
 
 
 def needs(method: str, kind: Kind, namespace: str, rest: list[str], *, watches: bool, exists: bool) -> Iterator[Need]:
-    """Of a request on ``rest`` (name, subresource) of ``kind``. An apply of what does not exist needs two: the API
-    server authorizes it as a patch, and then as a create."""
+    """The rights for a request on ``rest`` (name, subresource) of ``kind``. An apply of a new object needs two: the API
+    server authorizes it as a patch and as a create."""
     name = rest[0] if rest else ""
     resource = "/".join((kind.group, kind.plural, *rest[1:]))
     if kind.name == "Namespace":
-        namespace = name  # a Role in a namespace may speak of that namespace itself
+        namespace = name  # a Role in a namespace may refer to that namespace itself
     reads = "watch" if watches else "get" if name else "list"
     verbs = [reads if method == "GET" else _VERBS[method]]
     if method == "PATCH" and not exists:
@@ -58,7 +58,7 @@ def needs(method: str, kind: Kind, namespace: str, rest: list[str], *, watches: 
 
 
 def grants(roles: Iterable[dict[str, Any]]) -> set[Grant]:
-    """What ``roles``, Roles and ClusterRoles that are bound to one subject, give it."""
+    """The rights from ``roles``, which are bound to one subject."""
     return {
         Grant(verb, f"{group}/{resource}", role["metadata"].get("namespace", ""), tuple(rule.get("resourceNames", ())))
         for role in roles

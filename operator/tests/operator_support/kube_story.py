@@ -1,4 +1,4 @@
-"""What stories of a dataset have in common: how it is applied, how it gets from one step to the next, what it shows."""
+"""Steps in the life of a dataset: apply it, get it from one step to the next, look at it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dataset(name: str = "airports", namespace: str = "shop", **spec: Any) -> Obj
 
 
 def respecified(kube: Kube, **spec: Any) -> Object:
-    """The dataset as it is, with the spec of ``dataset(**spec)``."""
+    """Return the current dataset with the spec of ``dataset(**spec)``."""
     return {**(kube.get("LookupDataset", "shop", "airports") or {}), "spec": dataset(**spec)["spec"]}
 
 
@@ -37,7 +37,7 @@ def condition(kube: Kube, kind: str, name: str = "airports") -> Object:
 
 
 def seen(kube: Kube) -> str:
-    """What a person would look at."""
+    """Return what a person would look at."""
     lines = [
         f"{condition['type']}={condition['status']} {condition['reason']}: {condition['message']}"
         for condition in status_of(kube).get("conditions", [])

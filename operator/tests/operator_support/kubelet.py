@@ -1,4 +1,4 @@
-"""What a cluster's controllers and kubelets do, when the test says so: builds end, servers and routers get ready."""
+"""The cluster's controllers and kubelets, on the test's command: builds end, servers and routers get ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY: Final = [{"type": "Ready", "status": "True"}]
 
 
 class Kubelet:
-    """Makes pods and tells of them. Routers answer on ``admin_port`` of loopback from the table that ``kube`` holds."""
+    """Makes pods and reports their state. Routers answer on ``admin_port`` of loopback from the table in ``kube``."""
 
     def __init__(self, kube: Kube, admin_port: int) -> None:
         self.kube = kube
@@ -28,7 +28,7 @@ class Kubelet:
         self._suffixes = itertools.count(1)
 
     def end_builds(self, **result: Any) -> None:
-        """Every Job that runs succeeds, with ``result`` as its builder's."""
+        """End every running Job successfully, with ``result`` from its builder."""
         for job in self.kube.all("Job"):
             if not job.get("status"):
                 self._end_build(job, result)
@@ -46,7 +46,7 @@ class Kubelet:
         self._tell(job, {"conditions": [{"type": kind, "status": "True"}], "failed" if failed else "succeeded": 1})
 
     def start_servers(self) -> None:
-        """Every StatefulSet has all of its pods, and they are ready."""
+        """Make all pods of every StatefulSet ready."""
         for shards in self.kube.all("StatefulSet"):
             replicas = shards["spec"]["replicas"]
             for replica in range(replicas):
@@ -54,7 +54,7 @@ class Kubelet:
             self._tell(shards, {"replicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas})
 
     def start_routers(self) -> None:
-        """Every Deployment has all of its pods, and they are ready."""
+        """Make all pods of every Deployment ready."""
         for deployment in self.kube.all("Deployment"):
             name, replicas = f"{deployment['metadata']['name']}-5d8f", deployment["spec"].get("replicas", 1)
             for replica in range(replicas):

@@ -1,4 +1,4 @@
-"""Servers of tests, on ports of loopback."""
+"""Test servers on ports of loopback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY: Final = "/{path:.*}"
 async def listening(
     handle: Callable[[web.Request], Awaitable[web.StreamResponse]], path: str = ANY
 ) -> AsyncIterator[int]:
-    """The port of a server that has ``handle`` answer each request for ``path``, until the block ends."""
+    """Serve ``handle`` for each request for ``path`` until the block ends, and return the port."""
     app = web.Application()
     app.router.add_route("*", path, handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)

@@ -10,14 +10,14 @@ from operator_support.simulation import Simulation
 
 
 class LosingSimulation(Simulation):
-    """One life of a dataset whose store loses what it was given."""
+    """One life of a dataset whose store loses generations."""
 
     def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False) -> None:
         super().__init__(seed, planner, promotes=promotes, surges=surges)
         self._losses = random.Random(f"losses {seed}")
 
     def act(self) -> None:
-        """What happens in one moment; at times a generation is lost, or all are there again."""
+        """Let one moment pass. At times a generation is lost, or all are back."""
         world = self.world
         if world.published and self._losses.random() < 0.08:
             world.lost.add(self._losses.choice(list(world.published)))
@@ -26,13 +26,13 @@ class LosingSimulation(Simulation):
         super().act()
 
     def calm(self) -> None:
-        """No faults any more. Somebody brings back what is not built again: first, since it may be waited for."""
+        """Stop all faults. First bring back what nobody builds again, since something may wait for it."""
         self._bring_back()
         super().calm()
         self._bring_back()
 
     def _bring_back(self) -> None:
-        """What is pinned; and what may serve because the newest generation is held back."""
+        """Bring back a pinned generation, and one that may serve because the newest one is held back."""
         world, status = self.world, self.world.status
         world.lost.discard(world.spec.get("generation", ""))
         if status.rolled_back or status.rejected:

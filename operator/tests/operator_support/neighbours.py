@@ -1,6 +1,5 @@
-"""Two datasets of one operator, in a cluster where one is built and one rolled out at a time: while one lives, so does
-the other. What they have in common is whose turn it is; which objects are whose is read before ``plan()`` is asked.
-"""
+"""Two datasets of one operator with one build slot and one rollout slot. They share only the slots; the objects of each
+are separated before ``plan()`` is called."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from operator_support.simulation import CONVERGES_WITHIN, Simulation
 
 _KEYS: Final[tuple[Key, Key]] = (("shop", "airports"), ("shop", "airports-r2"))
 _SLICE: Final = 5.0
-"""Seconds between two looks at a dataset of which something is left to be done."""
+"""Seconds between two passes of a dataset with work left."""
 
 
 class Neighbours:
@@ -34,9 +33,9 @@ class Neighbours:
         self._planner = planner
         self._is_nested = self._is_calm = False
         self.waits = 0
-        """Passes that ended without the turn that they asked for."""
+        """Passes that ended without the slot that they requested."""
         self._holds: dict[Key, tuple[bool, bool]] = {}
-        """Dataset → whether it has the turn to build, and the one to roll out, as its status was last noted."""
+        """Dataset → whether it has the build slot and the rollout slot, as last noted from its status."""
         self.first, self.second = (
             Simulation(own_seed, self._planner_of(key)) for own_seed, key in zip((seed, -1 - seed), _KEYS, strict=True)
         )
@@ -47,16 +46,16 @@ class Neighbours:
 
     @property
     def steps(self) -> int:
-        """Passes of ``plan()`` so far, of both."""
+        """Number of passes of ``plan()`` so far, of both."""
         return self.first.steps + self.second.steps
 
     @property
     def world(self) -> World:
-        """Where the first one lives: both have the same time."""
+        """The world of the first one; both have the same time."""
         return self.first.world
 
     def live(self, moments: int) -> None:
-        """A life of ``moments`` with faults, then one without: both come to what is asked for."""
+        """Live ``moments`` with faults, then one without: both come to serve what is asked for."""
         both = self.first, self.second
         for simulation in both:
             simulation.begin()
@@ -68,13 +67,13 @@ class Neighbours:
         self._is_calm = True
         for simulation in both:
             simulation.calm()
-        apart = abs((self.first.world.now - self.second.world.now).total_seconds())  # one may wait for the other's hour
+        apart = abs((self.first.world.now - self.second.world.now).total_seconds())  # one may wait for the other
         for simulation in both:
             simulation.world.settle(CONVERGES_WITHIN + apart)
-            check_settled(simulation.world)  # the other one goes on looking at its source meanwhile
+            check_settled(simulation.world)  # meanwhile the other one keeps checking its source
 
     def _restart(self) -> None:
-        """Another operator takes over, which knows what statuses hold."""
+        """Replace the operator: the new one knows only the statuses."""
         self._queues = TurnQueues(builds=1, rollouts=1)
         for key, simulation in zip(_KEYS, (self.first, self.second), strict=True):
             simulation.world.start_operator()
@@ -82,7 +81,7 @@ class Neighbours:
             self._holds[key] = _held_turns(simulation.world.status)
 
     def _catch_up(self, other: Simulation, ahead: World, _: float) -> None:
-        """``other`` lives until it is as late there as in ``ahead``."""
+        """Let ``other`` live until its time is that of ``ahead``."""
         if self._is_nested:
             return
         self._is_nested, world = True, other.world
@@ -109,8 +108,9 @@ class Neighbours:
         return planner
 
     def _check_turns(self, key: Key, before: DatasetStatus, after: DatasetStatus) -> None:
-        """No pass begins a build or servers while the other one has that turn. What a status that was set back holds,
-        nobody has granted; nor what has served, and is asked for again: its servers are there."""
+        """Check that no pass begins a build or servers while the other dataset has that slot. Exceptions: a status that
+        was set back holds slots that nobody granted, and what has served and is asked for again has its servers
+        already."""
         (other,) = set(_KEYS) - {key}
         begins_build = after.build is not None and before.build is None
         candidate, known = turns.find_candidate(after), before.rollouts

@@ -1,4 +1,4 @@
-"""A world in each phase that a person meets, by the operator's own decisions."""
+"""A world in each phase that a person sees, reached by the operator's own decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_NODE = "no node takes pod airports-r2-s0-0: 3 Insufficient memory; add nodes,
 
 
 def view_of(world: World) -> DatasetPods:
-    """What the plugin sees of ``world``, as the operator has left it."""
+    """``world`` as the plugin sees it."""
     dataset = world.dataset
     members = world.status.to_json()
     seen = Dataset(dataset.namespace, dataset.name, dataset.uid, dataset.resource_version, dataset.spec, members)
@@ -20,7 +20,7 @@ def view_of(world: World) -> DatasetPods:
 
 
 def screen_of(world: World) -> str:
-    """What ``kubectl lookupdb status`` shows."""
+    """The output of ``kubectl lookupdb status``."""
     world.reconcile()
     return status_view.render(view_of(world), world.now)
 
@@ -83,7 +83,7 @@ def rolled_back() -> World:
 
 
 def gate_closed() -> World:
-    """New data was refused."""
+    """The gate rejected new data."""
     world = serving()
     world.closes_gate = lambda content: "v2" in content
     world.edit(source=NEW_DATA)
@@ -108,7 +108,7 @@ def unplaced() -> World:
     world.edit(source=NEW_DATA)
     world.settle(until=lambda: world.status.last_rollout == 2)
     world.step()
-    world.pods = dict(sorted(world.pods.items()))  # the first one is told
+    world.pods = dict(sorted(world.pods.items()))  # the first one is reported
     for pod in world.pods.values():
         if "-r2-" in pod.name:
             pod.trouble = trouble("Unschedulable", NO_NODE.replace("airports-r2-s0-0", pod.name))

@@ -1,4 +1,5 @@
-"""The Jobs of the model cluster and their builder: what it publishes, what a gate refuses, and what it says."""
+"""The Jobs of the model cluster and their builder: the generations it publishes, the gates it checks, and its
+messages."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _NO_FILE: Final = Trouble(reasons.VOLUME_MISSING, "a volume cannot be mounted: i
 
 
 def run_job(world: World, job: Thing) -> None:
-    """Start the builder of ``job``, or let it end when its time has come."""
+    """Start the builder of ``job``, or end it when its time has come."""
     if job.manifest.get("state", "Running") != "Running":
         return
     pods = [pod for pod in world.pods.values() if pod.owner == job.uid]
@@ -51,8 +52,8 @@ def run_job(world: World, job: Thing) -> None:
 
 
 def run_push(world: World, job: Thing) -> None:
-    """Let the Job of a push run, and end when its time has come and nothing keeps it. It is never given up, unless
-    somebody else's rule does."""
+    """Run the Job of a push, and end it when its time has come and nothing keeps it. It never gives up, unless a rule
+    of somebody else ends it."""
     if job.manifest.get("state", "Running") != "Running":
         return
     pods = [pod for pod in world.pods.values() if pod.owner == job.uid]
@@ -72,8 +73,8 @@ def run_push(world: World, job: Thing) -> None:
 
 
 def need_files(world: World, pod: Process) -> None:
-    """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap that
-    they have mounted, nor servers without their files; and say so."""
+    """Report builders and servers that cannot start: both need the store's Secret, builders a mounted ConfigMap, and
+    servers their files."""
     lacks = None if pod.component == names.ROUTER or pod.ready or pod.ended else _find_lack(world, pod)
     if lacks is not None and pod.trouble is None:
         pod.trouble = lacks
@@ -82,12 +83,12 @@ def need_files(world: World, pod: Process) -> None:
 
 
 def lacks_secret(world: World, pod: Process) -> bool:
-    """Whether ``pod`` waits for the store's Secret: behind a gateway, none does."""
+    """Return whether ``pod`` waits for the store's Secret. Behind a gateway none does."""
     return pod.needs_secret and world.secret is None
 
 
 def refers_to_secret(manifest: Manifest) -> bool:
-    """Whether a container of the pods of ``manifest`` takes its environment from the store's Secret."""
+    """Return whether a container of ``manifest`` takes its environment from the store's Secret."""
     pod = manifest["spec"]["template"]["spec"]
     containers = (*pod.get("initContainers", ()), *pod["containers"])
     return any(_STORE_SECRET in container.get("envFrom", ()) for container in containers)
@@ -104,7 +105,7 @@ def _find_lack(world: World, pod: Process) -> Trouble | None:
 
 
 def _run_builder(world: World, generation: str, built: dict[str, Any], job: Manifest) -> BuildResult:
-    """What the builder of ``generation`` ends with, whose Job is ``job`` and whose dataset's spec is ``built``."""
+    """Return the result of the builder of ``generation`` with the Job ``job`` and the spec ``built``."""
     words = job["spec"]["template"]["spec"]["containers"][0].get("args") or []
     content = world.content_of_source(orjson.dumps([built["source"], built["key"], built["shards"]]).decode())
     flags = dict(itertools.pairwise(words))
@@ -146,7 +147,7 @@ def _number_taken(generation: str, world: World) -> BuildResult:
 
 
 def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:
-    # As of lookupdb.builder.existing and lookupdb.cli.addressing.
+    # As in lookupdb.builder.existing and lookupdb.cli.addressing.
     message = (
         "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
         f"\n  {generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates,"

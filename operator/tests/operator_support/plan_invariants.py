@@ -1,4 +1,4 @@
-"""What must hold at every moment, whatever fails: checked by the model cluster at each of its steps."""
+"""Invariants that hold whatever fails. The model cluster checks them at each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhas
 from lookupdb_operator.status import DatasetStatus, format_shards, parse_shards
 
 DRAIN: float = 5.0
-"""Seconds for which servers stay that no router answers from any more: the least ``rollout.drainSeconds`` asked for."""
+"""Seconds for which servers stay that no router answers from any more: the smallest ``rollout.drainSeconds`` requested.
+"""
 
 
 class Broken(AssertionError):
@@ -29,7 +30,7 @@ class Broken(AssertionError):
 
 @dataclass
 class Invariants:
-    """Remembers what was, to judge what is."""
+    """Remembers earlier states to judge the present one."""
 
     builds: dict[str, str] = field(default_factory=dict)
     """Generation → the spec that its builder reads."""
@@ -38,20 +39,20 @@ class Invariants:
     generations: dict[str, str] = field(default_factory=dict)
     """Rollout → the generation that its servers serve."""
     needs: dict[int, tuple[dict[str, Any], tuple[tuple[str, int, int], ...]]] = field(default_factory=dict)
-    """The id of each table that was in effect → that very table, and the rollouts, shards and servers that it names. An
-    edit names others under the same version."""
+    """Id of each table that was in effect → the table, and the rollouts, shards and servers that it names. An edit may
+    name others under the same version."""
     may_mix: bool = False
-    """Whether a rollout may ever have gone on shard by shard."""
+    """True: a rollout may have gone shard by shard."""
     tables: dict[int, str] = field(default_factory=dict)
     """Version → content."""
     edited: set[int] = field(default_factory=set)
     """Versions that somebody has given a table by hand."""
     last_version: int = 0
     lookups: list[tuple[dict[str, Any], datetime]] = field(default_factory=list)
-    """Tables that lookups in flight were begun on, and until when."""
+    """Tables of lookups in flight, and until when."""
     cutovers: int = 0
     reads: int = 0
-    """How often any builder has read its source."""
+    """Number of reads of the source so far."""
     read_by: dict[str, int] = field(default_factory=dict)
     """Build → the number of its read."""
     fingerprints: dict[str, str] = field(default_factory=dict)
@@ -59,31 +60,31 @@ class Invariants:
     last_read: dict[str, int] = field(default_factory=dict)
     """Fingerprint → the number of the last read that found it."""
     rolled_back: set[tuple[str, str]] = field(default_factory=set)
-    """Source and spec of what a pin has sent routers away from."""
+    """Source and spec of the generations that a pin has sent routers away from."""
     refused: set[str] = field(default_factory=set)
-    """Generations that a gate has refused, and nobody has let through."""
+    """Generations that a gate rejected and nobody overrode."""
     candidates: set[str] = field(default_factory=set)
     """Generations that have waited for promotion."""
     rejected: set[tuple[str, str]] = field(default_factory=set)
-    """Source and spec of what was rejected."""
+    """Source and spec of rejected candidates."""
     is_manual: bool = False
-    """Whether generations wait for promotion now."""
+    """True: generations wait for promotion now."""
     promoted: str = ""
-    """The candidate that the last status was written to promote; empty: none."""
+    """The candidate that the last status promotes; empty: none."""
     lost: set[str] = field(default_factory=set)
-    """Generations that the store has lost, whether or not it has them again."""
+    """Generations that the store has lost, even if it has them again."""
     has_forgotten: bool = False
     unscaled: set[tuple[str, int]] = field(default_factory=set)
-    """Rollout and shard of sets whose last write the API server has refused."""
+    """Rollout and shard of sets whose last write the API server refused."""
     answered: int = 0
-    """The number of the read with which the last refresh was answered."""
+    """Number of the read that answered the last refresh."""
     checked: dict[str, datetime] = field(default_factory=dict)
-    """Slot of the schedule → when its check was asked for, by the operator's clock."""
+    """Slot of the schedule → when its check was requested, by the operator's clock."""
     operator_now: datetime | None = None
-    """What the operator's clock said at its last look; None where nobody notes it."""
+    """The operator's clock at its last pass; None if nobody notes it."""
 
     def forget(self, generations: set[str], rollouts: set[str]) -> None:
-        """Status was lost: only builds of ``generations`` and these ``rollouts`` are remembered by anything."""
+        """Forget a lost status: only builds of ``generations`` and ``rollouts`` remain known."""
         self.builds = {name: spec for name, spec in self.builds.items() if name in generations}
         self.rollouts = {name: template for name, template in self.rollouts.items() if name.split()[0] in rollouts}
         self.answered = 0
@@ -92,9 +93,9 @@ class Invariants:
         self.has_forgotten = True
 
     def pass_again(self, now: datetime, *, is_known: bool) -> None:
-        """The operator's clock, which was set back perhaps, says ``now``. Of slots that pass again, the operator knows
-        the one that it has noted, and no other: whether that is the next one is ``is_known``. It notes the moment of an
-        edit instead of a slot when the schedule changes."""
+        """Note that the operator's clock, perhaps set back, says ``now``. The operator knows only one slot that passes
+        again: the one it has noted; ``is_known`` says whether that is the next one. It notes the moment of an edit in
+        place of a slot when the schedule changes."""
         if not is_known:
             self.checked = {slot: at for slot, at in self.checked.items() if clock.parse_moment(slot) <= now}
         self.checked = {slot: min(at, now) for slot, at in self.checked.items()}
@@ -107,11 +108,12 @@ class Invariants:
             self.fingerprints[build] = fingerprint
 
     def refuse(self, generation: str) -> None:
-        """A gate refuses ``generation``."""
+        """A gate rejects ``generation``."""
         self.refused.add(generation)
 
     def overridden(self, generation: str, status: DatasetStatus) -> None:
-        """Somebody who sees ``status`` lets ``generation`` through; before it is refused, that does nothing."""
+        """Somebody who sees ``status`` overrides the gate for ``generation``; before the rejection that has no
+        effect."""
         refused = status.refused
         if refused is not None and refused.generation == generation:
             self.refused.discard(generation)
@@ -151,7 +153,7 @@ class Invariants:
             self._check_entry(generation, version)
 
     def _check_entry(self, entry: dict[str, Any], version: int) -> None:
-        """Each shard is of one rollout, which serves the generation that the table says."""
+        """Check that each shard is of one rollout, which serves the table's generation."""
         for shard in entry["shards"]:
             rollouts = {_rollout_of(host) for host in shard["endpoints"]}
             if len(rollouts) != 1 or not (self.may_mix or rollouts == {entry["rollout"]}):
@@ -163,7 +165,7 @@ class Invariants:
             raise Broken(f"routing table {version} has no shard of its own generation")
 
     def claims(self, before: DatasetStatus, after: DatasetStatus, spec: Mapping[str, Any]) -> None:
-        """Status is written, while ``spec`` is asked for."""
+        """Check a write of the status while ``spec`` is desired."""
         pinned = spec.get("generation", "")
         for counter in ("last_generation", "last_rollout", "last_table"):
             if getattr(after, counter) < getattr(before, counter):
@@ -190,9 +192,9 @@ class Invariants:
             raise Broken(f"{', '.join(rolled & self.refused)} was refused by a gate, and is rolled out")
 
     def _check_wish(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
-        """No build begins for which nobody has asked: there is no generation of its spec that is new enough, or a
-        refresh or a check is not answered, or the store has lost that one. Then it is built again, and not before its
-        time; and not at all while one is pinned."""
+        """Check that a build begins only on request: its spec has no generation that is new enough, a refresh or check
+        is not answered, or the store lost that generation. A lost one is built again no sooner than due, and not while
+        one is pinned."""
         build, lost = after.build, after.lost
         if build is None or (before.build is not None and before.build.generation == build.generation):
             return
@@ -211,7 +213,7 @@ class Invariants:
             raise Broken(f"{build.generation} is built for {newest.generation}, which is lost, before its time")
 
     def _check_suspended(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """Nothing is begun, and routers are sent nowhere."""
+        """Check that nothing begins, and no new table is written."""
         claimed = ("last_generation", "last_rollout")
         if any(getattr(before, counter) != getattr(after, counter) for counter in claimed) or after.build is not None:
             raise Broken("something is begun while it is suspended")
@@ -223,7 +225,8 @@ class Invariants:
             raise Broken("what serves or is kept changes while it is suspended")
 
     def decides(self, before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
-        """Status is written, when ``dataset`` was seen: nothing takes effect that must not, and what serves stays."""
+        """Check a write of the status after ``dataset`` was seen: nothing takes effect that must not, and what serves
+        stays."""
         _check_surge(before, after, dataset)
         if after.candidate is not None:
             self.candidates.add(after.candidate.generation)
@@ -255,8 +258,8 @@ class Invariants:
             self.rejected.discard(_data(pinned, after))
 
     def _check_promotion(self, before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
-        """A candidate that somebody has promoted takes effect, or stays one until it does; unless something else was
-        asked for meanwhile, or the store has lost it, and RolledOut says that it waits no more."""
+        """Check that a promoted candidate takes effect or stays the candidate. Exceptions: the spec has changed, or the
+        store lost it and RolledOut says that it waits no more."""
         self.promoted, name = "", dataset.promote
         waited = before.candidate is not None and before.candidate.generation == name
         if not waited or not self.is_manual or dataset.spec["suspend"] or dataset.spec.get("generation"):
@@ -278,7 +281,8 @@ class Invariants:
             raise Broken(f"the promotion of {name} is lost, and RolledOut says {says}")
 
     def _check_pin(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
-        """What is pinned is kept, and routers are sent to what was rolled back from by a pin alone."""
+        """Check that a pinned generation is kept, and that only a pin sends routers back to one that was rolled back
+        from."""
         if before.find_generation(pinned) is not None and after.find_generation(pinned) is None:
             raise Broken(f"{pinned} is pinned, and is not kept")
         if after.table is None or (before.table is not None and after.table.generation == before.table.generation):
@@ -294,7 +298,7 @@ class Invariants:
             raise Broken(f"{sent_to} was rolled back from, and routers are sent to it again")
 
     def _check_verified(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """A build that has found the source unchanged has found that of each generation which says so."""
+        """Check that a build which found the source unchanged read the source of each generation that says so."""
         build = "" if before.build is None else before.build.generation
         read, known = self.read_by.get(build), {one.generation: one.verified_by for one in before.generations}
         for generation in after.generations:
@@ -303,8 +307,8 @@ class Invariants:
                 raise Broken(f"{build} has verified {generation.generation}, whose source it has not found")
 
     def _check_refusal(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """No gate is closed for the very source of what somebody has let through, while that is the newest; unless it
-        was built and judged again, by another generation than that one was."""
+        """Check that no gate rejects the source of an overridden generation while that one is the newest, unless it was
+        built and judged again as another generation."""
         failure, newest = after.failure, after.generations[-1] if after.generations else None
         if failure is None or failure == before.failure or failure.reason != reasons.GATE_CLOSED or newest is None:
             return
@@ -316,8 +320,8 @@ class Invariants:
             raise Broken(f"a gate is closed for the source of {newest.generation}, which was let through")
 
     def _check_freshness(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
-        """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was
-        answered; but what is pinned, and what serves as long as it is pinned or what is newer was rolled back from."""
+        """Check that no rollout begins, or is gone back to, with data from before the last answered refresh.
+        Exceptions: a pinned generation, and one that serves while it is pinned or newer ones are rolled back."""
         refused, is_answered = before.refused, after.refreshed_by != before.refreshed_by
         if is_answered and refused is not None and after.find_generation(refused.generation) is not None:
             self.answered = self.last_read.get(refused.fingerprint, self.answered)
@@ -340,7 +344,7 @@ class Invariants:
                     raise Broken(f"{rollout.generation} is rolled out, and older than the refresh that was answered")
 
     def _check_slots(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """A check is asked for once for a slot, when it is due, and of slots that were missed for the newest one."""
+        """Check that each slot is checked once, when due, and that only the newest of missed slots is checked."""
         known, slot = (status.schedule.due if status.schedule is not None else "" for status in (before, after))
         is_under_way = before.build is not None and before.build.slot == slot
         if slot in ("", known) or is_under_way or self.operator_now is None:
@@ -359,7 +363,7 @@ class Invariants:
         self.checked[slot] = now
 
     def deleted(self, manifest: Manifest, status: DatasetStatus) -> None:
-        """The operator deletes an object while its status is ``status``."""
+        """Check that the operator may delete an object while its status is ``status``."""
         rollout = manifest["metadata"]["labels"].get(names.ROLLOUT)
         known = None if rollout is None else status.find_rollout(rollout)
         if manifest["kind"] != "StatefulSet" or (
@@ -372,12 +376,12 @@ class Invariants:
             raise Broken(f"servers of {rollout} are deleted, which is {lifecycle.rollout_phase(rollout, status).value}")
 
     def scaled(self, name: str, *, is_refused: bool) -> None:
-        """The StatefulSet ``name`` is written, or the API server refuses that."""
+        """Note that the StatefulSet ``name`` was written, or that the API server refused it."""
         shard_set = names.read_rollout(name), names.read_shard(name) or 0
         self.unscaled = self.unscaled | {shard_set} if is_refused else self.unscaled - {shard_set}
 
     def left(self, table: dict[str, Any], now: datetime) -> None:
-        """A router takes up another table: lookups that it began on ``table`` go on."""
+        """A router takes up another table; its lookups on ``table`` are still in flight."""
         self.lookups.append((table, now + timedelta(seconds=DRAIN)))
         self.cutovers += 1
 
@@ -387,9 +391,9 @@ class Invariants:
             raise Broken("a router has a table that nobody wrote")
 
     def serving(self, tables: Iterable[dict[str, Any]], sets: Mapping[tuple[str, int], int], now: datetime) -> None:
-        """All servers that ``tables`` in effect name, and those of lookups in flight, are still wanted. A set that was
-        scaled down a moment ago may be seen as it was before, and named so. Should the API server refuse to scale it up
-        again, it lacks one server: routers ask the others, as they do when any one is lost."""
+        """Check that all servers named by ``tables`` in effect and by lookups in flight are still wanted. A set that
+        was just scaled down may be seen as before, and named so. If the API server refuses to scale it up again, it
+        lacks one server, and routers ask the others, as after any loss."""
         self.lookups = [(table, until) for table, until in self.lookups if until > now]
         in_effect = (*tables, *(table for table, _ in self.lookups))
         for table in {id(table): table for table in in_effect}.values():
@@ -410,8 +414,8 @@ class Invariants:
 
 
 def _check_surge(before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
-    """Shards that are begun one after the other keep the number of those that there are within bounds; but another
-    rollout begins, too, while routers do not leave what was to be replaced before it."""
+    """Check that a shard-by-shard rollout keeps the number of shards within bounds. Exception: another rollout begins
+    while routers do not leave the servers replaced before it."""
     known = {rollout.rollout: rollout for rollout in before.rollouts}
     for rollout in after.rollouts:
         generation, old = after.find_generation(rollout.generation), known.get(rollout.rollout)
@@ -438,7 +442,7 @@ def _list_needs(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[str, int, i
 
 
 def _check_transitions(before: DatasetStatus, after: DatasetStatus, *, was_lost: bool) -> None:
-    """Whether one pass through the table of transitions leads from ``before`` to ``after``."""
+    """Return whether one pass through the table of transitions leads from ``before`` to ``after``."""
     rollouts = {rollout.rollout for status in (before, after) for rollout in status.rollouts}
     generations = {generation.generation for status in (before, after) for generation in status.generations}
     generations |= {status.build.generation for status in (before, after) if status.build is not None}
@@ -458,14 +462,14 @@ def _names(status: DatasetStatus) -> set[str]:
 
 
 def _data(name: str, status: DatasetStatus) -> tuple[str, str]:
-    """Of which source and spec the generation ``name`` is."""
+    """Return source and spec of the generation ``name``."""
     generation = status.find_generation(name)
     return ("", name) if generation is None else (generation.fingerprint, generation.content)
 
 
 @functools.cache
 def reachable(start: Phase, *, recovers: bool) -> frozenset[Phase]:
-    """Every phase that one pass may lead to: each transition is gone through once, in order."""
+    """Return every phase that one pass may lead to: each transition is applied once, in order."""
     phases = {start}
     for transition in lifecycle.TRANSITIONS:
         if recovers or transition is not lifecycle.RECOVER:

@@ -1,4 +1,4 @@
-"""What there is in the model cluster: objects, pods, how long things take."""
+"""Objects and pods of the model cluster, and how long things take."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _METADATA: Final = {"namespace": NAMESPACE, "name": NAME, "uid": UID}
 
 @dataclass
 class Thing:
-    """One object that is no pod."""
+    """One object other than a pod."""
 
     manifest: Manifest
     uid: str
     born: datetime
     changed: datetime
     observed: tuple[Manifest, ExistingObject] | None = None
-    """What the operator last observed of it, and of which manifest: manifests are replaced, never changed."""
+    """The operator's last observation of it, and of which manifest: manifests are replaced, never changed."""
     edited: Manifest | None = None
-    """What somebody has made of it by hand, until it is written again."""
+    """An edit by hand, until the next write."""
 
 
 @dataclass
 class Process:
-    """One pod, with what runs in it."""
+    """One pod and what runs in it."""
 
     name: str
     uid: str
     owner: str
-    """uid of what made it."""
+    """uid of its maker."""
     component: str
     labels: Mapping[str, str]
     born: datetime
@@ -50,28 +50,28 @@ class Process:
     deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
     is_lost: bool = False
-    """Its node is gone, and nobody ends it there."""
+    """Its node is gone, and nobody there ends it."""
     annotation: str = ""
     trouble: Trouble | None = None
     result: BuildResult | None = None
     table: dict[str, Any] | None = None
     """The routing table that a router answers from."""
     mounted: dict[str, Any] | None = None
-    """The routing table that its kubelet has synced: what a router reads when it starts again."""
+    """The routing table that its kubelet has synced, which a router reads when it restarts."""
     down_until: datetime | None = None
-    """A router's container has ended and is started again then."""
+    """When a router's container, which has ended, restarts."""
     nudged: datetime | None = None
     template: str = ""
-    """Of its pod, as the Deployment had it: of a router."""
+    """Hash of a router's pod template in the Deployment."""
     needs_secret: bool = False
-    """Whether it is not started without the store's Secret."""
+    """True: it needs the store's Secret to start."""
     keys: dict[str, bytes] = field(default_factory=dict)
-    """The keys of passwords that a router has read, by their fingerprints, until it starts again."""
+    """Fingerprints of the password keys that a router has read, until it restarts."""
 
 
 @dataclass
 class Takes:
-    """Seconds."""
+    """Durations in seconds."""
 
     build: float = 3
     start: float = 2
@@ -84,7 +84,7 @@ class Takes:
 
 @functools.lru_cache(maxsize=1000)
 def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec, dict[Any, Any]]:
-    """A spec with its defaults, the same parsed, and what is rendered of it, which worlds that ask for it share."""
+    """Return a spec with its defaults, the same parsed, and its renderings, which worlds with the same spec share."""
     members: dict[str, Any] = orjson.loads(given)
     whole = {
         **_complete(b"{}"),
@@ -98,8 +98,8 @@ def completed(given: bytes) -> tuple[dict[str, Any], spec.DatasetSpec, dict[Any,
 
 @functools.cache
 def _complete(given: bytes) -> dict[str, Any]:
-    """The least spec with these members, checked and completed as the API server does. Lives combine some dozen values
-    of members in thousands of ways, and no rule of the CRD is about two that they combine."""
+    """Return the smallest spec with these members, checked and completed as the API server does. Lives combine a few
+    dozen values in thousands of ways, and no CRD rule is about two of them together."""
     least = {"source": {"url": "s3://data/v1.csv"}, "key": {"columns": ["id"]}}
     resource = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": _METADATA}
     whole: dict[str, Any] = schema.complete_resource({**resource, "spec": {**least, **orjson.loads(given)}})["spec"]
@@ -112,17 +112,17 @@ def ref(thing: Thing) -> ObjectRef:
 
 
 def is_push(thing: Thing) -> bool:
-    """Whether it is the Job that pushes a rollout's images."""
+    """Return whether it is the Job that pushes a rollout's images."""
     return thing.manifest["kind"] == "Job" and bool(names.read_rollout(thing.manifest["metadata"]["name"]))
 
 
 def label(thing: Thing, name: str) -> str:
-    """One of its labels; empty when it has none of that name."""
+    """Return one of its labels; empty if it has none of that name."""
     return str(thing.manifest["metadata"]["labels"].get(name, ""))
 
 
 def existing(thing: Thing) -> ExistingObject:
-    """As the operator observes it."""
+    """Return it as the operator observes it."""
     if thing.observed is None or thing.observed[0] is not thing.manifest:
         thing.observed = thing.manifest, _observe(thing)
     return thing.observed[1]

@@ -1,4 +1,4 @@
-"""The objects of the model cluster, as an operator observes them."""
+"""The objects of the model cluster as an operator observes them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def observe_set(world: World, thing: Thing) -> ShardSet:
 
 def observe_pod(world: World, pod: Process) -> Pod:
     waits = pod.trouble is not None and not pod.ready
-    # What is told to end is not ready soon after.
+    # A pod that is asked to end is not ready soon after.
     ready = pod.ready and pod.deleted_at is None
     phase = "Failed" if pod.ended and not pod.result else "Succeeded" if pod.ended else "Running"
     return Pod(
@@ -81,6 +81,6 @@ def observe_pod(world: World, pod: Process) -> Pod:
 
 
 def _lost_after(world: World, pod: Process) -> Absence:
-    """As long as pods have in a cluster, but where a node is gone: there nobody has five minutes to spare. What a
-    finalizer holds is left to that: it has ended, and force would end nothing."""
+    """Return the time after which a pod counts as lost: as in a cluster, but sooner if its node is gone. A pod with a
+    finalizer has already ended, and force would end nothing."""
     return Absence(world.takes.stop, world.takes.stop) if pod.is_lost else Absence(300.0, 90.0)

@@ -1,6 +1,5 @@
-"""What routers of the model cluster know of the passwords of its servers, as ``lookupdb route`` and ``serve`` have it:
-keys come from Secrets that a router has mounted and are remembered, servers take one password for as long as they live.
-"""
+"""Passwords of servers in the model cluster, as ``lookupdb route`` and ``serve`` handle them: a router mounts and
+remembers the keys of Secrets, and a server takes one password for its whole life."""
 
 from __future__ import annotations
 
@@ -20,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def mount_keys(world: World, pod: Process) -> None:
-    """Have the router ``pod`` take the keys that are there by now."""
+    """Give the router ``pod`` the keys that exist by now."""
     for secret, mark in _mounted_secrets(pod.template):
         if secret in world.keys:
             pod.keys[mark] = base64.b64decode(world.keys[secret]["data"]["key"])
 
 
 def missing_keys(world: World, pod: Process) -> frozenset[str]:
-    """What the router says that it lacks: of the tables that it answers from, or is about to."""
+    """Return the keys that the router reports as missing, for the tables that it answers from or is about to."""
     there = {mark for secret, mark in _mounted_secrets(pod.template) if secret in world.keys}
     tables = (table for table in (pod.table, pod.mounted) if table is not None)
     return frozenset(mark for table in tables for *_, mark in _servers(orjson.dumps(table)) if mark) - there
 
 
 def can_open(world: World, pod: Process, table: dict[str, Any]) -> bool:
-    """Whether the router is let in by all servers of the active generation of ``table`` that are there."""
+    """Return whether all existing servers of the active generation of ``table`` let the router in."""
     return not any(refusing_servers(world, pod, {**table, "generations": table["generations"][:1]}))
 
 
 def refusing_servers(world: World, pod: Process, table: dict[str, Any]) -> list[str]:
-    """The StatefulSets of all generations of ``table`` whose servers take another password than the router shows."""
+    """Return the StatefulSets of all generations of ``table`` whose servers refuse the router's password."""
     return [
         name
         for name, shard, rollout, mark in _servers(orjson.dumps(table))
@@ -48,14 +47,14 @@ def refusing_servers(world: World, pod: Process, table: dict[str, Any]) -> list[
 
 
 def check_lets_in(world: World, pod: Process) -> None:
-    """A router that answers is let in by the servers that it asks, for as long as it answers."""
+    """Check that the servers let a router in for as long as it answers."""
     if pod.ready and pod.table is not None and not can_open(world, pod, pod.table):
         raise Broken(f"{pod.name} is ready, and servers of its table refuse its password:\n{world.describe()}")
 
 
 @functools.lru_cache(256)
 def _mounted_secrets(template: str) -> tuple[tuple[str, str], ...]:
-    """Secret and fingerprint of each key."""
+    """Return Secret and fingerprint of each key."""
     spec = orjson.loads(template)["spec"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
@@ -80,7 +79,7 @@ def _hash(key: bytes, rollout: str, shard: int) -> str:
 
 @functools.lru_cache(1024)
 def _servers(table: bytes) -> tuple[tuple[str, int, str, str], ...]:
-    """StatefulSet, shard, rollout and fingerprint of each server that the table names."""
+    """Return StatefulSet, shard, rollout and fingerprint of each server in the table."""
     return tuple(_list_servers(orjson.loads(table)))
 
 

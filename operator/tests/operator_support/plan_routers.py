@@ -1,4 +1,4 @@
-"""The routers of the model cluster, and the kubelet that writes the routing table where they read it."""
+"""The routers of the model cluster, and the kubelet that writes the routing table for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def keep_routers(world: World, thing: Thing) -> None:
-    """As many as are asked for. Those of an older pod template go one by one, each when another one is ready."""
+    """Keep the desired number of routers. Those of an older pod template go one by one, each when another one is
+    ready."""
     living = [pod for pod in world.pods.values() if pod.owner == thing.uid and pod.dies_at is None]
     replicas = thing.manifest["spec"]["replicas"]
     template = orjson.dumps(thing.manifest["spec"]["template"]).decode()
@@ -34,7 +35,7 @@ def keep_routers(world: World, thing: Thing) -> None:
 
 
 def run_router(world: World, pod: Process) -> None:
-    """Take up the routing table that the kubelet has synced, or start again after a crash."""
+    """Take up the routing table that the kubelet has synced, or restart after a crash."""
     table = world.things.get(("ConfigMap", names.routing_table(NAME)))
     if pod.dies_at is not None or table is None or world.age(pod) < world.takes.router_start:
         return
@@ -63,7 +64,7 @@ def run_router(world: World, pod: Process) -> None:
 
 
 def edit_table(world: World, change: Callable[[str], str], *, annotations: Mapping[str, str] | None = None) -> None:
-    """Somebody edits the ConfigMap of the routing table: the text of the table, and perhaps annotations."""
+    """Edit the ConfigMap of the routing table by hand: the text of the table, and perhaps annotations."""
     thing = world.things["ConfigMap", names.routing_table(NAME)]
     meta = thing.manifest["metadata"]
     thing.manifest = thing.edited = {
@@ -75,7 +76,7 @@ def edit_table(world: World, change: Callable[[str], str], *, annotations: Mappi
 
 
 def edit_label(world: World) -> None:
-    """Somebody edits a label of the routing table's ConfigMap: nothing that a router reads."""
+    """Edit a label of the routing table's ConfigMap by hand, which no router reads."""
     thing = world.things["ConfigMap", names.routing_table(NAME)]
     meta = thing.manifest["metadata"]
     labels = {**meta["labels"], "app.kubernetes.io/managed-by": "gitops"}
@@ -84,31 +85,32 @@ def edit_label(world: World) -> None:
 
 
 def with_wrong_address(text: str) -> str:
-    """The routing table ``text`` with an address of its last shard at which nobody listens."""
+    """Return the routing table ``text`` with an unused address for its last shard."""
     before, colon, after = text.rpartition(":7000")
     return f"{before}:9{after}" if colon else text
 
 
 def with_version(text: str, version: int) -> str:
-    """The routing table ``text``, in which somebody has written another version."""
+    """Return the routing table ``text`` with another version."""
     return orjson.dumps(orjson.loads(text) | {"version": version}).decode()
 
 
 def diagnose_refusal(pod: Process) -> str:
-    """Why a router does not answer from what it has mounted; empty when it does, or is about to."""
+    """Return why a router does not answer from its mounted table; empty when it does, or is about to."""
     if pod.table is None or pod.mounted is None or pod.table["version"] != pod.mounted["version"]:
         return ""
     return "" if pod.table == pod.mounted else f"{describe_contradiction(pod.table['version'])}; a change needs another"
 
 
 def digest_held(table: dict[str, Any]) -> str:
-    """What a router reports that has read ``table``, as the operator writes it: whoever edits one changes what it
-    says."""
+    """Return the digest that a router reports after reading ``table`` as the operator writes it. An edit changes the
+    digest."""
     return digest_table(orjson.dumps(table) + b"\n")
 
 
 def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool:
-    """Whether each shard of ``after`` that another generation serves than in ``before`` has a server that is ready."""
+    """Return whether each shard of ``after`` that another generation serves than in ``before`` has a server that is
+    ready."""
     ready = {pod.name for pod in world.pods.values() if pod.ready and pod.dies_at is None}
     entry, entry_before = after["generations"][0], before["generations"][0]
     generations = [shard.get("generation", entry_before["generation"]) for shard in entry_before["shards"]]
@@ -122,12 +124,12 @@ def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool
 
 
 def _sync_mount(world: World, pod: Process, table: Thing, content: dict[str, Any]) -> None:
-    """The kubelet writes the ConfigMap's content where the router reads it, some time after it is asked to."""
+    """The kubelet writes the ConfigMap's content for the router, some time after it is asked to."""
     if pod.mounted is not None and (pod.mounted["version"] > content["version"] or pod.mounted == content):
         return
     nudged = pod.nudged is not None and pod.annotation == str(content["version"])
     if pod.mounted is not None and pod.mounted["version"] == content["version"]:
-        nudged = False  # it has synced what was there before
+        nudged = False  # it has synced the earlier content
     since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.changed)
     if (world.now - since).total_seconds() >= (world.takes.table if nudged else world.takes.slow_table):
         pod.mounted = content

@@ -1,4 +1,4 @@
-"""Worlds in the states that tests begin with, and what tests compare of a plan."""
+"""Worlds in the states that tests begin with, and the parts of a plan that tests compare."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from operator_support.plan_world import NEVER, World
 
 
 def serving(**spec: Any) -> World:
-    """A world whose dataset serves as its spec says; nothing remains to be done. Four hundred tests begin with one: it
-    is brought up once, and copied, but for what is only read and what was rendered is kept by.
-    """
+    """A world at rest whose dataset serves its spec. Four hundred tests begin with one, so it is brought up once and
+    copied; what is only read, and caches of renderings, are shared."""
     world = _brought_up(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS))
     return copy.deepcopy(world, {id(shared): shared for shared in (world.config, world._completed)})
 
@@ -31,7 +30,7 @@ def _brought_up(spec: bytes) -> World:
 
 
 def rebuilt(world: World) -> World:
-    """``world`` after its source has changed: g2 is built and rolled out, but its servers never get ready."""
+    """``world`` after its source changed: g2 is built and rolled out, but its servers never get ready."""
     world.takes.start = NEVER
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle(until=lambda: world.status.last_rollout == 2)
@@ -40,7 +39,7 @@ def rebuilt(world: World) -> World:
 
 
 def unconfirmed(world: World) -> World:
-    """``world`` after the routing table of r2 was written, which its routers never load."""
+    """``world`` after the routing table of r2 was written; its routers never load it."""
     world.takes.table = world.takes.slow_table = NEVER
     world.edit(source={"url": "s3://data/v2.csv"})
     world.settle(until=lambda: world.status.table is not None and world.status.table.rollout == "r2")
@@ -54,22 +53,22 @@ def broken(reason: str = "BadSource", message: str = "no such file") -> BuildRes
 
 
 def trouble(reason: str, message: str = "because") -> Trouble:
-    """A cause as Kubernetes tells it."""
+    """A cause as Kubernetes reports it."""
     return Trouble(reason, message)
 
 
 def applied(planned: Plan) -> set[str]:
-    """Kind/name of all that is applied."""
+    """Kind/name of each applied object."""
     return {f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in planned.apply}
 
 
 def deleted(planned: Plan) -> set[str]:
-    """Kind/name of all that is deleted."""
+    """Kind/name of each deleted object."""
     return {f"{ref.kind}/{ref.name}" for ref in planned.delete}
 
 
 def replicas(planned: Plan) -> dict[str, int]:
-    """StatefulSet → its servers, of all that are applied."""
+    """StatefulSet → number of its servers, of all applied ones."""
     sets = (manifest for manifest in planned.apply if manifest["kind"] == "StatefulSet")
     return {manifest["metadata"]["name"]: manifest["spec"]["replicas"] for manifest in sets}
 
@@ -82,7 +81,7 @@ def condition(planned: Plan, kind: str) -> Condition:
 
 
 def says(planned: Plan) -> dict[str, str]:
-    """Condition → truth and reason."""
+    """Condition → status and reason."""
     return {condition.type: f"{condition.status} {condition.reason}" for condition in planned.status.conditions}
 
 

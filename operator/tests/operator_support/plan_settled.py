@@ -1,4 +1,4 @@
-"""What must hold in the model cluster once faults have stopped and all has come to rest."""
+"""Invariants of the model cluster at rest, once faults have stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator_support.plan_world import World
 
 
 def check_settled(world: World) -> None:
-    """What is asked for serves, nothing else is left, and another pass writes nothing."""
+    """Check that what is asked for serves, nothing else is left, and another pass writes nothing."""
     assert world.status.table is not None
     active = world.status.find_generation(world.status.generation)
     assert active is not None
@@ -42,7 +42,7 @@ def check_settled(world: World) -> None:
 
 
 def _check_target(world: World, active: GenerationStatus, parsed: DatasetSpec) -> None:
-    """The pinned generation serves; else the newest data of the spec, unless it was rolled back from."""
+    """Check that the pinned generation serves; else the newest data of the spec, unless it was rolled back from."""
     if pinned := world.spec.get("generation"):
         assert active.generation == pinned, "what is pinned does not serve"
         return

@@ -1,8 +1,8 @@
-"""A model of one cluster with one dataset: what ``plan()`` is tested against.
+"""A model of one cluster with one dataset, against which ``plan()`` is tested.
 
-It keeps the objects that a plan writes, and does slowly and dumbly what Kubernetes, builders, servers and routers do:
-Jobs run a pod, StatefulSets keep theirs, routers take up the routing table that their kubelet has synced. At every step
-it checks what must hold at every step. All that lasts has a duration in ``World.takes``; one of ``NEVER`` stops it.
+It keeps the objects that a plan writes, and does slowly and simply what Kubernetes, builders, servers and routers do:
+Jobs run a pod, StatefulSets keep theirs, routers take up the routing table that their kubelet has synced. It checks the
+invariants at every step. Each duration is in ``World.takes``; ``NEVER`` stops a thing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Conflict(Exception):
 
 
 class Refused(Exception):
-    """The API server does not take an object."""
+    """The API server refuses an object."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class World:
     store: StoreAccess = field(default_factory=lambda: StoreAccess({"AWS_ACCESS_KEY_ID": "a"}, "d1"))
     secret: Manifest | None = None
     keys: dict[str, Manifest] = field(default_factory=dict)
-    """The Secrets of keys of passwords, by name."""
+    """The Secrets of password keys, by name."""
     account_keys: str = ""
     predecessors: tuple[Predecessor, ...] = ()
     refusals: dict[Key, str] = field(default_factory=dict)
@@ -103,63 +103,63 @@ class World:
     published: dict[str, str] = field(default_factory=dict)
     """Generation → content, in the store."""
     built_by: dict[str, str] = field(default_factory=dict)
-    """Generation → what the operator called its build."""
+    """Generation → the operator's name for its build."""
     lost: set[str] = field(default_factory=set)
-    """Generations that the store has lost: their servers have their files, or never get them."""
+    """Generations that the store has lost: their servers have their files already, or never get them."""
     content_of_source: Callable[[str], str] = lambda url: url
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Generation → what it was judged by, in the store: source, gates, active generation."""
     closes_gate: Callable[[str], bool] = lambda content: False
-    """Whether a gate is closed for what is built from this content."""
+    """Returns whether a gate rejects a build from this content."""
     has_image_volumes: bool = True
-    """Whether the API server keeps them, as it says when it is asked."""
+    """True: the API server says that it keeps image volumes."""
     drops_image_volumes: bool = False
-    """Whether it leaves them out all the same."""
+    """True: it drops them all the same."""
     fails_to_push: Trouble | None = None
-    """Why nothing can be pushed."""
+    """Why no image can be pushed."""
     fails_push_jobs: Trouble | None = None
-    """Why the Job of a push, which tries again for ever, is failed for good by somebody else's rule."""
+    """Why a rule of somebody else fails the Job of a push for good."""
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
-    """How a build of a spec ends other than well."""
+    """The outcome of builds of a spec, if not success."""
     turns: Turns = field(default_factory=Turns)
     loses_nudge: Callable[[], bool] = lambda: False
-    """Whether a kubelet does not sync a pod's volumes though the pod was annotated."""
+    """Returns whether kubelets ignore a pod's annotation and do not sync its volumes."""
     reports_digest: Callable[[Process], bool] = lambda pod: True
-    """Whether a router says which text it has read; older ones do not."""
+    """True: routers report the digest of their table; older ones do not."""
     most_servers: int | None = None
-    """How many shard pods there may be; None: any number."""
+    """The most shard pods; None: any number."""
     also_steps: Callable[[float], None] = lambda seconds: None
-    """What else goes on while so many seconds pass here."""
+    """Other events while so many seconds pass here."""
     proves_servers: bool = False
-    """Whether routers take a table up only when each shard with other servers than before has one that is ready."""
+    """True: routers take a table up only when each shard with new servers has one that is ready."""
     fenced: bool = True
-    """Whether a status that is as observed is written all the same before anything else is."""
+    """True: even an unchanged status is written before anything else."""
     writes: int = 0
     asked: bool = False
     invariants: Invariants = field(default_factory=Invariants)
     clock_error: timedelta = timedelta()
-    """What the clock of the operator's machine shows more than it is."""
+    """By how much the clock of the operator's machine is ahead."""
     confirmations: Confirmations = field(init=False)
     absences: Absences = field(init=False)
     made: int = 0
-    """How many objects and pods there have been."""
+    """Number of objects and pods so far."""
     _completed: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         self.start_operator()
 
     def start_operator(self) -> None:
-        """The operator's process starts again: what it has only in memory is gone."""
+        """Restart the operator's process, which forgets what it has only in memory."""
         self.confirmations, self.absences = Confirmations(self._seconds), Absences(self._seconds)
         self.refusals.clear()
 
     def _seconds(self) -> float:
         return self.now.timestamp()
 
-    # What is asked for.
+    # The desired state.
 
     def edit(self, **members: Any) -> None:
-        """Change members of the spec; None takes one away."""
+        """Change members of the spec; None removes one."""
         self.spec |= members
         self.spec = {name: value for name, value in self.spec.items() if value is not None}
         self.metadata_generation += 1
@@ -170,13 +170,13 @@ class World:
         self.version += 1
 
     def override(self, generation: str) -> None:
-        """Set the annotation that overrides gates, or take it away."""
+        """Set or remove the annotation that overrides gates."""
         self.override_gates = generation
         self.invariants.overridden(generation, self.status)
         self.version += 1
 
     def annotate_decision(self, *, promote: str | None = None, reject: str | None = None) -> None:
-        """Promote or reject a generation; None leaves an annotation as it is."""
+        """Promote or reject a generation; None leaves an annotation unchanged."""
         self.promote = self.promote if promote is None else promote
         self.reject = self.reject if reject is None else reject
         self.version += 1
@@ -207,19 +207,19 @@ class World:
             renderings=self._completed[3],
         )
 
-    # What is seen.
+    # Observations.
 
     def observe(self) -> Observed:
-        """Everything as it is now, with what the operator has in memory."""
+        """Observe everything as it is now, with the memory of the operator's process."""
         return self.with_memory(self.snapshot())
 
     def with_memory(self, seen: Observed) -> Observed:
-        """What the operator's process adds to what it sees; it remembers having seen it."""
+        """Add the memory of the operator's process, and let it remember what it sees."""
         seconds_confirmed = self.confirmations.seconds_confirmed(seen)
         return replace(seen, seconds_confirmed=seconds_confirmed, absences=self.absences.measure(seen))
 
     def snapshot(self) -> Observed:
-        """Everything as it is now."""
+        """Observe everything as it is now."""
         reports = {pod.uid: observe_report(self, pod) for pod in self.pods.values() if pod.component == names.ROUTER}
         things = self.things.values()
         return Observed(
@@ -244,7 +244,7 @@ class World:
         )
 
     def password_of(self, name: str) -> str | None:
-        """The hash of the password that the servers of the StatefulSet ``name`` ask for; empty for none. None when
+        """Return the hash of the password that the servers of the StatefulSet ``name`` ask for; empty for none. None if
         there is no such set."""
         thing = self.things.get(("StatefulSet", name))
         if thing is None:
@@ -252,23 +252,23 @@ class World:
         words = thing.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
         return str(words[words.index("--password-sha256") + 1]) if "--password-sha256" in words else ""
 
-    # What is done.
+    # Writes.
 
     def look(self) -> Plan:
-        """What would be done now; nothing is."""
+        """Return the plan for now without carrying it out."""
         planned = self.planner(self.observe(), self.config, self.now + self.clock_error)
         changes = planned.apply or planned.delete or planned.status != self.status
         assert changes or planned.next_look_in is None or planned.next_look_in > 0, f"it spins:\n{self.describe()}"
         return planned
 
     def reconcile(self) -> Plan:
-        """Look, and do it."""
+        """Plan, and carry it out."""
         planned = self.look()
         self.carry_out(planned, self.dataset)
         return planned
 
     def carry_out(self, planned: Plan, seen: ObservedDataset, steps: float = NEVER) -> None:
-        """Do what ``planned`` says, which was decided of the dataset as ``seen``; only the first ``steps``."""
+        """Carry out ``planned``, which was decided from ``seen``, or only its first ``steps``."""
         self.asked = planned.ask_routers
         if planned.status == seen.status and not planned.apply and not planned.delete:
             return
@@ -318,7 +318,8 @@ class World:
         self.check()
 
     def _refuses_change(self, key: Key, manifest: Manifest) -> str:
-        """A Job cannot be changed. Nobody tries to, unless status and what was seen of the cluster are lost at once."""
+        """Return whether a change is refused because a Job is immutable. The operator tries that only after losing its
+        status and its view of the cluster at once."""
         before = self.things.get(key)
         if key[0] != "Job" or before is None or not self.invariants.has_forgotten:
             return ""
@@ -365,8 +366,8 @@ class World:
             del self.pods[ref.name]
 
     def lose(self, pod: Process) -> None:
-        """The node of ``pod`` is gone: Kubernetes deletes it, and nobody there ends it. A Job's pod is collected a
-        minute later; those that serve are the operator's to end."""
+        """Lose the node of ``pod``: Kubernetes deletes the pod, and nobody there ends it. A Job's pod is collected a
+        minute later; the operator must end servers."""
         if pod.component in (names.BUILDER, names.PUSHER):
             pod.dies_at = pod.dies_at or self.now + timedelta(seconds=60)
         elif not pod.is_lost:
@@ -375,11 +376,11 @@ class World:
             pod.ready, pod.table = False, None
 
     def stop(self, pod: Process) -> None:
-        """Tell a pod to end."""
+        """Ask a pod to end."""
         pod.deleted_at = pod.deleted_at or self.now
         pod.dies_at = pod.dies_at or self.now + timedelta(seconds=self.takes.stop)
 
-    # What happens by itself.
+    # Changes by themselves.
 
     def step(self, seconds: float = 1.0) -> None:
         """Let time pass."""
@@ -405,7 +406,7 @@ class World:
         self.also_steps(seconds)
 
     def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
-        """Reconcile and let time pass until nothing more is to be done, or ``until``."""
+        """Reconcile and let time pass until nothing is left to do, or ``until``."""
         end = self.now + timedelta(seconds=seconds)
         while self.now < end:
             planned = self.reconcile()
@@ -419,7 +420,7 @@ class World:
         raise AssertionError(f"nothing is settled after {seconds} s:\n{self.describe()}")
 
     def is_settled(self) -> bool:
-        """Whether all that is asked for serves, and nothing is left to be done."""
+        """Return whether everything that was asked for serves, and nothing is left to do."""
         truths = {condition.type: (condition.status, condition.reason) for condition in self.status.conditions}
         is_held_back = self.status.table is not None and truths["RolledOut"][1] in (
             reasons.ROLLED_BACK,
@@ -439,14 +440,14 @@ class World:
         )
 
     def is_quiet(self) -> bool:
-        """Whether nothing happens by itself."""
+        """Return whether nothing happens by itself."""
         running = (thing.manifest.get("state", "Running") for key, thing in self.things.items() if key[0] == "Job")
         return "Running" not in running and all(
             (pod.ready or pod.ended) and pod.dies_at is None for pod in self.pods.values()
         )
 
     def describe(self) -> str:
-        """What a person would look at."""
+        """Describe what a person would look at."""
         lines = [
             f"{condition.type}={condition.status} {condition.reason}: {condition.message}"
             for condition in self.status.conditions
@@ -459,7 +460,7 @@ class World:
         return "\n".join([*lines, str(replace(self.status, conditions=()))])
 
     def check(self) -> None:
-        """What must hold at every moment."""
+        """Check the invariants."""
         tables = [pod.table for pod in self.pods.values() if pod.component == names.ROUTER and pod.table]
         sets = {
             (label(thing, names.ROLLOUT), int(label(thing, names.SHARD))): thing.manifest["spec"]["replicas"]
@@ -484,7 +485,7 @@ class World:
             self.add(missing, thing, names.SHARDS, thing.manifest)
 
     def crash(self, pod: Process, seconds: float) -> None:
-        """A router's container ends, and is started again a while later."""
+        """End a router's container, which restarts a while later."""
         pod.down_until = self.now + timedelta(seconds=min(seconds, NEVER))
         pod.ready, pod.table = False, None
         pod.keys.clear()

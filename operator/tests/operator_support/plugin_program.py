@@ -1,4 +1,4 @@
-"""kubectl-lookupdb, run as a program is: words in, an exit code and what it printed out."""
+"""Run kubectl-lookupdb as a program: words in, exit code and output out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ended:
 
 
 async def run_plugin(kubeconfig: Path, *words: str, stdin: str = "") -> Ended:
-    """What comes of ``kubectl lookupdb`` with ``words``; in a thread, because the API server is in this one."""
+    """Run ``kubectl lookupdb`` with ``words``, in a thread, because the API server is in this one."""
     return await asyncio.to_thread(_run, [*words, "--kubeconfig", str(kubeconfig)], stdin)
 
 

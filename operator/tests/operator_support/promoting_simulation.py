@@ -1,4 +1,4 @@
-"""Random lives in which turns are scarce, new data come, and what waits for promotion is promoted meanwhile."""
+"""Random lives in which slots are scarce, new data arrive, and waiting candidates are promoted meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from operator_support.simulation import Simulation
 
 
 class PromotingSimulation(Simulation):
-    """One life of a dataset whose candidates are promoted while newer generations wait for their turn."""
+    """One life of a dataset whose candidates are promoted while newer generations are queued."""
 
     def __init__(self, seed: int, planner: Planner = plan) -> None:
         super().__init__(seed, planner, promotes=True)
@@ -23,12 +23,12 @@ class PromotingSimulation(Simulation):
         """Candidates that were promoted while something newer was built."""
 
     def begin(self) -> None:
-        """Generations wait for promotion; at times their servers are few, at times many."""
+        """Let generations wait for promotion, with few servers or many."""
         super().begin()
         self.world.edit(rollout={"drainSeconds": 5, "promotion": "Manual"}, replicas=self._promotions.choice([1, 2]))
 
     def _disturb(self) -> None:
-        """Less than elsewhere: what is edited and what breaks all the time never waits for anybody."""
+        """Disturb less than elsewhere: with constant edits and faults, nothing ever waits for promotion."""
         world, pick = self.world, self._promotions.choice
         for chance, disturbance in (
             (0.10, self._refresh),
@@ -56,7 +56,7 @@ class PromotingSimulation(Simulation):
         self.world.edit(rollout={**self.world.spec["rollout"], "promotion": chosen})
 
     def _promote_what_waits(self) -> None:
-        """Often only when something newer is built."""
+        """Promote the candidate, often only when something newer is built."""
         status = self.world.status
         waiting = "" if status.candidate is None else status.candidate.generation
         is_newest = not status.generations or waiting == status.generations[-1].generation
@@ -65,12 +65,12 @@ class PromotingSimulation(Simulation):
             self.hurried += not is_newest
 
     def _rollout_turn(self) -> Turn:
-        """Scarce, though a build has its turn often enough."""
+        """Grant the rollout slot rarely, and the build slot often."""
         turn = super()._rollout_turn()
         return replace(turn, is_granted=turn.is_granted and self._promotions.random() < 0.15)
 
     def _check_rest(self) -> None:
-        """What is promoted serves by then, if its servers are ready."""
+        """Check that a promoted candidate serves at rest if its servers are ready."""
         super()._check_rest()
         world, status = self.world, self.world.status
         if status.candidate is None or world.dataset.spec["suspend"] or world.dataset.parsed is None:

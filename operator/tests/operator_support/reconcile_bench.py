@@ -1,4 +1,4 @@
-"""A reconciler among fakes, which write down what they are asked to do."""
+"""A reconciler among fakes, which record their calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUS = DatasetStatus(
 
 
 class FakeCluster:
-    """Writes down what it is asked to do, in order, and fails where it is told to."""
+    """Records the requests, in order, and fails the chosen ones."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -68,7 +68,7 @@ class FakeCache:
 
 
 class FakeObserver:
-    """Sees ``observed``; remembers with what it was asked."""
+    """Returns ``observed``, and records the arguments."""
 
     def __init__(self) -> None:
         self.observed: Observed | None = Observed(DATASET)

@@ -1,4 +1,4 @@
-"""A server that notes what it is asked, and gives the answers that a test has laid out; and a cluster that asks it."""
+"""A server that records requests and gives prepared responses, and a cluster client of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Asked:
 
 @dataclass
 class Server:
-    """Answers the next of ``answers``, or an empty object."""
+    """Gives the next of ``answers``, or an empty object."""
 
     port: int = 0
     asked: list[Asked] = field(default_factory=list)

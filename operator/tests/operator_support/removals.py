@@ -1,5 +1,5 @@
-"""Builders of a dataset with a store of its own remove what they are told to (`lookupdb build --keep`), soon or late;
-and what they must not remove."""
+"""Builders of a dataset with a store of its own remove generations as ordered (`lookupdb build --keep`), soon or late;
+and the generations that they must not remove."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORE: Final[dict[str, Any]] = {"url": "s3://team-lookups/airports", "secretName
 
 
 def make_removing(world: World, begins: Callable[[], bool] = lambda: True) -> World:
-    """``world``, whose builders remove what they are told to as soon as ``begins`` says that they do."""
+    """Return ``world``, whose builders remove generations as ordered as soon as ``begins`` says so."""
     begun: set[str] = set()
 
     def remove(_seconds: float) -> None:
@@ -44,7 +44,7 @@ def _remove_as_told(world: World, job: Thing) -> None:
 
 
 class _Stored:
-    """A dataset's generations, as who removes some sees them. Nothing that may still be fetched is removed."""
+    """A dataset's generations, as a remover sees them. Nothing that may still be fetched is removed."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -55,7 +55,7 @@ class _Stored:
         return Inventory(usable=[name for name in found if name not in refused], refused=refused)
 
     def read_note(self, _name: str) -> None:
-        """The operator announces nothing in a store that is the dataset's own."""
+        """Return no announcement: the operator announces nothing in a dataset's own store."""
 
     def remove(self, generation: str) -> None:
         world, status = self._world, self._world.status
@@ -73,7 +73,7 @@ def _is_shard_set(thing: Thing) -> bool:
 
 
 class RemovingSimulation(Simulation):
-    """One life of a dataset whose builders remove what is not kept, at any moment of their lives."""
+    """One life of a dataset whose builders remove unneeded generations, at any moment."""
 
     def __init__(self, seed: int, planner: Planner = plan) -> None:
         super().__init__(seed, planner)
@@ -84,5 +84,5 @@ class RemovingSimulation(Simulation):
 
     @property
     def removed(self) -> int:
-        """How many generations were."""
+        """Number of removed generations."""
         return len(self.world.lost)

@@ -1,4 +1,4 @@
-"""An operator in a thread of its own, with its own event loop: kopf cancels whatever else runs in the one it has."""
+"""An operator in a thread of its own, with its own event loop: kopf cancels every other task of its loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import gc
 import inspect
 import threading
-import time
 import warnings
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -21,11 +20,11 @@ from lookupdb_operator.main import OperatorOptions, run
 from lookupdb_operator.model import Observed, Plan
 
 PATIENCE = 60.0
-"""Seconds until a test gives up: the machine may be loaded."""
+"""Seconds until a test gives up on an idle machine."""
 
 
 def options(**changes: Any) -> OperatorOptions:
-    """Of an operator whose image and store are never asked for anything."""
+    """Options of an operator whose image and store are never used."""
     config = Config(image="lookupdb:test", store="s3://lookupdb", cluster="", **changes.pop("config", {}))
     settings: dict[str, Any] = {
         "namespace": "lookupdb",
@@ -40,7 +39,7 @@ _started: list[Running] = []
 
 
 class Running:
-    """One operator that runs."""
+    """A running operator."""
 
     def __init__(self, chosen: OperatorOptions, decide: Callable[[Observed, Config, datetime], Plan] | None) -> None:
         self._stop = threading.Event()
@@ -57,7 +56,7 @@ class Running:
             self.error = error
 
     def start(self) -> None:
-        """Begin; what becomes of it shows in the cluster."""
+        """Start it; the result shows in the cluster."""
         self._thread.start()
 
     @property
@@ -65,7 +64,7 @@ class Running:
         return self._thread.is_alive()
 
     async def stop(self) -> None:
-        """Stop it, and take what kopf leaves behind when it is stopped while it starts: an open client session."""
+        """Stop it, and close the client session that kopf leaves open when it is stopped during startup."""
         self._stop.set()
         _started.remove(self)
         await asyncio.to_thread(self._thread.join, PATIENCE)
@@ -75,21 +74,21 @@ class Running:
             gc.collect()
 
     async def ask(self, path: str) -> tuple[int, str]:
-        """What its own port answers."""
+        """Request ``path`` of its own port."""
         url = f"http://127.0.0.1:{self._options.port}{path}"
         async with aiohttp.ClientSession() as session:
             try:
                 async with session.get(url) as response:
                     return response.status, await response.text()
             except aiohttp.ClientError:
-                return 0, ""  # it has not opened it yet
+                return 0, ""  # the port is not open yet
 
 
 @contextlib.asynccontextmanager
 async def operating(
     chosen: OperatorOptions, decide: Callable[[Observed, Config, datetime], Plan] | None = None
 ) -> AsyncIterator[Running]:
-    """An operator, until the block ends."""
+    """Run an operator until the block ends."""
     operator = Running(chosen, decide)
     operator.start()
     try:
@@ -103,9 +102,9 @@ async def operating(
 async def until(
     condition: Callable[[], Any], what: str, show: Callable[[], Any] = lambda: "", *, every: float = 0.02
 ) -> Any:
-    """The first truth that ``condition``, which may be a coroutine function, gives."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
+    """Poll until ``condition``, which may be a coroutine function, returns something true, and return that. Polls are
+    counted, not seconds: on a loaded machine both they and the operator are slow."""
+    for _ in range(round(PATIENCE / every)):
         found = condition()
         if inspect.isawaitable(found):
             found = await found
@@ -113,6 +112,5 @@ async def until(
             return found
         if error := next((operator.error for operator in _started if operator.error), None):
             raise AssertionError(f"waited for {what} in vain: the operator has ended\n{show()}") from error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited for {what} in vain\n{show()}")
         await asyncio.sleep(every)
+    raise AssertionError(f"waited for {what} in vain\n{show()}")

@@ -1,8 +1,8 @@
 """Random lives of a dataset: everything that can go wrong does, until faults stop. One seed, one life.
 
-Specs are edited, builds fail, Jobs vanish, pods die, writes are refused, the operator dies between any two of its
-writes, sees an older state of all or of some, has its clock set back, and loses its status. Its turn comes and goes.
-The model cluster checks at each step what must hold.
+Specs are edited, builds fail, Jobs vanish, pods die, writes are refused. The operator dies between any two of its
+writes, sees an older state of all or some objects, has its clock set back, and loses its status. It gets slots and
+loses them. The model cluster checks the invariants at each step.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from operator_support.plan_world import Conflict, Planner, World
 from operator_support.simulation_specs import DELIVERIES, POD_FIELDS, SCHEDULES
 
 CONVERGES_WITHIN: Final = 4000.0
-"""Seconds. The longest back-off is half an hour."""
+"""Seconds. The longest backoff is half an hour."""
 _COMES_TO_REST_WITHIN: Final = 6
-"""Passes, while nothing happens."""
+"""Number of passes while nothing happens."""
 _REMEMBERED: Final = 3
-"""Snapshots of the last looks, which may be seen again."""
+"""Snapshots of the last passes, which may be seen again."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """How a life was lived, for tests to see that something happened in it."""
+    """Record of a life, for tests to check that something happened in it."""
 
     cutovers: int
     conflicts: int
@@ -45,8 +45,8 @@ class Simulation:
     """One life of a dataset."""
 
     def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False) -> None:
-        """With ``promotes``, generations wait for promotion at times, and are promoted or rejected; with ``surges``,
-        rollouts go on shard by shard at times."""
+        """With ``promotes``, some generations wait for promotion, and are promoted or rejected. With ``surges``, some
+        rollouts go shard by shard."""
         self._random = random.Random(seed)
         self._lots = random.Random(-1 - seed)
         self._wishes = random.Random(f"wishes {seed}")
@@ -66,11 +66,11 @@ class Simulation:
         self._planner = planner
         self._conflicts = 0
         self.dresses_pods = False
-        """Whether pod templates and the routers' Service change at times."""
+        """True: pod templates and the routers' Service change at times."""
         self.has_neighbour = False
-        """Whether its turns are those of an operator with another dataset, whose clock nobody sets."""
+        """True: its slots are those of an operator with another dataset, whose clock nobody sets."""
         self.steps = 0
-        """Passes of ``plan()`` so far."""
+        """Number of passes of ``plan()`` so far."""
         self._snapshots: deque[Observed] = deque(maxlen=_REMEMBERED)
         self._flaky = self._random.choice([0.0, 0.02, 0.1])
         chance = self._random.random
@@ -87,7 +87,7 @@ class Simulation:
         self.world.edit(rollout={"drainSeconds": 5}, gates={"minRecords": 1}, serving={"workers": 1})
 
     def live(self, moments: int) -> Life:
-        """A life of ``moments`` with faults, then one without."""
+        """Live ``moments`` with faults, then one without."""
         self.begin()
         for _ in range(moments):
             self.act()
@@ -98,7 +98,7 @@ class Simulation:
         return Life(self.world.invariants.cutovers, self._conflicts, self.world.writes)
 
     def begin(self) -> None:
-        """Wish for something, before the first moment of a life."""
+        """Choose a spec before the first moment."""
         self._has_rivals = not self.has_neighbour
         self._may_close_gates = self._overrides.random() < 0.5
         self._set_rollout()
@@ -109,15 +109,15 @@ class Simulation:
             self.world.edit(refresh={"schedule": "* * * * *"})
 
     def act(self) -> None:
-        """What happens in one moment, and what the operator does about it."""
+        """Let one moment pass, and the operator react."""
         self._disturb()
         self._reconcile()
         if self._rests.random() < 0.05:
             self._check_rest()
 
     def live_under_refreshes(self, seconds: int) -> list[float]:
-        """A life in which new data comes all the time, pods and routers die, and nothing else happens: how long it
-        took each time until newer data was served."""
+        """Live with a stream of new data, while pods and routers die and nothing else fails. Return the seconds until
+        newer data served, each time."""
         world = self.world
         world.settle(CONVERGES_WITHIN)
         begin = last_change = world.now
@@ -135,7 +135,7 @@ class Simulation:
         return [*changes, (world.now - last_change).total_seconds()]
 
     def live_under_rollbacks(self, rounds: int) -> int:
-        """A life in which new data comes, or the same again, and is gone back from now and then: how often."""
+        """Live with new or unchanged data and rollbacks now and then. Return the number of rollbacks."""
         world, rollbacks = self.world, 0
         world.edit(rollout={"drainSeconds": 5, "keepPrevious": self._wishes.choice(["0s", "1h"])})
         for _ in range(rounds):
@@ -154,14 +154,14 @@ class Simulation:
         return rollbacks
 
     def live_shard_by_shard(self, moments: int) -> Life:
-        """A life in which new data comes, older data is gone back to, and the pod template changes, often before a
-        rollout is through; servers die, and the operator. There are never more servers than was asked for."""
+        """Live with new data, rollbacks and changes of the pod template, often before a rollout ends, while servers and
+        the operator die. There are never more servers than requested."""
         world, wishes = self.world, self._surges
         surge = wishes.choice([1, 1, 2, 3])
         world.edit(shards=5, rollout={"drainSeconds": 5, "strategy": "PerShard", "maxSurgeShards": surge})
         world.settle(CONVERGES_WITHIN)
         world.most_servers = (5 + surge) * 2
-        self._sees_old_objects = False  # a window may begin beside servers that are there and were not seen yet
+        self._sees_old_objects = False  # a window may begin beside existing servers that were not seen yet
         for _ in range(moments):
             for chance, wish in (
                 (0.03, self._refresh),
@@ -202,8 +202,8 @@ class Simulation:
             self.world.start_operator()
 
     def _check_rest(self) -> None:
-        """However often the operator looks while nothing happens, it is done soon. A decision that the next pass takes
-        back would be written as fast as the API server answers."""
+        """Check that the operator is soon done while nothing happens. Two decisions that undo each other would be
+        written as fast as the API server responds."""
         flaky, self._flaky, self.world.turns = self._flaky, 0.0, Turns()
         for _ in range(_COMES_TO_REST_WITHIN):
             planned = self.world.look()
@@ -215,11 +215,11 @@ class Simulation:
         self._flaky = flaky
 
     def _seen(self) -> Observed:
-        """What the operator sees, and remembers to have seen."""
+        """Return what the operator sees, and let it remember that."""
         return self.world.with_memory(self._watched())
 
     def _watched(self) -> Observed:
-        """What the informers hold: all of now, all of a while ago, or only the dataset, or only all else, of then."""
+        """Return what the informers hold: all of now, all of a while ago, or a mix of both."""
         self.world.turns = Turns(self._turn(), self._rollout_turn()) if self._has_rivals else Turns()
         fresh = self.world.snapshot()
         self._snapshots.append(fresh)
@@ -287,7 +287,7 @@ class Simulation:
         self.world.edit(suspend=self._wishes.random() < 0.15)
 
     def _pin(self) -> None:
-        """A generation of the store's, one that never was, or none any more."""
+        """Pin a generation of the store or one that never existed, or unpin."""
         known = [generation.generation for generation in self.world.status.generations]
         self.world.edit(generation=self._wishes.choice([*known, "g999", None, None]))
         if self._is_scheduled:
@@ -316,7 +316,7 @@ class Simulation:
             self._refresh()
 
     def _dress_pods(self) -> None:
-        """Another pod template of servers or routers, or another Service; or the one of before."""
+        """Change the pod template of servers or routers, or the Service, or change it back."""
         component, pick = self._pods.choice(["serving", "build", "router", "service"]), self._pods.choice
         if component == "service":
             router = {**self.world.spec.get("router", {}), "service": {"type": pick(["ClusterIP", "LoadBalancer"])}}
@@ -325,12 +325,12 @@ class Simulation:
             self.world.edit(**{component: {**self.world.spec.get(component, {}), "pod": pick(POD_FIELDS)}})
 
     def _deliver(self) -> None:
-        """Servers have their shards in another way."""
+        """Change the delivery of shards."""
         serving = {**self.world.spec["serving"], "delivery": self._deliveries.choice(DELIVERIES)}
         self.world.edit(serving=serving)
 
     def _decide(self) -> None:
-        """Promote or reject what waits, or something else by mistake."""
+        """Promote or reject the candidate, or something else by mistake."""
         status, pick = self.world.status, self._verdicts.choice
         generation = f"g{self._verdicts.randrange(1, 12)}"
         if status.candidate is not None and self._verdicts.random() < 0.8:
@@ -341,7 +341,7 @@ class Simulation:
             self.world.annotate_decision(reject=pick([generation, ""]))
 
     def _refresh(self) -> None:
-        """There is new data, or there is not, and the annotation says so; at times with a value that it had before."""
+        """Set the refresh annotation, with or without new data; at times with an earlier value."""
         self._data += self._random.choice([0, 1, 1])
         self.world.annotate(self._random.choice(["a", "b", f"data {self._data}"]))
 
@@ -351,14 +351,14 @@ class Simulation:
             self.world.crash(self._random.choice(routers), self._random.choice([1.0, 10.0, 100.0]))
 
     def _lose_server(self) -> None:
-        """Its node is gone, and no other has room."""
+        """Lose a server's node; no other node has room."""
         servers = [pod for pod in self.world.pods.values() if pod.component == names.SHARDS]
         if servers:
             server = self._random.choice(servers)
             server.ready, server.trouble = False, Trouble(reasons.UNSCHEDULABLE, "no node takes it")
 
     def _lose_node(self) -> None:
-        """With all pods on it: nobody answers from there, and what ends a pod is not heard there."""
+        """Lose a node with all its pods: nobody answers from there, and deletions have no effect there."""
         for pod in list(self.world.pods.values()):
             if self._nodes.random() < 0.3:
                 self.world.lose(pod)
@@ -373,7 +373,7 @@ class Simulation:
         del self.world.pods[pod.name]
 
     def _delete_something(self) -> None:
-        """By hand, whatever it is; but no server that a table names, which nothing could survive."""
+        """Delete any object by hand, except a server that a table names, which nothing could survive."""
         things = [key for key in self.world.things if key[0] not in ("StatefulSet",)]
         if things:
             key = self._random.choice(things)
@@ -390,7 +390,7 @@ class Simulation:
         self.world.clock_error += timedelta(seconds=self._clocks.choice([1, 60, 4000, 86400]))
 
     def _edit_schedule(self) -> None:
-        """There is another schedule, or none; or it rests."""
+        """Change, suspend or remove the schedule."""
         self.world.edit(refresh=self._lots.choice(SCHEDULES))
         self._forget_slots()
 
@@ -403,7 +403,7 @@ class Simulation:
         self.world.invariants.pass_again(now, is_known=is_known)
 
     def _sleep(self) -> None:
-        """No operator runs for a while."""
+        """Stop the operator for a while."""
         self.world.step(self._lots.choice([30.0, 700.0, 4000.0]))
 
     def _lose_result(self) -> None:
@@ -416,14 +416,14 @@ class Simulation:
         self.world.store = replace(self.world.store, digest=digest)
 
     def _lose_status(self) -> None:
-        """Wiped, or set back to what it was some looks ago. Whoever does that takes longer than an informer lags: no
-        look that follows sees objects of before. (With both at once, a table that was written is known to nobody.)"""
+        """Wipe the status, or set it back by some passes. That takes longer than an informer lags: no later pass sees
+        objects of before. (With both at once, nobody would know a table that was written.)"""
         past = [observed.dataset.status for observed in self._snapshots]
         self._snapshots.clear()
         self.world.status = self._random.choice([DatasetStatus(), *past])
         self.world.version += 1
-        # What has left nothing behind may be called the same again; of what the store holds it is for the builder to
-        # say that it is there.
+        # A name may be reused if nothing of it is left; the builder reports
+        # what the store holds.
         labels = [thing.manifest["metadata"]["labels"] for thing in self.world.things.values()]
         self.world.invariants.forget(
             {label.get(names.GENERATION, "") for label in labels}, {label.get(names.ROLLOUT, "") for label in labels}
@@ -444,11 +444,11 @@ class Simulation:
         return None
 
     def _closes_gate(self, content: str) -> bool:
-        """For every third state of the data, the same whoever asks."""
+        """Return whether the gate rejects this state of the data: every third one."""
         return self._may_close_gates and self._data % 3 == 2
 
     def _override(self) -> None:
-        """By somebody who has looked, by one who is early or late, and by a file that is applied again."""
+        """Override gates: after a look, too early, too late, or by a file that is applied again."""
         status = self.world.status
         names_of_generations = [names.generation_name(status.last_generation + ahead) for ahead in (-1, 0, 1)]
         refused = [status.refused.generation] * 3 if status.refused is not None else []
@@ -458,9 +458,9 @@ class Simulation:
         return "not now" if self._random.random() < self._flaky / 2 else ""
 
     def calm(self) -> None:
-        """No faults any more, and nothing is wished for that cannot be had."""
+        """Stop all faults, and drop wishes that cannot be fulfilled."""
         self._flaky, self._has_rivals, self._may_close_gates = 0.0, False, False
-        self._data += 1  # what was refused stays refused
+        self._data += 1  # a refused generation stays refused
         if self._has_promotions:
             self._end_decisions()
         self.world.turns = Turns()
@@ -476,7 +476,7 @@ class Simulation:
             self._end_standoff()
 
     def _end_standoff(self) -> None:
-        """When nothing is known to serve, and the newest data was rolled back from, all stays until there is other."""
+        """End a standoff with new data: when nothing is known to serve, and the newest data was rolled back from."""
         self.world.settle(CONVERGES_WITHIN, until=self._comes_to_rest)
         rolled_out = self.world.status.condition("RolledOut")
         assert rolled_out is not None
@@ -492,6 +492,6 @@ class Simulation:
     def _end_decisions(self) -> None:
         self.world.annotate_decision(promote="", reject="")
         self.world.edit(rollout={**self.world.spec["rollout"], "promotion": "Auto"})
-        if self.world.status.rejected:  # what was rejected comes back with other data alone
+        if self.world.status.rejected:  # rejected data returns only as other data
             self._data += 1
             self.world.annotate(f"new data {self._data}")

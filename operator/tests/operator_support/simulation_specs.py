@@ -1,4 +1,4 @@
-"""What the specs of simulated datasets are chosen from."""
+"""Values for the specs of simulated datasets."""
 
 from __future__ import annotations
 

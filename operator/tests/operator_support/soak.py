@@ -1,7 +1,7 @@
 """Lives of the simulation, one after the other, for as long as one likes: ``make soak``.
 
-A step is one pass of ``plan()``: what has happened since the last one, what the operator sees of it, what it decides,
-and what it writes of that. Each seed is a life; its kind is the seed modulo the number of kinds.
+A step is one pass of ``plan()``: the events since the last pass, the operator's view, its decision, and the writes.
+Each seed is a life; its kind is the seed modulo the number of kinds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from operator_support.simulation import Simulation
 
 MOMENTS: Final = 100
 _MOST_BREAKS: Final = 20
-"""Lives that break before the soak ends."""
+"""Number of broken lives that end the soak."""
 _REPORT_EVERY: Final = 30.0
 """Seconds."""
 
 
 class Living(Protocol):
-    """Who lives."""
+    """A simulation that can be lived."""
 
     @property
     def world(self) -> World:
-        """Where."""
+        """Its world."""
 
     @property
     def steps(self) -> int:
-        """Passes of ``plan()`` so far."""
+        """Number of passes of ``plan()`` so far."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ def _begin_with_other_pods(seed: int) -> Simulation:
 
 
 def _begin_to_lose(seed: int) -> LosingSimulation:
-    """One life in three also waits for promotions, and one goes on shard by shard."""
+    """Begin a life with losses; one in three also waits for promotions, and one goes shard by shard."""
     lot = seed // len(KINDS) % 3
     return LosingSimulation(seed, promotes=lot == 1, surges=lot == 2)
 
 
 def _begin_to_edit(seed: int) -> EditingSimulation:
-    """The same."""
+    """Begin a life with edits, with the same options."""
     lot = seed // len(KINDS) % 3
     return EditingSimulation(seed, promotes=lot == 1, surges=lot == 2)
 
 
 def _begin_to_promote(seed: int) -> Simulation:
-    """Every other life has scarce turns."""
+    """Begin a life with promotions; every other one has scarce slots."""
     return PromotingSimulation(seed) if seed // len(KINDS) % 2 else Simulation(seed, promotes=True)
 
 
@@ -90,7 +90,7 @@ KINDS: Final = (
 
 @dataclass
 class Soak:
-    """What has been lived so far."""
+    """Summary of the lives so far."""
 
     first_seed: int
     lives: int = 0
@@ -98,7 +98,7 @@ class Soak:
     broken: list[str] = field(default_factory=list)
     seconds: float = 0.0
     fingerprint: int = 0
-    """Of the statuses with which all lives have ended."""
+    """Digest of the final statuses of all lives."""
 
     def live(self, seed: int) -> None:
         """Live one life to its end, or until it breaks."""
@@ -106,14 +106,14 @@ class Soak:
         simulation = kind.begin(seed)
         try:
             kind.live(simulation)
-        except Exception as error:  # whatever it is, it is told and can be replayed
+        except Exception as error:  # whatever it is, it is reported and can be replayed
             self.broken.append(_describe_break(seed, kind, simulation, error))
         self.lives += 1
         self.steps += simulation.steps
         self.fingerprint = zlib.crc32(str((simulation.steps, simulation.world.status)).encode(), self.fingerprint)
 
     def describe(self) -> str:
-        """The summary, on one line."""
+        """Describe the summary on one line."""
         rate = self.steps / self.seconds if self.seconds else 0.0
         return (
             f"seeds {self.first_seed} to {self.first_seed + self.lives - 1}: {self.steps:,} steps"
@@ -122,7 +122,7 @@ class Soak:
 
 
 def run(seed: int, steps: int, seconds: float, say: Callable[[str], None] = print) -> Soak:
-    """Live from ``seed`` on until ``steps`` are done or ``seconds`` have passed, and say how it goes."""
+    """Live from ``seed`` on until ``steps`` are done or ``seconds`` have passed, and print the progress."""
     soak = Soak(seed)
     begin = reported = time.monotonic()
     while soak.steps < steps and soak.seconds < seconds and len(soak.broken) < _MOST_BREAKS:
@@ -146,7 +146,7 @@ def _describe_break(seed: int, kind: Kind, simulation: Living, error: Exception)
 
 
 def main() -> int:
-    """``python -m operator_support.soak``: 1 when a life broke."""
+    """Run ``python -m operator_support.soak``; return 1 if a life broke."""
     parser = argparse.ArgumentParser(description="Live random lives of a dataset, and check what must hold in each.")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--steps", type=int, default=sys.maxsize, help="passes of plan(), the last life is ended")

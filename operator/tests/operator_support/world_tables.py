@@ -1,4 +1,4 @@
-"""The routing table of a world: as the operator remembers it, as it is written, and as routers have read it."""
+"""The routing table of a world: in the status, as written, and as routers have read it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TABLE = "ConfigMap", "airports-routing-table"
 
 
 def table_of(world: World) -> TableStatus:
-    """That of the status."""
+    """Return the table in the status."""
     assert world.status.table is not None
     return world.status.table
 
 
 def written_table(world: World) -> dict[str, Any]:
-    """That of the ConfigMap."""
+    """Return the table in the ConfigMap."""
     content: dict[str, Any] = orjson.loads(world.things[TABLE].manifest["data"][names.TABLE_FILE])
     return content
 
 
 def read_tables(world: World) -> list[dict[str, Any] | None]:
-    """That of each router."""
+    """Return the table of each router."""
     return [pod.table for pod in world.pods.values() if pod.component == names.ROUTER]
