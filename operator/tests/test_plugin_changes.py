@@ -78,9 +78,7 @@ def test_a_second_rollback_names_what_it_goes_back_to() -> None:
     with pytest.raises(NotPossible, match="shop/airports is pinned to g11 already") as refused:
         changes.roll_back(pinned, None)
     assert refused.value.hint is not None
-    assert (
-        "unpin -n shop airports removes the pin, --to g10 goes back to the one before g11" in refused.value.hint
-    )
+    assert "unpin -n shop airports removes the pin, --to g10 goes back to the one before g11" in refused.value.hint
     assert changes.roll_back(pinned, "g10")["spec"] == {"generation": "g10"}
 
 

@@ -192,9 +192,7 @@ def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_lon
 def test_a_refresh_whose_annotation_was_taken_away_is_waited_for_no_longer() -> None:
     found = progress.judge_refresh(dataset(refreshed="before"), "now")
     assert not found.is_done
-    assert found.failure == (
-        "the refresh was withdrawn: the annotation lookupdb.dev/refresh was removed"
-    )
+    assert found.failure == ("the refresh was withdrawn: the annotation lookupdb.dev/refresh was removed")
     assert progress.judge_refresh(dataset(refreshed="now"), "now").is_done, "it was answered before"
 
 

@@ -1,4 +1,4 @@
-"""Hatch's hook: a wheel that was built where cargo is holds the native kernels, any other is pure Python."""
+"""Hatch's hook: a wheel contains the native kernels if cargo is available, and is pure Python otherwise."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NativeKernels(BuildHookInterface[Any]):
-    """Builds the kernels for a wheel. An editable installation has them from `make`."""
+    """Builds the kernels for a wheel. An editable installation gets them from `make`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the kernels to what goes into the wheel. Those of the checkout are left as they are."""
+        """Add the kernels to the wheel. Those of the checkout stay as they are."""
         sys.path.insert(0, str(Path(self.root, "server", "native")))
         import native_build
 

@@ -1,8 +1,8 @@
-"""Builds the native kernels and puts them beside Python's modules: ``python server/native/native_build.py``.
+"""Builds the native kernels and installs them beside the Python modules: ``python server/native/native_build.py``.
 
-Where they cannot be built (no cargo that is new enough, no C compiler, no registry to fetch crates from) one line says
-why: lookupdb is whole without them, and slower. Code that does not compile is an error. Nothing but the standard
-library is imported, so that the wheel's build can use it.
+If they cannot be built (cargo is missing or too old, no C compiler, no access to the registry), one line says why:
+lookupdb works without them, but slower. Code that does not compile is an error. This module imports only the standard
+library, so that the wheel's build can use it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CRATE: Final = Path(__file__).parent
 MODULE: Final = CRATE.parent / "lookupdb" / "_native.abi3.so"
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 SOURCES_VARIABLE: Final = "LOOKUPDB_NATIVE_SOURCES"
-"""Tells the crate the digest of its sources, which the module then has as ``SOURCES``."""
+"""Passes the digest of its sources to the crate; the module then has it as ``SOURCES``."""
 COST: Final = "lookups, batches and builds run in plain Python, which takes several times their processor time"
 
 
 class NoKernels(Exception):
-    """They cannot be built here. lookupdb goes on without them, unless they are demanded or ``is_fault``."""
+    """They cannot be built here. lookupdb works without them, unless they are required or ``is_fault``."""
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
         super().__init__(reason)
@@ -35,12 +35,12 @@ class NoKernels(Exception):
 
 
 def main() -> int:
-    """Build what has changed, or say why not. Returns the exit code.
+    """Build what has changed, or say why not. Return the exit code.
 
-    A module that is there may be in use: servers start workers again, which load it again. Only one of other code goes.
+    An existing module may be in use: servers restart workers, which load it again. Remove it only if it is outdated.
     """
     if os.environ.get(VARIABLE) == "0":
-        return explain(NoKernels(f"{VARIABLE}=0"))  # which chooses for one run
+        return explain(NoKernels(f"{VARIABLE}=0"))  # for one run only: keep the module
     try:
         install(build_library())
     except NoKernels as error:
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def explain(error: NoKernels) -> int:
-    """Say why there are no kernels, and return the exit code that this is."""
+    """Say why there are no kernels, and return the exit code."""
     if error.is_fault:
         print(f"the native kernels: {error}; {VARIABLE}=0 goes on without them", file=sys.stderr)
         return 1
@@ -69,9 +69,9 @@ def build_library() -> Path:
     if takes_long:
         print(f"building the native kernels (under two minutes; {VARIABLE}=0 goes on without them)", flush=True)
     fetch_crates(cargo)
-    # Python need not be there, nor be the same each time: the module's ABI is the stable one.
+    # The ABI is the stable one: the build needs no Python, and gives the same module for each version.
     environment = os.environ | {"PYO3_NO_PYTHON": "1", SOURCES_VARIABLE: digest_sources()}
-    quiet = [] if takes_long and sys.stderr.isatty() else ["--quiet"]  # cargo shows people how far it is
+    quiet = [] if takes_long and sys.stderr.isatty() else ["--quiet"]  # cargo shows its progress
     command = [cargo, "build", *quiet, "--release", "--locked", "--message-format=json-render-diagnostics"]
     run = subprocess.run(
         [*command, *_manifest()], env=environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False
@@ -82,7 +82,7 @@ def build_library() -> Path:
 
 
 def install(library: Path) -> None:
-    """Put ``library`` where Python finds it. A module that is in use is replaced, never written to."""
+    """Put ``library`` where Python finds it. Replace a module that may be in use, never write to it."""
     if MODULE.exists() and MODULE.read_bytes() == library.read_bytes():
         return
     new = MODULE.with_name(f"{MODULE.name}.{os.getpid()}")
@@ -94,12 +94,12 @@ def install(library: Path) -> None:
 
 
 def is_up_to_date() -> bool:
-    """Return whether the module that is here was built from the sources that are here: it holds their digest."""
+    """Return whether the installed module was built from these sources: it contains their digest."""
     return MODULE.exists() and digest_sources().encode() in MODULE.read_bytes()
 
 
 def find_cargo() -> str:
-    """Return the cargo that is to build. Raises NoKernels if nothing can be built here."""
+    """Return the cargo to build with. Raises NoKernels if nothing can be built here."""
     if os.environ.get(VARIABLE) == "0":
         raise NoKernels(f"{VARIABLE}=0")
     cargo = shutil.which("cargo")
@@ -117,7 +117,7 @@ def find_cargo() -> str:
 
 
 def fetch_crates(cargo: str, crate: Path = CRATE) -> None:
-    """Fetch what ``crate`` needs on this machine and is not here yet. The registry is not asked when all is. Raises
+    """Fetch the missing crates that ``crate`` needs on this machine. Ask the registry only if some are missing. Raises
     NoKernels.
     """
     command = [cargo, "fetch", "--quiet", "--locked", *_manifest(crate), *_target(cargo)]
@@ -134,21 +134,21 @@ def fetch_crates(cargo: str, crate: Path = CRATE) -> None:
 
 
 def least_version() -> tuple[int, ...]:
-    """Return the version of the oldest cargo that builds the crate, from Cargo.toml."""
+    """Return the oldest version of cargo that builds the crate, from Cargo.toml."""
     match = re.search(r'^rust-version = "([0-9.]+)"', (CRATE / "Cargo.toml").read_text(), re.MULTILINE)
     assert match, "Cargo.toml names it"
     return _parse_version(match[1])
 
 
 def cargo_version(cargo: str) -> tuple[int, ...] | None:
-    """Return the version of ``cargo``, None if it does not tell: rustup's proxy without a toolchain, for example."""
+    """Return the version of ``cargo``, None if it reports none: rustup's proxy without a toolchain, for example."""
     output = subprocess.run([cargo, "--version"], capture_output=True, text=True, check=False).stdout
     match = re.match(r"cargo ([0-9]+(?:\.[0-9]+)*)", output)
     return _parse_version(match[1]) if match else None
 
 
 def digest_sources() -> str:
-    """Return a digest of everything the library is made from."""
+    """Return a digest of everything that the library is built from."""
     digest = hashlib.sha256()
     for path in _sources():
         digest.update(f"{path.relative_to(CRATE.parent)} {path.stat().st_size}\n".encode())
@@ -162,7 +162,7 @@ def _sources() -> Iterator[Path]:
 
 
 def _target(cargo: str) -> list[str]:
-    """Return the options for this machine alone: crates of others would be fetched for nothing."""
+    """Return the options for this machine alone, so that crates for other platforms are not fetched."""
     output = subprocess.run([cargo, "--version", "--verbose"], capture_output=True, text=True, check=False).stdout
     match = re.search(r"^host: (\S+)$", output, re.MULTILINE)
     return ["--target", match[1]] if match else []
@@ -173,7 +173,7 @@ def _manifest(crate: Path = CRATE) -> list[str]:
 
 
 def _find_library(messages: bytes) -> Path:
-    """Return where cargo says that the library is: settings of its own may have it build anywhere."""
+    """Return the path that cargo reports: its settings may choose any target folder."""
     for message in map(json.loads, messages.splitlines()):
         if message["reason"] == "compiler-artifact" and message["target"]["name"] == "_native":
             for file in message["filenames"]:

@@ -1,8 +1,8 @@
-"""What `make check` wants of the native kernels: ``python server/native/native_check.py``.
+"""Check the native kernels and their fuzzers, as `make check` does: ``python server/native/native_check.py``.
 
-Formatting and clippy without a warning, of their fuzzers as well; crates of the registry alone, each in one version,
-under licences that deny.toml allows; and no crate of which an advisory warns, where cargo deny is and reaches its
-database. What this machine lacks is not checked, which one line says.
+They must be formatted and free of clippy's warnings. All crates must come from the registry, each in one version, under
+licences that deny.toml allows. If cargo deny is installed and reaches its database, no crate may have an advisory. A
+check whose tool is missing is skipped with one line of output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from native_build import CRATE, NoKernels, explain, fetch_crates, find_cargo
 
 FUZZ: Final = CRATE / "fuzz"
 DENY: Final = CRATE / "deny.toml"
-"""What is allowed, also for cargo deny, which knows advisories besides."""
+"""What is allowed, here and for cargo deny, which also knows advisories."""
 _CLIPPY: Final = ("clippy", "--quiet", "--locked", "--all-targets")
 _STRICT: Final = ("--", "-D", "warnings")
 COMMANDS: Final = (
@@ -33,7 +33,7 @@ COMMANDS: Final = (
 )
 """The crate, and the subcommand of cargo with its arguments."""
 OPTIONAL: Final = {"deny": "licences, sources and versions of crates are checked all the same, advisories are not"}
-"""What few machines have, and what that means."""
+"""Optional subcommand → what its absence means."""
 FETCH_ADVISORIES: Final = ("deny", "fetch", "db")
 ADVISORIES: Final = ("deny", "--offline", "--log-level", "error", "check", "advisories")
 
@@ -56,12 +56,12 @@ def main() -> int:
 
 
 def run(cargo: str, crate: Path, arguments: Sequence[str]) -> bool:
-    """Run a subcommand of cargo in ``crate``. Returns False when it fails; one that is not there is told."""
+    """Run a subcommand of cargo in ``crate``. Return False if it fails; report one that is not installed."""
     name = arguments[0]
     if not has_subcommand(cargo, name):
         print(f"no cargo {name} here: {OPTIONAL.get(name, 'not checked')}", flush=True)
         return True
-    # Nothing is linked: the fuzzers' library, which takes a C++ compiler, need not be there.
+    # Nothing is linked, so the fuzzers' library, which needs a C++ compiler, need not exist.
     environment = {**os.environ, "CUSTOM_LIBFUZZER_PATH": str(FUZZ / "libfuzzer.a")}
     return subprocess.run([cargo, *arguments], cwd=crate, env=environment, check=False).returncode == 0
 
@@ -72,9 +72,9 @@ def has_subcommand(cargo: str, name: str) -> bool:
 
 
 def check_advisories(cargo: str) -> bool:
-    """Return False if an advisory warns of a crate. Where the database cannot be had that is told, and no failure."""
+    """Return False if a crate has an advisory. Report a database that cannot be fetched, which is not a failure."""
     if not has_subcommand(cargo, "deny"):
-        return True  # `run` has said so
+        return True  # `run` has reported it
     if subprocess.run([cargo, *FETCH_ADVISORIES], cwd=CRATE, capture_output=True, check=False).returncode:
         print("the database of advisories cannot be fetched here: they are not checked", flush=True)
         return True
@@ -82,14 +82,14 @@ def check_advisories(cargo: str) -> bool:
 
 
 def read_metadata(cargo: str) -> dict[str, Any]:
-    """Return what cargo says of the crate and of all that it depends on. Raises CalledProcessError."""
+    """Return cargo's metadata of the crate and of all its dependencies. Raises CalledProcessError."""
     command = [cargo, "metadata", "--format-version", "1", "--locked"]
     metadata: dict[str, Any] = json.loads(subprocess.run(command, cwd=CRATE, stdout=subprocess.PIPE, check=True).stdout)
     return metadata
 
 
 def find_foreign_crates(metadata: dict[str, Any], allowed: dict[str, Any]) -> Iterator[str]:
-    """Return a sentence for each crate of another source or licence than those that are allowed."""
+    """Return a sentence for each crate whose source or licence is not allowed."""
     sources = {f"registry+{url}" for url in allowed["sources"]["allow-registry"]}
     licences = set(allowed["licenses"]["allow"])
     for package in metadata["packages"]:
@@ -101,7 +101,7 @@ def find_foreign_crates(metadata: dict[str, Any], allowed: dict[str, Any]) -> It
 
 
 def find_repeated_crates(metadata: dict[str, Any]) -> Iterator[str]:
-    """Return a sentence for each crate that is there in several versions."""
+    """Return a sentence for each crate that occurs in several versions."""
     versions: dict[str, list[str]] = {}
     for package in metadata["packages"]:
         versions.setdefault(package["name"], []).append(package["version"])

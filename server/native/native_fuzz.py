@@ -1,7 +1,7 @@
 """Fuzzes the native reader, expander, requests, batches and rows: ``make fuzz SECONDS=3600``, or ``native_fuzz.py N``.
 
-The corpus is made here, by LMDB: small sound files of every shape. Inputs damage them, see ``fuzz/src/damage.rs``.
-Where cargo-fuzz and a nightly toolchain are, they are chosen by what they reach; else, or with ``--random``, by chance.
+LMDB writes the corpus: small sound files of every shape. Inputs damage them, see ``fuzz/src/damage.rs``. With
+cargo-fuzz and a nightly toolchain, coverage guides the inputs; otherwise, or with ``--random``, they are random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FUZZ: Final = CRATE / "fuzz"
 SEEDS: Final = FUZZ / "target" / "seeds"
 VARIABLE: Final = "LOOKUPDB_FUZZ_SEEDS"
 INPUT_BYTES: Final = {"reader": 121, "values": 4096, "requests": 2048, "bodies": 1024, "replies": 1024, "rows": 1024}
-"""Target → the most of its inputs: a dozen changes, a value of a page, some requests, keys, values and rows."""
+"""Target → the maximum size of its inputs: a dozen changes, a value of a page, some requests, keys, values and rows."""
 SAMPLES: Final = {
     "requests": (
         b"\x80*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$4\r\nmget\r\n$1\r\nc\r\n$2\r\n$1\r\n",
@@ -45,12 +45,12 @@ SAMPLES: Final = {
         b'\x02\x00{"a" : [1, -2.5e3, "\\u00e4\\ud83d\\ude00\\n\\/"], "\xc3\xa4":{"b":null}, "c":true}',
     ),
 }
-"""Target → inputs to begin with: hardly any other way leads to a whole body."""
+"""Target → first inputs: without them a complete body is hardly ever found."""
 TEXT: Final = b'{"team":"research","manager":"somebody"}'
 
 
 def main() -> int:
-    """Fuzz for so long. Returns the exit code: 1 when a promise was broken."""
+    """Fuzz for the given time. Return the exit code: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description="Fuzz the native reader, expander, requests, batches and rows.")
     parser.add_argument("seconds", type=int)
     parser.add_argument("--random", action="store_true", help="do without cargo-fuzz")
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def has_cargo_fuzz(cargo: str) -> bool:
-    """Whether inputs can be chosen by what they reach."""
+    """Return whether coverage can guide the inputs."""
     command = [cargo, "+nightly", "fuzz", "--version"]
     found = subprocess.run(command, capture_output=True, check=False).returncode == 0
     if not found:
@@ -80,7 +80,7 @@ def has_cargo_fuzz(cargo: str) -> bool:
 
 
 def run_guided(cargo: str, seconds: int) -> int:
-    """Run each target for its share of the time, until one finds something."""
+    """Run each target for its share of the time, until one finds a bug."""
     for target, most_bytes in INPUT_BYTES.items():
         corpora = write_samples(target)
         command = [cargo, "+nightly", "fuzz", "run", "--features", "coverage", target, *map(str, corpora), "--"]
@@ -94,7 +94,7 @@ def run_guided(cargo: str, seconds: int) -> int:
 
 
 def write_samples(target: str) -> tuple[Path, Path]:
-    """Write the target's samples. Returns the folder for inputs that are found, and theirs."""
+    """Write the target's samples. Return the folder for new inputs, and that of the samples."""
     found, samples = FUZZ / "corpus" / target, FUZZ / "target" / "samples" / target
     for folder in (found, samples):
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def write_samples(target: str) -> tuple[Path, Path]:
 
 
 def write_seeds() -> None:
-    """Write the files that are damaged: they are small, so that changes meet what matters."""
+    """Write the files to damage. They are small, so that most changes matter."""
     SEEDS.mkdir(parents=True, exist_ok=True)
     for name, (history, dictionary) in seed_histories().items():
         path = SEEDS / name
@@ -113,7 +113,7 @@ def write_seeds() -> None:
 
 
 def seed_histories() -> dict[str, tuple[Sequence[Changes], bytes]]:
-    """The transactions and the dictionary of each seed."""
+    """Return the transactions and the dictionary of each seed."""
     plain = {b"key-%03d" % number: b"$7\r\nval-%03d\r\n" % number for number in range(300)}
     long_keys = {b"%03d" % number * 150: b"$1\r\nx\r\n" for number in range(120)}
     large = {b"large-%d" % size: b"$%d\r\n%b\r\n" % (size, b"v" * size) for size in (2000, 2040, 4000, 4080, 9000)}
@@ -130,7 +130,7 @@ def seed_histories() -> dict[str, tuple[Sequence[Changes], bytes]]:
 
 
 def compress_all(values: dict[bytes, bytes]) -> Changes:
-    """``values`` as the builder stores them."""
+    """Return ``values`` as the builder stores them."""
     parameters = zstandard.ZstdCompressionParameters.from_level(
         3, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_checksum=False, write_dict_id=False
     )

@@ -17,9 +17,7 @@ CRATE = Path(__file__).parents[1] / "native"
 PATHS = [path for path in sorted(CRATE.rglob("*.rs")) if "target" not in path.relative_to(CRATE).parts]
 SOURCES = {str(path.relative_to(CRATE)): path.read_text() for path in PATHS}
 
-MAY_BE_UNSAFE = ("src/clock.rs", "src/cold_dictionary.rs", "src/reader/map.rs", "src/shard/sys.rs")
-"""A clock that the standard library lacks, a call of zstd that keeps what it is given, what maps a file into memory,
-and the system calls of a turn."""
+MAY_BE_UNSAFE = ("src/system.rs",)
 ALLOWED = {"into", "of", "since", "until", "within"}
 """Words of the language's own library, or of a comparison: ``into`` an iterator, ``of`` an enum."""
 

@@ -1,11 +1,11 @@
 //! The first byte chooses a seed's dictionary, the rest is a stored value.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use lookupdb_fuzz::{check_value, seeds, values::Expander};
+use lookupdb_fuzz::{check_value, damage::load_seeds, values::Expander};
 
 thread_local! {
     static EXPANDERS: std::cell::RefCell<Vec<Expander>> =
-        seeds::load().iter().map(|seed| Expander::new(&seed.dictionary).unwrap()).collect::<Vec<_>>().into();
+        load_seeds().iter().map(|seed| Expander::new(&seed.dictionary).unwrap()).collect::<Vec<_>>().into();
 }
 
 fuzz_target!(|input: &[u8]| {

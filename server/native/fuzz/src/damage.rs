@@ -1,10 +1,16 @@
-//! A file that inputs damage: each is a list of changes, most of which know where pages and nodes are.
-use crate::seeds::Seed;
+//! Sound files, and how inputs damage them: each input is a list of changes, most of which know where pages and nodes
+//! are.
+//!
+//! The files are those of the folder that LOOKUPDB_FUZZ_SEEDS names, which `native_fuzz.py` writes.
+use std::ffi::OsString;
 use std::fs::{remove_file, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::reader::ShardFile;
+use crate::values::Expander;
 
 const PAGE: usize = 4096;
 /// Of one change: what, which page (2), where (2), value (5).
@@ -100,4 +106,43 @@ impl Subject {
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | byte as u64)
+}
+
+/// A sound file.
+pub struct Seed {
+    pub bytes: Vec<u8>,
+    /// Some of its keys, and others near them.
+    pub keys: Vec<Vec<u8>>,
+    /// Some of its stored values.
+    pub values: Vec<Vec<u8>>,
+    pub dictionary: Vec<u8>,
+}
+
+/// All seeds, in the order of their names.
+pub fn load_seeds() -> Vec<Seed> {
+    let folder = std::env::var_os("LOOKUPDB_FUZZ_SEEDS").unwrap_or_else(|| OsString::from("seeds"));
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}; run `make fuzz`"));
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{folder:?} is empty");
+    paths.iter().map(|path| Seed::load(path)).collect()
+}
+
+impl Seed {
+    fn load(path: &Path) -> Seed {
+        let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let file = ShardFile::open(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let (mut keys, mut values) = (vec![vec![], b"absent".to_vec(), vec![0xFF; 512]], vec![]);
+        let step = (file.records() / 40).max(1) as usize;
+        for item in file.items().step_by(step) {
+            let (key, stored) = item.unwrap_or_else(|damage| panic!("{path:?}: {damage:?}"));
+            let mut near = key.to_vec();
+            near.push(0);
+            keys.extend([key.to_vec(), near]);
+            values.push(stored.to_vec());
+        }
+        let dictionary = file.dictionary().to_vec();
+        Expander::new(&dictionary).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        Seed { bytes, keys, values, dictionary }
+    }
 }

@@ -1,23 +1,21 @@
-//! What must hold of the reader, the expander, requests, batches and rows for any bytes, and how an input becomes a damaged file.
+//! What must hold of the reader, the expander, requests, batches and rows for any bytes, and how an input becomes a
+//! damaged file.
 //!
 //! The kernels are taken by path: their crate needs Python, these do not.
-#[path = "../../src/cold_dictionary.rs"]
-pub mod cold_dictionary;
-#[path = "../../src/fields.rs"]
-pub mod fields;
-#[path = "../../src/json_string.rs"]
-pub mod json_string;
 #[path = "../../src/reader/mod.rs"]
 pub mod reader;
-#[path = "../../src/resp/mod.rs"]
+#[path = "../../src/resp.rs"]
 pub mod resp;
+#[path = "../../src/system.rs"]
+pub mod system;
+#[path = "../../src/text.rs"]
+pub mod text;
 #[path = "../../src/values.rs"]
 pub mod values;
 
 pub mod damage;
 pub mod route;
 pub mod rows;
-pub mod seeds;
 
 use reader::{find_across, touch, Found, ShardFile};
 use resp::{lone_get, next_lookups, Next};
@@ -83,8 +81,8 @@ fn check_items(file: &ShardFile) -> bool {
     true
 }
 
-/// Expand the value. Panics unless it becomes one bulk string, behind what was there, or is an error and leaves nothing;
-/// and unless it is the same where the dictionary is fetched ahead.
+/// Expand the value. Panics unless it becomes one bulk string, behind what was there, or is an error and leaves
+/// nothing; and unless it is the same where the dictionary is fetched ahead.
 pub fn check_value(expander: &mut Expander, stored: &[u8]) -> bool {
     let (result, out) = expand(expander, stored, false);
     let (before, reply) = out.split_at(6);
@@ -104,7 +102,8 @@ fn expand(expander: &mut Expander, stored: &[u8], fetch_ahead: bool) -> (Result<
     (result, out)
 }
 
-/// Read requests from the bytes. Panics unless what is read stands there word by word, and is the same whatever follows.
+/// Read requests from the bytes. Panics unless what is read stands there word by word, and is the same whatever
+/// follows.
 pub fn check_requests(data: &[u8], cut: usize) {
     let whole = read_lookups(data, usize::MAX);
     let first = read_lookups(&data[..cut.min(data.len())], usize::MAX);

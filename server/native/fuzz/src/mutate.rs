@@ -1,9 +1,9 @@
 //! `mutate SECONDS [START]`: random inputs, for so long. The inputs follow from START, which is printed.
-use lookupdb_fuzz::damage::Subject;
+use lookupdb_fuzz::damage::{load_seeds, Subject};
 use lookupdb_fuzz::route::{check_body, check_reply};
 use lookupdb_fuzz::rows::{check_csv, check_json, csv_splitter::Dialect};
 use lookupdb_fuzz::values::Expander;
-use lookupdb_fuzz::{check_file, check_requests, check_value, request, seeds, Outcome};
+use lookupdb_fuzz::{check_file, check_requests, check_value, request, Outcome};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +38,7 @@ fn main() {
     let start = arguments.next().unwrap_or(now) | 1;
     println!("mutate {seconds} {start}");
     let subjects: Vec<Subject> =
-        seeds::load().into_iter().map(|seed| Subject::new(seed).unwrap_or_else(|e| panic!("{e}"))).collect();
+        load_seeds().into_iter().map(|seed| Subject::new(seed).unwrap_or_else(|e| panic!("{e}"))).collect();
     let mut expanders: Vec<Expander> = subjects
         .iter()
         .map(|subject| Expander::new(&subject.seed.dictionary).unwrap_or_else(|e| panic!("{e}")))

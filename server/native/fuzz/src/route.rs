@@ -1,21 +1,11 @@
 //! What must hold of the router's batches for any bytes: a client's body, and a shard's reply.
 #[path = "../../src/route/body.rs"]
 pub mod body;
-#[path = "../../src/route/resp.rs"]
-pub mod resp;
-#[path = "../../src/route/scan.rs"]
-pub mod scan;
-#[path = "../../src/route/sink.rs"]
-pub mod sink;
-#[path = "../../src/route/steps.rs"]
-pub mod steps;
 
-use crate::json_string::{plain_size, push_escaped, unescape};
-use body::{recognise, Body};
-use resp::{is_ended, push_bulk, push_number, read_values, Span};
-use scan::Scan;
-use sink::{base64_bytes, decimal, write_base64, Length, Room, Sink};
-use steps::{Steps, MAX_KEY_BYTES};
+use crate::reader::MAX_KEY_BYTES;
+use crate::resp::{is_ended, push_bulk, push_number, read_values, Scan, Span};
+use crate::text::{plain_size, push_escaped, unescape, Steps};
+use body::{base64_bytes, recognise, write_base64, Body, Length, Room, Sink};
 
 /// Read a batch's body. Panics unless what is read is all that stands there, and keys are normalised as defined.
 pub fn check_body(data: &[u8], max_keys: usize) -> bool {
@@ -103,7 +93,7 @@ pub fn check_reply(data: &[u8], expected: usize, cuts: [usize; 2]) -> bool {
         return false;
     };
     assert_eq!(spans.len(), expected);
-    let mut text = [b"*", decimal(expected).as_slice(), b"\r\n"].concat();
+    let mut text = format!("*{expected}\r\n").into_bytes();
     for span in &spans {
         if span.is_missing() {
             text.extend_from_slice(b"$-1\r\n");

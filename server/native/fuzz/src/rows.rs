@@ -8,9 +8,10 @@ use csv_splitter::{count_lines, Dialect, Found, Splitter};
 use json_text::JsonText;
 use serde_json::Value;
 
-use crate::fields;
+use crate::text;
 
-/// Read a JSON text. Panics unless what is read is JSON that says the same, as other readers see it, written in one way.
+/// Read a JSON text. Panics unless what is read is JSON that says the same, as other readers see it, written in one
+/// way.
 pub fn check_json(text: &[u8]) -> bool {
     if std::str::from_utf8(text).is_err() {
         check_fields(text);
@@ -34,9 +35,9 @@ pub fn check_json(text: &[u8]) -> bool {
 
 /// Panics unless each field that is found among all is found by its name.
 fn check_fields(text: &[u8]) {
-    let all = fields::all(text);
+    let all = text::all_fields(text);
     let names: Vec<&[u8]> = all.iter().flatten().map(|(name, _)| &**name).collect();
-    let selected = fields::select(text, &names);
+    let selected = text::select_fields(text, &names);
     assert_eq!(selected.is_some(), all.is_some());
     let values = all.iter().flatten().map(|(_, value)| Some(value.clone()));
     assert!(values.eq(selected.unwrap_or_default()), "one by one others are found");
@@ -53,7 +54,7 @@ fn check_members(json: &JsonText, text: &[u8]) {
         panic!("no object");
     };
     assert_eq!(json.members.len(), expected.len(), "every name once");
-    let fields = fields::all(text).unwrap_or_else(|| panic!("no fields"));
+    let fields = text::all_fields(text).unwrap_or_else(|| panic!("no fields"));
     assert_eq!(fields.len(), expected.values().filter(|value| !value.is_null()).count());
     for (name, text) in fields {
         match expected.get(std::str::from_utf8(&name).unwrap_or_default()) {

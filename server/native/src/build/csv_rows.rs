@@ -1,6 +1,6 @@
-//! The rows of CSV: keys and values as `lookupdb.builder.csv_rows` makes them.
+//! Reads rows of CSV into keys and values, as `lookupdb.builder.csv_rows` does.
 //!
-//! A row that is to be rejected is left to Python; so is a file, from the row on at which it is no CSV.
+//! Python reads rows that must be rejected, and a file from the first row on that is not valid CSV.
 use std::ops::Range;
 
 use pyo3::exceptions::PyValueError;
@@ -10,11 +10,9 @@ use pyo3::types::{PyList, PyString};
 use super::csv_splitter::{count_lines, Dialect, Found, Splitter};
 use super::json_rows::replace_breaks;
 use super::json_text::{is_integer, number_size, JsonText};
-use super::key_rules::KeyRules;
-use super::records::RecordBuffer;
-use super::sample::Sample;
-use super::sink::Sink;
-use crate::json_string::push_escaped;
+use super::sort::{RecordBuffer, Sample, Sink};
+use crate::keys::KeyEncoder;
+use crate::text::push_escaped;
 
 /// How a field becomes JSON.
 #[derive(Clone, Copy)]
@@ -29,7 +27,7 @@ enum Kind {
 /// A member of a row's value.
 struct Column {
     field: usize,
-    /// What stands before it: a bracket or a comma, its name, a colon.
+    /// The text before its value: a bracket or a comma, its name, and a colon.
     head: Vec<u8>,
     kind: Kind,
     empty_is_null: bool,
@@ -41,20 +39,19 @@ enum ValueRule {
     Json(usize),
 }
 
-/// Reads rows into records.
 #[pyclass(module = "lookupdb._native")]
 pub struct CsvRows {
-    keys: KeyRules,
+    keys: KeyEncoder,
     key_fields: Vec<usize>,
     separator: Vec<u8>,
     value_rule: ValueRule,
     max_value: usize,
-    /// A row as long as this may be too long for Python.
+    /// A row of this size may be too long for Python.
     max_row: usize,
     width: usize,
     splitter: Splitter,
     quote: Option<u8>,
-    /// The number of quotes in and around quoted fields, of the rows read last.
+    /// The number of quotes in and around quoted fields of the rows that were read last.
     quotes: usize,
     /// Whether a quoted field had a quote after a backslash, and an unquoted field a quote.
     escaped_quote: bool,
@@ -68,25 +65,24 @@ pub struct CsvRows {
 /// Why reading stopped.
 #[derive(Clone, Copy, PartialEq)]
 enum Stop {
-    /// The rest of the block is no whole row.
+    /// The rest of the block is not a complete row.
     End,
-    /// Memory is full.
     Full,
-    /// A row that Python shall look at, with `fields`; reading goes on behind it.
+    /// Python must read the next row, with `fields`; reading continues after it.
     Odd,
-    /// No CSV, not UTF-8, or another number of fields.
+    /// Not valid CSV, not UTF-8, or another number of fields.
     Broken,
     /// The source ends within quotes.
     OpenQuote,
 }
 
-/// Why and where reading stopped, and how many rows and lines were read.
+/// Why and where reading stopped, and the numbers of rows and lines read.
 type Progress = (&'static str, usize, u64, u64);
 
 #[pymethods]
 impl CsvRows {
-    /// `dialect` is delimiter, quote, escape and null markers. `rule` is "object", of `columns` (field, head, type,
-    /// whether empty means null), or "raw" or "json", of one.
+    /// `dialect` is delimiter, quote, escape and null markers. `rule` is "object" with `columns` (field, head, type,
+    /// whether empty means null), or "raw" or "json" with one column.
     #[new]
     #[expect(clippy::too_many_arguments)]
     fn new(
@@ -109,7 +105,7 @@ impl CsvRows {
         };
         let (delimiter, quote, escape, nulls) = dialect;
         Ok(Self {
-            keys: KeyRules::new(&steps, encode)?,
+            keys: KeyEncoder::new(&steps, encode)?,
             key_fields,
             separator,
             value_rule,
@@ -128,7 +124,7 @@ impl CsvRows {
         })
     }
 
-    /// Read rows of `block` from `at` on. `place` is that of the row before; `is_last` says that nothing follows.
+    /// Read rows of `block` from `at` on. `place` is that of the previous row; `is_last` means that no block follows.
     #[pyo3(signature = (block, at, is_last, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(
@@ -162,7 +158,8 @@ impl CsvRows {
         (self.escaped_quote, self.plain_quote)
     }
 
-    /// The next row: where it ends, and its fields, None for null, but in the header. None if there is no whole row.
+    /// The next row: where it ends, and its fields, None for null except in the header. None if there is no complete
+    /// row.
     fn read_fields<'py>(
         &mut self,
         py: Python<'py>,
@@ -242,7 +239,7 @@ impl CsvRows {
         Ok((Stop::End, at, rows))
     }
 
-    /// Make key and value of the row; false if Python shall look at it.
+    /// Make key and value of the row. Returns false if Python must read it.
     fn make_record(&mut self, block: &[u8]) -> PyResult<bool> {
         if self.key_fields.iter().any(|&field| self.splitter.is_null(field)) {
             return Ok(false);
@@ -325,7 +322,7 @@ fn push_field(field: &[u8], column: &Column, inner: &mut JsonText, value: &mut V
     Some(())
 }
 
-/// Write a field that holds JSON as it is, but for its line breaks.
+/// Write a field of JSON as it is, except for its line breaks.
 fn push_json(field: &[u8], inner: &mut JsonText, value: &mut Vec<u8>) -> Option<()> {
     inner.read_value(field)?;
     let start = value.len();

@@ -1,14 +1,13 @@
 //! Splits CSV into rows of fields, exactly as Python's `csv` in strict mode and `DialectReader` do.
 use std::ops::Range;
 
-/// How fields are written.
 #[derive(Clone, Copy)]
 pub struct Dialect {
-    /// Stands between fields.
+    /// The byte between fields.
     pub delimiter: u8,
-    /// Stands around fields, doubled for itself; None if nothing does.
+    /// The byte around fields, doubled within them; None if there are no quotes.
     pub quote: Option<u8>,
-    /// Makes the next byte text: within quotes, or anywhere if nothing quotes.
+    /// The byte that makes the next byte text: within quotes, or anywhere if nothing quotes.
     pub escape: Option<u8>,
 }
 
@@ -17,39 +16,37 @@ pub struct Dialect {
 pub enum Found {
     /// A row, which ends here.
     Row(usize),
-    /// A line without anything, which ends here.
+    /// An empty line, which ends here.
     Blank(usize),
-    /// The block ends within a row, or where it cannot be told whether the row ends.
+    /// The block ends within a row, or it is unknown whether the row ends.
     Cut,
     /// The last block ends within quotes, or after an escape.
     OpenQuote,
-    /// No CSV: Python says why.
+    /// Not valid CSV: Python reports why.
     Broken,
 }
 
-/// Where a field lies: in the block, or in `Splitter::unquoted`, if quotes in it were doubled or bytes escaped.
+/// Where a field is: in the block, or in `Splitter::unquoted` if it had doubled quotes or escapes.
 #[derive(Clone)]
 enum Field {
     AsItIs(Range<usize>),
     Unquoted(Range<usize>),
-    /// A null marker, which is there.
+    /// A null marker in the block.
     Null(Range<usize>),
 }
 
-/// Splits one row after the other.
 pub struct Splitter {
     dialect: Dialect,
-    /// What fields without quotes hold if they are null.
+    /// The texts of null fields, which have no quotes.
     nulls: Vec<Vec<u8>>,
     fields: Vec<Field>,
     unquoted: Vec<u8>,
-    /// The number of quotes in and around the row's quoted fields; not counted if there are escapes.
+    /// The number of quotes in and around the row's quoted fields; not counted if the dialect has escapes.
     pub quotes: usize,
     /// Whether a quoted field of the row has a quote after a backslash.
     pub escaped_quote: bool,
 }
 
-/// How a field ended.
 enum FieldEnd {
     Delimiter(usize),
     LineBreak(usize),
@@ -58,22 +55,20 @@ enum FieldEnd {
 }
 
 impl Splitter {
-    /// For files of one dialect.
+    /// A splitter for files of one dialect.
     pub fn new(dialect: Dialect, nulls: Vec<Vec<u8>>) -> Self {
         Self { dialect, nulls, fields: Vec::new(), unquoted: Vec::new(), quotes: 0, escaped_quote: false }
     }
 
-    /// The number of fields of the row.
     pub fn width(&self) -> usize {
         self.fields.len()
     }
 
-    /// Whether a field of the row is null.
     pub fn is_null(&self, number: usize) -> bool {
         matches!(self.fields.get(number), Some(Field::Null(_)))
     }
 
-    /// A field of the row that was found in `block`; the marker, if it is null.
+    /// A field of the row, which was found in `block`; the marker if it is null.
     pub fn field<'a>(&'a self, block: &'a [u8], number: usize) -> &'a [u8] {
         let bytes = match self.fields.get(number) {
             Some(Field::AsItIs(range) | Field::Null(range)) => block.get(range.clone()),
@@ -83,7 +78,7 @@ impl Splitter {
         bytes.unwrap_or_default()
     }
 
-    /// Split the row at `at` of `block`; `is_last` says that nothing follows the block.
+    /// Split the row at `at` of `block`; `is_last` means that no block follows.
     pub fn next_row(&mut self, block: &[u8], mut at: usize, is_last: bool) -> Found {
         self.fields.clear();
         self.unquoted.clear();
@@ -144,7 +139,7 @@ impl Splitter {
         }
     }
 
-    /// Whether an escape may stand before `byte`.
+    /// Whether an escape may precede `byte`.
     fn is_escapable(&self, byte: u8) -> bool {
         byte == self.dialect.delimiter
             || matches!(byte, b'\n' | b'\r')
@@ -152,7 +147,7 @@ impl Splitter {
             || Some(byte) == self.dialect.escape
     }
 
-    /// Push the field that `raw` stands for; false if it escapes what it must not.
+    /// Push the field that `raw` escapes; false if it escapes a byte that it must not.
     fn push_unescaped(&mut self, raw: &[u8]) -> bool {
         let start = self.unquoted.len();
         let mut bytes = raw.iter();
@@ -257,7 +252,7 @@ fn find_plain_end(block: &[u8], at: usize, delimiter: u8, escape: Option<u8>, is
     }
 }
 
-/// Where the line ends whose break is at `at`; None if the block ends before one can tell.
+/// The end of the line break at `at`; None if that is unknown at the block's end.
 fn line_end(block: &[u8], at: usize, is_last: bool) -> Option<usize> {
     match (block.get(at), block.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Some(at + 2),
@@ -266,7 +261,7 @@ fn line_end(block: &[u8], at: usize, is_last: bool) -> Option<usize> {
     }
 }
 
-/// The number of lines in `text`: that of the line breaks, and one more if something follows the last.
+/// The number of lines in `text`: of line breaks, and one more if something follows the last.
 pub fn count_lines(text: &[u8]) -> u64 {
     let breaks = memchr::memchr_iter(b'\n', text).count();
     let returns = memchr::memchr_iter(b'\r', text).filter(|at| text.get(at + 1) != Some(&b'\n')).count();

@@ -1,48 +1,44 @@
-//! The rows of JSON lines: keys and values as `lookupdb.builder.rows` makes them.
+//! Reads rows of JSON lines into keys and values, as `lookupdb.builder.rows` does.
 //!
-//! A row that is unusual in any way (it is no object, has no key, is to be rejected) is left to Python's parser.
+//! Python's parser reads every unusual row: one that is not an object, has no key, or must be rejected.
 use std::collections::{HashMap, HashSet};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::json_text::{is_integer, JsonText, Member};
-use super::key_rules::KeyRules;
-use super::records::RecordBuffer;
-use super::sample::Sample;
-use super::sink::Sink;
-use crate::json_string::unescape;
+use super::sort::{RecordBuffer, Sample, Sink};
+use crate::keys::KeyEncoder;
+use crate::text::unescape;
 
-/// What a row's value is made of. Columns stand within quotes, as JSON writes them.
+/// The parts of a row's value. Columns are within quotes, as JSON writes them.
 enum ValueRule {
     AllButKey,
     /// Column, its number.
     Columns(HashMap<Vec<u8>, usize>),
     Field(Vec<u8>),
-    /// The text of a column: JSON if the flag is set, else as it is.
+    /// The text of a column; it is JSON if the flag is set.
     Text(Vec<u8>, bool),
 }
 
-/// Reads rows into records.
 #[pyclass(module = "lookupdb._native")]
 pub struct JsonRows {
-    keys: KeyRules,
+    keys: KeyEncoder,
     key_columns: Vec<Vec<u8>>,
     separator: Vec<u8>,
     value_rule: ValueRule,
     max_value: usize,
-    /// A longer line is none of ours.
+    /// Python reads longer lines.
     max_row: usize,
-    /// Columns of the spec that no row had so far, within quotes.
+    /// Columns of the spec that no row has had so far, within quotes.
     missing: HashSet<Vec<u8>>,
-    /// The names that rows had so far, while columns are missing; None if there are enough.
+    /// The names that rows have had so far, while columns are missing; None once there are enough.
     known: Option<HashSet<Vec<u8>>>,
     text: JsonText,
     inner: JsonText,
     row: Row,
 }
 
-/// A row's parts.
 #[derive(Default)]
 struct Row {
     part: Vec<u8>,
@@ -53,7 +49,7 @@ struct Row {
 
 #[pymethods]
 impl JsonRows {
-    /// `rule` is "all", "columns", "field", "raw" or "json"; `columns` are those that it needs.
+    /// `rule` is "all", "columns", "field", "raw" or "json"; it needs `columns`.
     #[new]
     #[expect(clippy::too_many_arguments)]
     fn new(
@@ -75,7 +71,7 @@ impl JsonRows {
             _ => return Err(PyValueError::new_err(format!("there is no rule {rule:?} of {} columns", columns.len()))),
         };
         Ok(Self {
-            keys: KeyRules::new(&steps, encode)?,
+            keys: KeyEncoder::new(&steps, encode)?,
             key_columns,
             separator,
             value_rule,
@@ -89,14 +85,14 @@ impl JsonRows {
         })
     }
 
-    /// Leave to Python each row that has a column of `missing` or, unless `known` is None, one that is not in `known`.
+    /// Leave rows to Python that have a column of `missing`, or one that is not in `known`, unless that is None.
     fn watch(&mut self, missing: HashSet<Vec<u8>>, known: Option<HashSet<Vec<u8>>>) {
         self.missing = missing;
         self.known = known;
     }
 
-    /// Read the lines of `block` from `at` on, until the next row is unusual or memory is full. `place` is that of the
-    /// row before. Returns where reading stopped, and how many rows and lines were read.
+    /// Read the lines of `block` from `at` on, until the next row is unusual or the memory is full. `place` is that of
+    /// the previous row. Returns where reading stopped, and the numbers of rows and lines read.
     #[pyo3(signature = (block, at, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(
@@ -137,14 +133,14 @@ impl JsonRows {
                 rows += 1;
                 sink.put(&self.row.key, place + rows, &self.row.value);
             }
-            // A blank line that is longer than a row may be goes on behind this piece.
+            // The next block may continue a blank line that is longer than a row.
             lines += u64::from(is_row || size < self.max_row || line.ends_with(b"\n"));
             at += size;
         }
         Ok((at, rows, lines))
     }
 
-    /// Make key and value of a row; false if it is unusual.
+    /// Make key and value of a row. Returns false if it is unusual.
     fn read_row(&mut self, line: &[u8]) -> PyResult<bool> {
         if std::str::from_utf8(line).is_err() || self.text.read_object(line).is_none() {
             return Ok(false);
@@ -159,7 +155,7 @@ impl JsonRows {
         Ok(self.find_value().is_some() && self.row.value.len() <= self.max_value)
     }
 
-    /// Whether the row has a column that Python wants to know of.
+    /// Whether Python watches for a column of the row.
     fn has_news(&self) -> bool {
         self.text.members.iter().any(|member| {
             let name = self.text.part(&member.name);
@@ -235,7 +231,7 @@ fn push_object<'a>(out: &mut Vec<u8>, text: &JsonText, members: impl Iterator<It
     out.push(b'}');
 }
 
-/// Line breaks and tabs of a JSON text, which stand between its tokens, become spaces: `rows.check_json_text`.
+/// Replace the line breaks and tabs between the tokens of a JSON text by spaces, as `rows.check_json_text` does.
 pub fn replace_breaks(text: &mut [u8]) {
     for byte in text.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n' | b'\t')) {
         *byte = b' ';

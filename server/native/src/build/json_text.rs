@@ -1,48 +1,42 @@
-//! JSON, checked and written anew as orjson writes it, with the text of its numbers kept.
+//! Checks JSON and writes it again as orjson does, but keeps the text of its numbers.
 //!
-//! Whatever is not certain to be read in one way only (names that occur twice, lone surrogates, deep nesting) and
-//! whatever is no JSON is *unusual*, None here: Python's parsers decide.
+//! Anything that is not valid JSON, or that parsers may read differently (repeated names, lone surrogates, deep
+//! nesting), is *unusual*, and the result is None: Python's parsers decide.
 use std::collections::HashSet;
 use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::json_string::{plain_size, push_escaped, read_escape};
+use crate::text::{plain_size, push_escaped, read_escape};
 
 /// Far fewer than `json_text.MAX_NESTING`.
 const MAX_DEPTH: usize = 64;
-/// So many names are compared one by one.
+/// Up to this number, names are compared one by one.
 const FEW_NAMES: usize = 24;
 
-/// A member of the outermost object; both parts lie in `JsonText::out`.
+/// A member of the outermost object; both ranges are of `JsonText::out`.
 pub struct Member {
-    /// Its name, within quotes.
     pub name: Range<usize>,
-    /// Its value.
     pub value: Range<usize>,
 }
 
-/// Reads one JSON text after the other.
 #[derive(Default)]
 pub struct JsonText {
-    /// The text, written anew.
     pub out: Vec<u8>,
-    /// The members of the outermost object.
     pub members: Vec<Member>,
-    /// The hashes of the names of all objects that are open.
+    /// The hashes of the names of all open objects.
     names: Vec<u64>,
-    /// Whether a number that no double can hold is unusual.
+    /// Whether a number beyond the range of doubles is unusual.
     has_doubles: bool,
 }
 
-/// A place in a text.
 struct Cursor<'a> {
     text: &'a [u8],
     at: usize,
 }
 
 impl JsonText {
-    /// Read `text`, which is one object and valid UTF-8.
+    /// Read `text`, which is valid UTF-8 and must be an object.
     pub fn read_object(&mut self, text: &[u8]) -> Option<()> {
         self.clear();
         self.has_doubles = false;
@@ -55,7 +49,7 @@ impl JsonText {
         cursor.end()
     }
 
-    /// Read `text`, which is any JSON and valid UTF-8. `rows.check_json_text` has orjson read it, whose numbers are finite.
+    /// Read `text`, valid UTF-8 and any JSON. `rows.check_json_text` reads it with orjson, whose numbers are finite.
     pub fn read_value(&mut self, text: &[u8]) -> Option<()> {
         self.clear();
         self.has_doubles = true;
@@ -65,12 +59,12 @@ impl JsonText {
         cursor.end()
     }
 
-    /// What lies in `range` of the text that was read.
+    /// The part of the written text in `range`.
     pub fn part(&self, range: &Range<usize>) -> &[u8] {
         self.out.get(range.clone()).unwrap_or_default()
     }
 
-    /// The member called `name`, which is given within quotes, as written here.
+    /// The member called `name`, which is within quotes as written here.
     pub fn find(&self, name: &[u8]) -> Option<&Member> {
         self.members.iter().find(|member| self.part(&member.name) == name)
     }
@@ -175,7 +169,7 @@ impl JsonText {
         self.close(cursor, b'}')
     }
 
-    /// Pass the byte at the cursor, and write it.
+    /// Skip the byte at the cursor, and write it.
     fn close(&mut self, cursor: &mut Cursor<'_>, byte: u8) -> Option<()> {
         cursor.at += 1;
         self.out.push(byte);
@@ -206,15 +200,14 @@ impl JsonText {
     }
 }
 
-/// The names of one object.
 struct Names {
-    /// The number of the first among those of all open objects.
+    /// The index of its first name among those of all open objects.
     first: usize,
     many: Option<HashSet<u64>>,
 }
 
 impl Names {
-    /// Add a name to those of `open` objects; None if the object has it already (or another with this hash).
+    /// Add a name to those of `open` objects; None if the object has one with this hash already.
     fn add(&mut self, open: &mut Vec<u64>, hash: u64) -> Option<()> {
         let mine = open.get(self.first..)?;
         if mine.len() < FEW_NAMES {
@@ -276,7 +269,7 @@ pub fn number_size(text: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// Whether a double can hold `number`, if not exactly.
+/// Whether a double can hold `number`, perhaps rounded.
 fn is_finite(number: &[u8]) -> bool {
     let is_short = number.len() < 300 && !number.iter().any(|byte| matches!(byte, b'e' | b'E'));
     is_short || std::str::from_utf8(number).is_ok_and(|text| text.parse().is_ok_and(f64::is_finite))

@@ -1,4 +1,5 @@
-//! The builder: a source's bytes become records, sorted runs, and what shards store. `lookupdb.builder` is the twin.
+//! The builder's kernels: from a source's bytes to records, sorted runs, and stored values.
+//! `lookupdb.builder` has the Python fallbacks.
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
@@ -7,24 +8,17 @@ mod csv_rows;
 mod csv_splitter;
 mod json_rows;
 mod json_text;
-mod key_rules;
-mod merge;
 mod packer;
-mod records;
-mod runs;
-mod sample;
-mod sink;
-mod spools;
-mod unique;
+mod sort;
 
-/// Add what the builder uses to the module.
+/// Add the builder's classes.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<records::RecordBuffer>()?;
-    module.add_class::<records::SortedBuffer>()?;
-    module.add_class::<sample::Sample>()?;
-    module.add_class::<merge::Merge>()?;
+    module.add_class::<sort::RecordBuffer>()?;
+    module.add_class::<sort::SortedBuffer>()?;
+    module.add_class::<sort::Sample>()?;
+    module.add_class::<sort::Merge>()?;
     module.add_class::<batch::RecordBatch>()?;
-    module.add_class::<unique::UniqueRecords>()?;
+    module.add_class::<batch::UniqueRecords>()?;
     module.add("ZSTD_VERSION", packer::zstd_version())?;
     module.add_class::<packer::Packer>()?;
     module.add_class::<packer::PackedRecords>()?;
@@ -32,7 +26,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<csv_rows::CsvRows>()
 }
 
-/// The OSError for `error`, with its number, by which Python tells a full disk from others.
+/// The OSError for `error`, with its number, by which Python recognises a full disk.
 fn os_error(error: std::io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => {

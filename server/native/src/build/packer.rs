@@ -1,4 +1,4 @@
-//! Values become what shards store: framed as RESP bulk strings, compressed where that is smaller, and dealt to shards.
+//! Packs values for shards: frames them as RESP bulk strings, compresses them if that is smaller, and deals them out.
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -11,8 +11,9 @@ use zstd::zstd_safe::{
 };
 
 use super::batch::RecordBatch;
+use crate::resp::push_bulk;
 
-/// `ZstdCompressionParameters`' numbers, as the twin uses them.
+/// The numbers of `ZstdCompressionParameters`, which the Python fallback uses.
 #[derive(Clone, Copy, FromPyObject)]
 struct Parameters {
     compression_level: i32,
@@ -25,11 +26,11 @@ struct Parameters {
     strategy: u32,
 }
 
-/// Packs batches; several threads may do so at once.
+/// Packs batches. Several threads may use it at once.
 #[pyclass(frozen, module = "lookupdb._native")]
 pub struct Packer {
     shards: u64,
-    /// LMDB puts a record on overflow pages if it is longer than this.
+    /// LMDB puts longer records on overflow pages.
     largest_record: usize,
     dictionary: Vec<u8>,
     /// None stores every value as it is.
@@ -37,17 +38,17 @@ pub struct Packer {
     idle: Mutex<Vec<CCtx<'static>>>,
 }
 
-/// What is stored of a batch, for each shard.
+/// The packed records of a batch, for each shard.
 #[pyclass(frozen, module = "lookupdb._native")]
 pub struct PackedRecords {
     data: Vec<u8>,
     shards: Vec<Share>,
 }
 
-/// What one shard has of a batch.
+/// One shard's part of a batch.
 #[derive(Default, Clone)]
 struct Share {
-    /// Where key and stored value lie: start, size of the key, size of both.
+    /// Where key and stored value are: start, size of the key, size of both.
     records: Vec<(usize, usize, usize)>,
     key_bytes: usize,
     value_bytes: usize,
@@ -57,8 +58,8 @@ struct Share {
     largest_value_bytes: usize,
 }
 
-/// Key and stored value of each record, and the sums over them: of the bytes of keys, of values before and after
-/// packing, the number of values on overflow pages, and their bytes; then the size of the largest value before packing.
+/// Key and stored value of each record, and these sums: bytes of keys, bytes of values before and after packing, number
+/// and bytes of values on overflow pages. The last is the size of the largest value before packing.
 type Items<'py> = (Bound<'py, PyList>, Sums);
 type Sums = (usize, usize, usize, usize, usize, usize);
 
@@ -76,7 +77,6 @@ impl Packer {
         Ok(packer)
     }
 
-    /// Pack `batch`.
     fn pack(&self, py: Python<'_>, batch: &RecordBatch) -> PyResult<PackedRecords> {
         py.detach(|| self.pack_records(batch)).map_err(PyRuntimeError::new_err)
     }
@@ -84,7 +84,7 @@ impl Packer {
 
 #[pymethods]
 impl PackedRecords {
-    /// What `shard` has of the batch.
+    /// The part of `shard`.
     fn items<'py>(&self, py: Python<'py>, shard: usize) -> PyResult<Items<'py>> {
         let share = self.shards.get(shard).ok_or_else(|| PyValueError::new_err("there is no such shard"))?;
         let items = PyList::new(
@@ -95,14 +95,8 @@ impl PackedRecords {
                 (PyBytes::new(py, key), PyBytes::new(py, stored))
             }),
         )?;
-        Ok((items, share.sums()))
-    }
-}
-
-impl Share {
-    fn sums(&self) -> Sums {
-        let (overflows, overflow_bytes) = (self.overflows, self.overflow_bytes);
-        (self.key_bytes, self.value_bytes, self.stored_bytes, overflows, overflow_bytes, self.largest_value_bytes)
+        let Share { key_bytes, value_bytes, stored_bytes, overflows, overflow_bytes, largest_value_bytes, .. } = *share;
+        Ok((items, (key_bytes, value_bytes, stored_bytes, overflows, overflow_bytes, largest_value_bytes)))
     }
 }
 
@@ -113,7 +107,8 @@ impl Packer {
         let mut context = self.take_context()?;
         let (mut framed, mut compressed) = (Vec::new(), Vec::new());
         for record in batch.records() {
-            frame(record.value, &mut framed);
+            framed.clear();
+            push_bulk(&mut framed, record.value);
             let stored = match &mut context {
                 Some(context) => pick_smaller(context, &framed, &mut compressed)?,
                 None => framed.as_slice(),
@@ -172,23 +167,13 @@ impl Packer {
     }
 }
 
-/// Of the library that compresses: another one may write other bytes.
+/// The version of zstd. Another version may write other bytes.
 pub fn zstd_version() -> (u32, u32, u32) {
     let version = version_number();
     (version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// `framed` becomes `value` as a RESP bulk string.
-fn frame(value: &[u8], framed: &mut Vec<u8>) {
-    framed.clear();
-    framed.push(b'$');
-    framed.extend_from_slice(value.len().to_string().as_bytes());
-    framed.extend_from_slice(b"\r\n");
-    framed.extend_from_slice(value);
-    framed.extend_from_slice(b"\r\n");
-}
-
-/// The frame of `framed` if that is smaller, else `framed` itself.
+/// The compressed frame of `framed` if it is smaller, else `framed`.
 fn pick_smaller<'a>(
     context: &mut CCtx<'_>,
     framed: &'a [u8],
@@ -207,16 +192,16 @@ fn pick_smaller<'a>(
 
 fn as_strategy(number: u32) -> Result<Strategy, &'static str> {
     use Strategy::*;
-    let strategies = [
-        ZSTD_fast,
-        ZSTD_dfast,
-        ZSTD_greedy,
-        ZSTD_lazy,
-        ZSTD_lazy2,
-        ZSTD_btlazy2,
-        ZSTD_btopt,
-        ZSTD_btultra,
-        ZSTD_btultra2,
-    ];
-    (number as usize).checked_sub(1).and_then(|index| strategies.get(index).copied()).ok_or("zstd has no such strategy")
+    Ok(match number {
+        1 => ZSTD_fast,
+        2 => ZSTD_dfast,
+        3 => ZSTD_greedy,
+        4 => ZSTD_lazy,
+        5 => ZSTD_lazy2,
+        6 => ZSTD_btlazy2,
+        7 => ZSTD_btopt,
+        8 => ZSTD_btultra,
+        9 => ZSTD_btultra2,
+        _ => return Err("zstd has no such strategy"),
+    })
 }

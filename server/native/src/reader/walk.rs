@@ -1,32 +1,33 @@
 //! From the root to a key: one key alone, or up to 32 in lock step, so that their waits for memory overlap.
 //!
-//! A lookup mostly waits: for each page of its path, and for each key that is compared there. In lock step every key
-//! takes one step (a comparison, a level) before any takes the next, and asks for the memory of its next step when it has
-//! taken one. A walk takes as many levels as the tree has, whatever the pages say: it ends.
-use super::map::{prefetch, Page};
-use super::meta::Tree;
-use super::page::{count_nodes, node_child, node_key, node_offset, node_value, Kind, Pages, Place, NODE_HEADER};
-use super::{Damage, Found};
+//! A lookup mostly waits: for each page of its path, and for each key that it compares there. In lock step every key
+//! takes one step (a comparison, a level) before any takes the next, and prefetches the memory for its next step. A
+//! walk takes as many levels as the tree has, whatever the pages say, so it always ends.
 use std::cmp::Ordering;
+use std::hint::black_box;
 
-/// LMDB has no longer keys, and no empty one.
-const MAX_KEY_BYTES: usize = 511;
-/// Stands for what needs another look.
+use super::page::{
+    count_nodes, node_child, node_key, node_offset, node_value, u16_at, Kind, Pages, Place, Tree, NODE_HEADER,
+};
+use super::{Damage, Found, ShardFile, MAX_KEY_BYTES};
+use crate::system::{prefetch, Map, Page, PAGE_BYTES};
+
+/// A placeholder for a lookup that `resolve_rest` finishes.
 const UNRESOLVED: Damage = Damage("not resolved");
-/// How many keys take their steps together: enough to hide the waits, and few enough to stay in the nearest cache.
+/// The number of keys in lock step: enough to hide the waits, and few enough for the nearest cache.
 pub const TOGETHER: usize = 32;
 
-/// One key's way: the page that it is on, and where in it the key may still be. Small, so that all are near.
+/// One key's way: its page, and where in it the key may be. Small, so that all fit into the nearest cache.
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     page: &'a Page,
     pub number: u64,
-    /// Of the node to compare with next.
+    /// The offset of the node to compare with next.
     offset: u16,
     /// The key is not before the nodes below `low`, and is before those from `high` on.
     low: u16,
     high: u16,
-    /// Whether the last node that the key is not before has this key.
+    /// Whether the last node that the key is not before has exactly this key.
     is_exact: bool,
     pub is_damaged: bool,
 }
@@ -36,7 +37,7 @@ impl<'a> Walk<'a> {
         Walk { page, number, offset: 0, low: 0, high: 0, is_exact: false, is_damaged: false }
     }
 
-    /// Begin to search the page. The first node of a branch is less than all, and its key is not looked at.
+    /// Begin to search the page. The first node of a branch is less than all keys, and is not compared.
     #[inline(always)]
     fn enter(&mut self, kind: Kind) -> Result<(), Damage> {
         self.high = count_nodes(self.page, self.number, kind)?;
@@ -50,7 +51,7 @@ impl<'a> Walk<'a> {
         self.low < self.high
     }
 
-    /// Choose the node to compare with next, and ask for its header and key.
+    /// Choose the node to compare with next, and prefetch its header and key.
     #[inline(always)]
     fn aim(&mut self, key: &[u8]) -> Result<(), Damage> {
         if self.is_searching() {
@@ -61,7 +62,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Compare with the chosen node. No jump depends on how that ends, for nobody can foresee it.
+    /// Compare with the chosen node. No branch depends on the result, because it cannot be predicted.
     #[inline(always)]
     fn compare(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;
@@ -73,7 +74,7 @@ impl<'a> Walk<'a> {
         self.aim(key)
     }
 
-    /// The same for a key alone: what a jump guesses the processor fetches early, and right every other time.
+    /// The same for a lone key: the processor fetches what a branch guesses, right every other time.
     #[inline(always)]
     fn guess(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;
@@ -91,7 +92,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Go to the page below, behind the last node that the key is not before.
+    /// Go to the child of the last node that the key is not before.
     #[inline(always)]
     pub fn descend(&mut self, pages: Pages<'a>) -> Result<(), Damage> {
         self.number = node_child(self.page, self.last_node()?)?;
@@ -99,7 +100,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The last node that the key is not before, or else the first.
+    /// The last node that the key is not before, or the first node.
     #[inline(always)]
     fn last_node(&self) -> Result<u16, Damage> {
         node_offset(self.page, self.low.saturating_sub(1))
@@ -115,7 +116,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The value, if it is on the leaf; Some(None) if there is none. None if that needs another look.
+    /// The value on the leaf, Some(None) if the key is missing, None if the lookup must be repeated by `find`.
     #[inline(always)]
     pub fn value(&self) -> Option<Option<&'a [u8]>> {
         match self.place() {
@@ -126,13 +127,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Ask for the beginning of the page that it is on.
+    /// Prefetch the beginning of its page.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_lines(self.page);
     }
 
-    /// Take a step, unless an earlier one met damage.
+    /// Take a step, unless an earlier one found damage.
     #[inline(always)]
     pub fn step(&mut self, step: impl FnOnce(&mut Self) -> Result<(), Damage>) {
         if !self.is_damaged && step(self).is_err() {
@@ -142,7 +143,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The leaf that has `key`, and the offset of its node there.
+/// The leaf of `key`, and the offset of its node there.
 pub fn find_node<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option<(&'a Page, u16)>, Damage> {
     let walk = walk_to_leaf(pages, tree, key)?;
     walk.filter(|walk| walk.is_exact).map(|walk| Ok((walk.page, walk.last_node()?))).transpose()
@@ -177,7 +178,7 @@ fn walk_to_leaf<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option<
     Ok(Some(walk))
 }
 
-/// Append what `find` returns for each of `keys`, in their order.
+/// Append the result of `find` for each of `keys`, in their order.
 pub fn find_many<'a>(pages: Pages<'a>, tree: &Tree, keys: &[&[u8]], found: &mut Vec<Found<'a>>) {
     found.reserve(keys.len());
     for keys in keys.chunks(TOGETHER) {
@@ -220,7 +221,7 @@ fn find_together<'a>(pages: Pages<'a>, tree: &Tree, root: &'a Page, keys: &[&[u8
     }
 }
 
-/// Find out what is not simply on a leaf or absent: large values, damage, and keys that cannot be.
+/// Finish the lookups whose value is not on a leaf: large values, damage, and impossible keys.
 #[cold]
 fn resolve_rest<'a>(pages: Pages<'a>, tree: &Tree, walks: &[Walk<'a>], keys: &[&[u8]], found: &mut [Found<'a>]) {
     for ((walk, key), found) in walks.iter().zip(keys).zip(found) {
@@ -233,7 +234,7 @@ fn resolve_rest<'a>(pages: Pages<'a>, tree: &Tree, walks: &[Walk<'a>], keys: &[&
     }
 }
 
-/// Find out where on their pages all keys belong.
+/// Find the places of all keys on their pages.
 #[inline(always)]
 pub fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
     for (walk, key) in walks.iter_mut().zip(keys) {
@@ -251,7 +252,7 @@ pub fn search(walks: &mut [Walk], keys: &[&[u8]], kind: Kind) {
     }
 }
 
-/// Take all keys a level down.
+/// Take all walks a level down.
 #[inline(always)]
 pub fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
     for walk in walks {
@@ -260,7 +261,7 @@ pub fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
     }
 }
 
-/// As `cmp`, eight bytes at a time, which costs no call.
+/// The same as `cmp`, but eight bytes at a time, without a call.
 #[inline(always)]
 fn compare_keys(key: &[u8], other: &[u8]) -> Ordering {
     let mut rests = (key, other);
@@ -276,7 +277,7 @@ fn compare_keys(key: &[u8], other: &[u8]) -> Ordering {
     rests.0.cmp(rests.1)
 }
 
-/// Ask for the beginning of a page or value.
+/// Prefetch the beginning of a page or value.
 #[inline(always)]
 fn prefetch_lines(bytes: &[u8]) {
     for line in [0, 64, 128] {
@@ -298,13 +299,164 @@ pub fn can_exist(key: &[u8]) -> bool {
     (1..=MAX_KEY_BYTES).contains(&key.len())
 }
 
-/// What the pages of a level are.
+/// The kind of pages of a level.
 pub fn expected_kind(tree: &Tree, level: u16) -> Kind {
     if level == tree.depth {
         Kind::Leaf
     } else {
         Kind::Branch
     }
+}
+
+/// After this many bytes the processor prefetches by itself.
+const PREFETCHED_BYTES: usize = 1024;
+
+/// Replace `found` by the results of `ShardFile::find` for each of `lookups`, of several files in lock step.
+pub fn find_across<'a>(lookups: &[(&'a ShardFile, &[u8])], found: &mut Vec<Found<'a>>) {
+    found.clear();
+    found.resize(lookups.len(), Ok(None));
+    for (lookups, found) in lookups.chunks(TOGETHER).zip(found.chunks_mut(TOGETHER)) {
+        let mut order = [0; TOGETHER];
+        let order = &mut order[..lookups.len().min(TOGETHER)];
+        for (place, slot) in order.iter_mut().enumerate() {
+            *slot = place;
+        }
+        // Shards of one size have trees of one or two depths.
+        let depth = |&place: &usize| lookups[place].0.records.depth;
+        order.sort_by_key(depth);
+        for places in order.chunk_by(|place, next| depth(place) == depth(next)) {
+            find_across_together(lookups, places, depth(&places[0]), found);
+        }
+    }
+}
+
+/// Look up those of `lookups` whose trees have this depth.
+fn find_across_together<'a>(lookups: &[(&'a ShardFile, &[u8])], places: &[usize], depth: u16, found: &mut [Found<'a>]) {
+    let Some((mut walks, keys)) = begin(lookups, places, depth) else {
+        for &place in places {
+            let (file, key) = lookups[place];
+            found[place] = file.find(key);
+        }
+        return;
+    };
+    let (walks, keys) = (&mut walks[..places.len()], &keys[..places.len()]);
+    for level in 1..=depth {
+        search(walks, keys, expected_kind(&lookups[places[0]].0.records, level));
+        if level < depth {
+            for (walk, &place) in walks.iter_mut().zip(places) {
+                walk.step(|walk| walk.descend(lookups[place].0.pages()));
+                walk.prefetch();
+            }
+        }
+    }
+    for (walk, &place) in walks.iter().zip(places) {
+        let (file, key) = lookups[place];
+        found[place] = match walk.value() {
+            Some(value) if can_exist(key) => {
+                value.into_iter().for_each(|value| prefetch(value, 0));
+                Ok(value)
+            }
+            _ => file.find(key), // large values, damage, and impossible keys
+        };
+    }
+}
+
+/// A walk for each of `places`, at its file's root. None if lock step is impossible.
+#[allow(clippy::type_complexity)]
+fn begin<'a, 'k>(
+    lookups: &[(&'a ShardFile, &'k [u8])],
+    places: &[usize],
+    depth: u16,
+) -> Option<([Walk<'a>; TOGETHER], [&'k [u8]; TOGETHER])> {
+    if depth == 0 || places.len() < 2 {
+        return None;
+    }
+    let walk = |place: usize| {
+        let file = lookups[place].0;
+        file.pages().page(file.records.root).map(|page| Walk::new(page, file.records.root))
+    };
+    let mut walks = [walk(places[0]).ok()?; TOGETHER];
+    let mut keys = [&b""[..]; TOGETHER];
+    for ((slot, key), &place) in walks.iter_mut().zip(&mut keys).zip(places) {
+        *slot = walk(place).ok()?;
+        slot.prefetch();
+        *key = lookups[place].1;
+    }
+    Some((walks, keys))
+}
+
+/// Prefetch all of a value that is about to be copied, unless it is large.
+#[inline(always)]
+pub fn prefetch_all(value: &[u8]) {
+    for line in (0..value.len().min(PREFETCHED_BYTES)).step_by(64) {
+        prefetch(value, line);
+    }
+}
+
+/// Read all pages of a found value from disk, and wait for them.
+pub fn touch(found: Found) {
+    if let Ok(Some(value)) = found {
+        value.iter().step_by(PAGE_BYTES).chain(value.last()).for_each(|byte| {
+            black_box(*byte);
+        });
+    }
+}
+
+/// The number of keys in lock step when pages are read from disk: as many reads as a disk likes to have at once.
+const WARMED_TOGETHER: usize = 1024;
+/// The maximum number of overflow pages that are read for some keys: those of the largest value.
+const MAX_OVERFLOW_PAGES: usize = (64 << 20) / PAGE_BYTES + 2;
+
+/// Read the pages that `find_many` needs for `keys`, level by level, and return their number with repetitions.
+pub fn warm(map: &Map, pages: Pages, tree: &Tree, keys: &[&[u8]]) -> usize {
+    keys.chunks(WARMED_TOGETHER).map(|keys| warm_together(map, pages, tree, keys)).sum()
+}
+
+fn warm_together(map: &Map, pages: Pages, tree: &Tree, keys: &[&[u8]]) -> usize {
+    let Ok(root) = pages.page(tree.root) else { return 0 };
+    let mut walks = vec![Walk::new(root, tree.root); keys.len()];
+    let mut asked = 0;
+    for level in 1..=tree.depth {
+        asked += ask_for_pages(map, &walks);
+        search(&mut walks, keys, expected_kind(tree, level)); // waits for these pages
+        if level < tree.depth {
+            descend(pages, &mut walks);
+        }
+    }
+    asked + warm_overflows(map, pages, &walks)
+}
+
+/// Request the pages of the walks.
+fn ask_for_pages(map: &Map, walks: &[Walk]) -> usize {
+    let mut numbers: Vec<u64> = walks.iter().filter(|walk| !walk.is_damaged).map(|walk| walk.number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    for &number in &numbers {
+        map.will_need(number, 1);
+    }
+    numbers.len()
+}
+
+fn warm_overflows(map: &Map, pages: Pages, walks: &[Walk]) -> usize {
+    let mut values = Vec::new();
+    let mut asked = 0;
+    for walk in walks {
+        let Ok(Some(Place::Overflow { number, bytes })) = walk.place() else { continue };
+        let count = Pages::count_overflow(bytes);
+        if asked + count > MAX_OVERFLOW_PAGES {
+            break;
+        }
+        map.will_need(number, count);
+        values.push((number, count));
+        asked += count;
+    }
+    for (number, count) in values {
+        let page = |place| pages.page(number.checked_add(place)?).ok();
+        for page in (0..count as u64).map_while(page) {
+            black_box(u16_at(page, 0)); // waits for it
+        }
+    }
+    asked
 }
 
 #[cfg(test)]

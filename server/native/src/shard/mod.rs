@@ -1,7 +1,207 @@
 //! The shard kernel: what a worker's event loop does for lookups. Python keeps clients, limits and all other commands.
-mod kernel;
+//!
+//! This is what Python sees of it. `turn` reads and writes sockets, `replies` makes replies.
 mod replies;
-mod sys;
 mod turn;
 
-pub use kernel::register;
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+
+use crate::python::PageWarmer;
+use crate::reader::ShardFile;
+use crate::values::Expander;
+use replies::{Batch, Counts, Damaged, Limit, Reached, ReplyMaker, Shard};
+use turn::{Bounds, Clients, Handed, Leftovers, Turn};
+
+/// Add this module's class.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<ShardKernel>()
+}
+
+/// A worker's slot of shared memory, and where its counters are.
+struct Slot {
+    numbers: PyBuffer<u64>,
+    lookups: usize,
+    misses: usize,
+    commands: usize,
+    sent_bytes: usize,
+}
+
+/// A shard file, and all that answers lookups from it.
+#[pyclass(module = "lookupdb._native")]
+struct ShardKernel {
+    shard: Shard,
+    turn: Turn,
+    slot: Slot,
+    idle: Duration,
+}
+
+/// A turn that took longer may have waited for a disk.
+const SLOW: Duration = Duration::from_millis(2);
+
+/// The result of `run`: what is handed over, events, and whether the last turn was slow.
+type GivenOut<'py> = (Bound<'py, PyList>, Vec<(i32, u32)>, bool);
+/// Replies, unanswered keys, the rest, and whether the rest is only the beginning of a lookup.
+type Answer<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>, bool);
+
+#[pymethods]
+impl ShardKernel {
+    /// `places` are the indexes of lookups, misses, commands and sent bytes in `slot`; `error` is the reply for damage.
+    /// Raises OSError, and ValueError for an unreadable file.
+    #[new]
+    #[pyo3(signature = (path, slot, places, error, *, read_bytes, chunk_bytes, slice_seconds))]
+    fn new(
+        path: PathBuf,
+        slot: PyBuffer<u64>,
+        places: (usize, usize, usize, usize),
+        error: Vec<u8>,
+        read_bytes: usize,
+        chunk_bytes: usize,
+        slice_seconds: f64,
+    ) -> PyResult<Self> {
+        let file = Arc::new(ShardFile::open(&path)?);
+        let expander = Expander::new(file.dictionary()).map_err(PyValueError::new_err)?;
+        let (lookups, misses, commands, sent_bytes) = places;
+        let time_slice = Duration::try_from_secs_f64(slice_seconds).unwrap_or_default();
+        Ok(ShardKernel {
+            shard: Shard { file, maker: ReplyMaker::new(expander, error) },
+            turn: Turn::new(Bounds { read_bytes, chunk_bytes, time_slice }),
+            slot: Slot { numbers: slot, lookups, misses, commands, sent_bytes },
+            idle: Duration::ZERO,
+        })
+    }
+
+    /// Wait on `epoll` and answer lookups for `seconds`, until Python has something to do, or until a turn was slow.
+    /// Returns what is handed over (file descriptor, error number, and arguments of `RespConnection.resume`), events,
+    /// and whether the turn was slow.
+    fn run<'py>(
+        &mut self,
+        py: Python<'py>,
+        epoll: i32,
+        fast_path: PyBuffer<u8>,
+        protocols: PyBuffer<u8>,
+        seconds: f64,
+    ) -> PyResult<GivenOut<'py>> {
+        let until = Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        loop {
+            let waits_since = Instant::now();
+            let time = until.saturating_duration_since(waits_since);
+            let turn = &mut self.turn;
+            let count = py.detach(|| turn.wait(epoll, time)).map_err(PyOSError::new_err)?;
+            let began = Instant::now();
+            self.idle += began - waits_since;
+            self.shard.maker.note_wait(began - waits_since);
+            let clients = Clients { fast_path: cells(py, &fast_path)?, protocols: cells(py, &protocols)? };
+            let left = turn.take(&clients, &mut self.shard);
+            self.slot.add(py, &mut self.shard.maker.counts)?;
+            let ended = Instant::now();
+            let is_slow = ended - began > SLOW;
+            if count == 0 || !left.is_empty() || self.shard.maker.damaged.count > 0 || is_slow || ended >= until {
+                return give_out(py, left, is_slow);
+            }
+        }
+    }
+
+    /// Answer the lookups in `data`, which begins with a request, up to the size of one write.
+    fn answer<'py>(&mut self, py: Python<'py>, data: &[u8], nil: &[u8]) -> PyResult<Answer<'py>> {
+        let (mut batch, mut replies) = (Batch::default(), Vec::new());
+        let reached = self.shard.answer(data, &mut batch, nil, &self.turn.bounds().limit(), &mut replies);
+        self.slot.add(py, &mut self.shard.maker.counts)?;
+        Ok((
+            PyBytes::new(py, &replies),
+            PyList::new(py, batch.unanswered(data).map(|key| PyBytes::new(py, key)).collect::<Vec<_>>())?,
+            PyBytes::new(py, batch.rest(data)),
+            reached == Reached::Part,
+        ))
+    }
+
+    /// The replies to the first of `keys`, which have been counted, and their number: all, or as many as fit into one
+    /// write.
+    fn replies<'py>(
+        &mut self,
+        py: Python<'py>,
+        keys: Vec<Bound<'py, PyBytes>>,
+        nil: &[u8],
+    ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+        let mut replies = Vec::new();
+        let key = |place: usize| keys.get(place).map_or(&b""[..], |key| key.as_bytes());
+        let limit = self.turn.bounds().limit();
+        let count = self.shard.append_replies(keys.len(), key, nil, &limit, &mut replies);
+        self.slot.add(py, &mut self.shard.maker.counts)?;
+        Ok((PyBytes::new(py, &replies), count))
+    }
+
+    /// Count the lookup and return the reply to `key`, None if it is missing.
+    fn find<'py>(&mut self, py: Python<'py>, key: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let mut reply = Vec::new();
+        let limit = Limit { room: usize::MAX, until: Instant::now() };
+        self.shard.maker.counts.lookups += 1;
+        self.shard.append_replies(1, |_| key, b"", &limit, &mut reply);
+        self.slot.add(py, &mut self.shard.maker.counts)?;
+        Ok((!reply.is_empty()).then(|| PyBytes::new(py, &reply)))
+    }
+
+    /// The seconds that `run` has waited for clients so far.
+    fn idle_seconds(&self) -> f64 {
+        self.idle.as_secs_f64()
+    }
+
+    /// A warmer of this file's pages, for other threads.
+    fn warmer(&self) -> PageWarmer {
+        PageWarmer::new(Arc::clone(&self.shard.file))
+    }
+
+    /// The number of lookups of damaged records since the last call, and the first problem; None if there were none.
+    fn take_damage(&mut self) -> Option<(u64, String)> {
+        if self.shard.maker.damaged.count == 0 {
+            return None;
+        }
+        let Damaged { count, problem } = std::mem::take(&mut self.shard.maker.damaged);
+        Some((count, problem))
+    }
+}
+
+impl Slot {
+    /// Add `counts` to the worker's counters, and reset them.
+    fn add(&self, py: Python<'_>, counts: &mut Counts) -> PyResult<()> {
+        let numbers = cells(py, &self.numbers)?;
+        let counts = std::mem::take(counts);
+        for (place, count) in [
+            (self.lookups, counts.lookups),
+            (self.misses, counts.misses),
+            (self.commands, counts.commands),
+            (self.sent_bytes, counts.sent_bytes),
+        ] {
+            if let Some(number) = numbers.get(place).filter(|_| count > 0) {
+                number.set(number.get().wrapping_add(count));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cells<'a, T: pyo3::buffer::Element>(py: Python<'a>, buffer: &'a PyBuffer<T>) -> PyResult<&'a [Cell<T>]> {
+    buffer.as_mut_slice(py).ok_or_else(|| PyValueError::new_err("expected writable memory"))
+}
+
+fn give_out(py: Python<'_>, left: Leftovers, is_slow: bool) -> PyResult<GivenOut<'_>> {
+    let handed = PyList::empty(py);
+    for item in left.handed {
+        handed.append(give_out_one(py, item)?)?; // its bytes are freed before the next are copied
+    }
+    Ok((handed, left.events, is_slow))
+}
+
+fn give_out_one(py: Python<'_>, item: Handed) -> PyResult<Bound<'_, PyTuple>> {
+    let errno = item.error.and_then(|error| error.raw_os_error()).unwrap_or_default();
+    let keys = PyList::new(py, item.keys.iter().map(|key| PyBytes::new(py, key)))?;
+    let (unsent, rest) = (PyBytes::new(py, &item.unsent), PyBytes::new(py, &item.rest));
+    (item.fd, errno, unsent, keys, rest, item.is_part).into_pyobject(py)
+}

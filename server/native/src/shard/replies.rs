@@ -1,4 +1,4 @@
-//! Keys to their replies. Keys are looked up together, in lock step; replies are made one by one, up to a bound.
+//! From keys to replies. Keys are looked up together, in lock step; replies are made one by one, up to a limit.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use crate::reader::{Found, ShardFile};
 use crate::resp::{next_lookups, KeyAt, Next};
 use crate::values::Expander;
 
-/// Keys looked up together: more do not wait less for memory.
+/// The number of keys looked up together: more would not wait less for memory.
 pub const TOGETHER: usize = 32;
-/// After so long without a request the core's caches may hold what others have used.
+/// After this time without a request, other processes may have filled the core's caches.
 const COOLING: Duration = Duration::from_micros(20);
 
-/// What is counted of lookups, until it is added to the worker's counters.
+/// Counts of lookups that have not been added to the worker's counters.
 #[derive(Default)]
 pub struct Counts {
     pub lookups: u64,
@@ -20,36 +20,33 @@ pub struct Counts {
     pub sent_bytes: u64,
 }
 
-/// The lookups that were answered with an error, until the worker reports them.
+/// Lookups that were answered with an error and have not been reported.
 #[derive(Default)]
 pub struct Damaged {
     pub count: u64,
-    /// What was wrong with the first.
     pub problem: String,
 }
 
 /// When to stop making replies for one client.
 pub struct Limit {
-    /// When more bytes than this wait to be written.
+    /// The number of unsent bytes at which to stop.
     pub room: usize,
-    /// When its time slice is over.
     pub until: Instant,
 }
 
 /// Why no more replies are made.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// Everything is answered.
     End,
-    /// There is more to answer: what is left of the batch, and what is behind it.
+    /// There is more to answer: the rest of the batch, and what follows it.
     Limit,
-    /// What is left is the beginning of a lookup.
+    /// The rest is the beginning of a lookup.
     Part,
-    /// What is left is Python's.
+    /// Python must read the rest.
     Other,
 }
 
-/// The lookups under way: those of GETs one behind the other, or of one MGET.
+/// The current lookups: consecutive GETs, or one MGET.
 #[derive(Default)]
 pub struct Batch {
     keys: Vec<KeyAt>,
@@ -58,19 +55,19 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Begin with the first byte.
+    /// Start at the first byte.
     pub fn restart(&mut self) {
         self.keys.clear();
         self.answered = 0;
         self.end = 0;
     }
 
-    /// The keys that are still to be answered; they have been counted.
+    /// The unanswered keys, which have been counted.
     pub fn unanswered<'d>(&self, data: &'d [u8]) -> impl Iterator<Item = &'d [u8]> + use<'_, 'd> {
         self.keys.iter().skip(self.answered).map(|key| key.of(data))
     }
 
-    /// What is behind these lookups.
+    /// The bytes after these lookups.
     pub fn rest<'d>(&self, data: &'d [u8]) -> &'d [u8] {
         data.get(self.end..).unwrap_or_default()
     }
@@ -80,10 +77,10 @@ impl Batch {
     }
 }
 
-/// Makes replies, and counts.
+/// Makes replies, and counts them.
 pub struct ReplyMaker {
     expander: Expander,
-    /// The reply for a key whose value, or page, is damaged.
+    /// The reply for a key whose value or page is damaged.
     error: Vec<u8>,
     pub counts: Counts,
     pub damaged: Damaged,
@@ -95,12 +92,12 @@ impl ReplyMaker {
         ReplyMaker { expander, error, counts, damaged }
     }
 
-    /// Take note that nothing was asked for so long: other processes may have had the core, and its caches.
+    /// Note how long the worker waited: meanwhile other processes may have filled the core's caches.
     pub fn note_wait(&mut self, time: Duration) {
         self.expander.fetch_ahead(time >= COOLING && self.expander.has_large_dictionary());
     }
 
-    /// Append the reply to a lookup that has been counted. `nil` answers for what is missing.
+    /// Append the reply to a lookup, which has been counted; `nil` is the reply for a missing key.
     #[inline]
     pub fn append(&mut self, found: Found<'_>, nil: &[u8], out: &mut Vec<u8>) {
         match found {
@@ -127,7 +124,7 @@ impl ReplyMaker {
     }
 }
 
-/// The shard's file, and what makes replies of what is found in it.
+/// The shard's file, and the maker of its replies.
 pub struct Shard {
     pub file: Arc<ShardFile>,
     pub maker: ReplyMaker,
@@ -135,7 +132,7 @@ pub struct Shard {
 
 impl Shard {
     /// Append the replies to the first of `count` keys, which have been counted: to all, unless `limit` is reached.
-    /// Returns to how many.
+    /// Returns the number of replies.
     pub fn append_replies<'k>(
         &mut self,
         count: usize,
@@ -168,7 +165,7 @@ impl Shard {
         answered
     }
 
-    /// Append the replies to the lookups in `data`, from where `batch` is, until there are no more or `limit` is reached.
+    /// Append the replies to the lookups in `data`, from `batch` on, until the end or until `limit` is reached.
     pub fn answer(&mut self, data: &[u8], batch: &mut Batch, nil: &[u8], limit: &Limit, out: &mut Vec<u8>) -> Reached {
         loop {
             if !batch.is_answered() {
@@ -194,7 +191,7 @@ impl Shard {
                 Next::Mget(end) => {
                     batch.end = end;
                     self.maker.counts.commands += 1;
-                    append_array_head(batch.keys.len(), out);
+                    out.extend_from_slice(format!("*{}\r\n", batch.keys.len()).as_bytes());
                 }
                 Next::Part => return Reached::Part,
                 Next::Other => return Reached::Other,
@@ -202,8 +199,4 @@ impl Shard {
             self.maker.counts.lookups += batch.keys.len() as u64;
         }
     }
-}
-
-fn append_array_head(count: usize, out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("*{count}\r\n").as_bytes());
 }

@@ -1,27 +1,27 @@
-//! One turn of a worker's loop: read from all clients that ask, look their keys up together, answer.
+//! One turn of a worker's loop: read from all clients with requests, look their keys up together, and answer.
 //!
-//! What is not for here is handed to Python: requests that are no lookups, replies that a client does not take, clients
-//! with something under way, sockets that are no clients.
+//! Python gets everything else: requests that are not lookups, replies that a client does not take, clients with a
+//! pending request or reply, and sockets that are not clients.
 use std::cell::Cell;
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
 
+use super::replies::{Batch, Limit, Reached, Shard, TOGETHER};
 use crate::resp::{lone_get, KeyAt};
-use crate::shard::replies::{Batch, Limit, Reached, Shard, TOGETHER};
-use crate::shard::sys;
+use crate::system;
 
-/// Not for here: no client, or one with a request or replies under way.
+/// Python's: not a client, or one with a pending request or reply.
 const BUSY: u8 = 0;
-/// Its next bytes begin a request, and it has asked something since the last sweep.
+/// The next bytes begin a request, and the client has been active since the last sweep.
 const ACTIVE: u8 = 2;
 const RESP3: u8 = 3;
-/// The most events of one poll.
+/// The maximum number of events of one poll.
 const EVENTS: usize = 256;
-/// Longer than any lone GET.
+/// Room for any lone GET.
 const LONE_BYTES: usize = 600;
-/// More than this is not handed over in one turn, apart from one value: who comes next is answered first in the next one.
+/// A turn ends when it hands over more than this; the next turn goes on with the other clients.
 const HANDED_BYTES: usize = 1 << 20;
-/// A larger buffer is given back once it has been used.
+/// Larger buffers are freed after use.
 const KEPT_BYTES: usize = 256 << 10;
 
 /// Python's view of the clients, by file descriptor. It does not change during a turn.
@@ -30,27 +30,25 @@ pub struct Clients<'a> {
     pub protocols: &'a [Cell<u8>],
 }
 
-/// The bounds of one client's part of a turn.
+/// The limits of one client's part of a turn.
 pub struct Bounds {
-    /// Of one read.
+    /// The size of one read.
     pub read_bytes: usize,
-    /// Of replies before they are written; one may exceed it.
+    /// The size of replies at which they are written; the last one may exceed it.
     pub chunk_bytes: usize,
-    /// After so long its further replies are made by Python, behind those of all others.
+    /// After this time Python makes the client's other replies, after those of all other clients.
     pub time_slice: Duration,
 }
 
-/// What Python goes on with for one client. Everything has been counted but the bytes in `unsent`. If there is nothing,
-/// the client sends no more.
+/// What Python continues with for one client. Everything except the bytes in `unsent` has been counted. If everything
+/// is empty, the client sends no more.
 pub struct Handed {
     pub fd: i32,
-    /// Why nothing can be read from the client, or written to it.
     pub error: Option<Error>,
     /// Replies that the client has not taken.
     pub unsent: Vec<u8>,
-    /// Keys that are still to be answered.
     pub keys: Vec<Vec<u8>>,
-    /// Requests behind these.
+    /// The requests after them.
     pub rest: Vec<u8>,
     /// Whether `rest` is only the beginning of a lookup.
     pub is_part: bool,
@@ -60,7 +58,7 @@ pub struct Handed {
 #[derive(Default)]
 pub struct Leftovers {
     pub handed: Vec<Handed>,
-    /// File descriptors with the events that are reported of them.
+    /// File descriptors with their events.
     pub events: Vec<(i32, u32)>,
     bytes: usize,
 }
@@ -75,8 +73,8 @@ struct LoneGet {
 /// The buffers of a worker's turns.
 pub struct Turn {
     bounds: Bounds,
-    events: Vec<sys::Event>,
-    /// How many events the last poll returned, and how many of them have been taken.
+    events: Vec<system::Event>,
+    /// The number of events of the last poll, and how many of them were handled.
     count: usize,
     taken: usize,
     input: Vec<u8>,
@@ -90,7 +88,7 @@ impl Turn {
         Turn {
             input: vec![0; EVENTS * LONE_BYTES + bounds.read_bytes],
             bounds,
-            events: sys::no_events(EVENTS),
+            events: system::no_events(EVENTS),
             count: 0,
             taken: 0,
             lone_gets: Vec::with_capacity(EVENTS),
@@ -103,17 +101,17 @@ impl Turn {
         &self.bounds
     }
 
-    /// Wait for events, unless the last turn left some: how many there are.
+    /// Wait for events, unless the last turn left some. Returns their number.
     pub fn wait(&mut self, epoll: i32, time: Duration) -> Result<usize> {
         if self.taken == self.count {
             (self.count, self.taken) = (0, 0);
-            self.count = sys::wait(epoll, &mut self.events, time)?;
+            self.count = system::wait(epoll, &mut self.events, time)?;
         }
         Ok(self.count - self.taken)
     }
 
-    /// Answer the events, until too much is handed over. The next turn goes on with those that are left: a poll begins
-    /// with the same clients each time, and those behind them would hardly ever be read.
+    /// Handle the events, until too much is handed over. The next turn handles the rest first: each poll returns the
+    /// same clients first, so those at the end would starve.
     pub fn take(&mut self, clients: &Clients<'_>, shard: &mut Shard) -> Leftovers {
         let mut left = Leftovers::default();
         let is_late = self.taken > 0;
@@ -127,7 +125,7 @@ impl Turn {
                     state.set(ACTIVE);
                     self.read(fd, clients, shard, &mut left);
                 }
-                _ if is_late => {} // the descriptor may be another socket's by now: the next poll tells
+                _ if is_late => {} // the descriptor may be another socket by now: the next poll reports it
                 _ => left.events.push((fd, events)),
             }
         }
@@ -135,12 +133,12 @@ impl Turn {
         left
     }
 
-    /// Read what a client asks, and answer it unless it is a lone GET, which is answered with those of others.
+    /// Read a client's requests and answer them. A lone GET is answered later, with those of other clients.
     fn read(&mut self, fd: i32, clients: &Clients<'_>, shard: &mut Shard, left: &mut Leftovers) {
         let start = self.lone_gets.last().map_or(0, |get| get.end);
         let end = self.input.len().min(start + self.bounds.read_bytes);
         let Some(room) = self.input.get_mut(start..end) else { return };
-        let size = match sys::receive(fd, room) {
+        let size = match system::receive(fd, room) {
             Ok(Some(0)) => return left.hand(Handed::new(fd)),
             Ok(Some(size)) => size,
             Ok(None) => return,
@@ -153,7 +151,7 @@ impl Turn {
         }
     }
 
-    /// Answer the lookups of one read, a chunk after the other, for as long as the client takes them at once.
+    /// Answer the lookups of one read, chunk by chunk, as long as the client takes them.
     fn answer(&mut self, fd: i32, start: usize, size: usize, nil: &[u8], shard: &mut Shard, left: &mut Leftovers) {
         let data = self.input.get(start..start + size).unwrap_or_default();
         let limit = self.bounds.limit();
@@ -163,7 +161,7 @@ impl Turn {
             let reached = shard.answer(data, &mut self.batch, nil, &limit, &mut self.out);
             let sent = match self.out.as_slice() {
                 [] => 0,
-                replies => match sys::send(fd, replies) {
+                replies => match system::send(fd, replies) {
                     Ok(sent) => sent,
                     Err(error) => return left.hand_error(fd, error),
                 },
@@ -188,7 +186,7 @@ impl Turn {
         give_back(&mut self.out);
     }
 
-    /// Look the keys of all lone GETs up together, and answer each client.
+    /// Look up the keys of all lone GETs together, and answer each client.
     fn answer_lone_gets(&mut self, clients: &Clients<'_>, shard: &mut Shard, left: &mut Leftovers) {
         let mut found = Vec::with_capacity(self.lone_gets.len().min(TOGETHER));
         for gets in self.lone_gets.chunks(TOGETHER) {
@@ -207,7 +205,7 @@ impl Turn {
                 maker.counts.commands += 1;
                 self.out.clear();
                 maker.append(found, clients.nil(get.fd), &mut self.out);
-                match sys::send(get.fd, &self.out) {
+                match system::send(get.fd, &self.out) {
                     Ok(sent) => {
                         maker.counts.sent_bytes += sent as u64;
                         if sent != self.out.len() {
@@ -224,7 +222,7 @@ impl Turn {
 }
 
 impl Bounds {
-    /// What one client may have from now on.
+    /// The limit of one client, from now on.
     pub fn limit(&self) -> Limit {
         Limit { room: self.chunk_bytes, until: Instant::now() + self.time_slice }
     }
@@ -246,7 +244,6 @@ impl Clients<'_> {
 }
 
 impl Handed {
-    /// Nothing yet.
     fn new(fd: i32) -> Self {
         Handed { fd, error: None, unsent: Vec::new(), keys: Vec::new(), rest: Vec::new(), is_part: false }
     }
