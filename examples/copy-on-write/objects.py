@@ -1,6 +1,6 @@
 """The bytes that Python's objects add to records: a record as JSON, as objects, and in lookupdb's files.
 
-  run objects
+run objects
 """
 
 from __future__ import annotations
