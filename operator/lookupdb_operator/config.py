@@ -29,9 +29,9 @@ class Config:
     identity: str = DEFAULT_IDENTITY
     """``namespace/name`` of this installation; only one acts on a dataset."""
     network_policies: bool = True
-    """Whether to write NetworkPolicies."""
+    """True to write NetworkPolicies."""
     router_resp: bool = True
-    """Whether routers also speak the Redis protocol, on a separate port."""
+    """True if routers also speak the Redis protocol, on a separate port."""
     router_clients: tuple[Mapping[str, Any], ...] = ()
     """NetworkPolicy peers that may send lookups to routers; empty: anyone."""
     admin_clients: tuple[Mapping[str, Any], ...] = ()
@@ -46,16 +46,10 @@ class Config:
     """The release's key, which shard passwords are derived from; empty: no passwords. It is secret and never shown."""
     gateway: str = ""
     """URL of the gateway, which accepts namespace tokens of builders and fetchers. Empty: they reach the store
-    directly,
-    with its credentials."""
+    directly, with its credentials."""
 
     announces: bool = False
-    """Whether the operator can announce active generations through the gateway."""
-
-    @property
-    def store_of_pods(self) -> str:
-        """URL of the store for builders and fetchers."""
-        return self.gateway or self.store
+    """True if the operator can announce active generations through the gateway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,7 @@ import aiohttp
 import orjson
 
 from lookupdb.errors import CorruptFile, UsageError
-from lookupdb.store.announcement import (
-    ANNOUNCEMENT_NOTE,
-    MAX_ANNOUNCEMENT_BYTES,
-    Announcement,
-    parse_announcement,
-)
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
 from lookupdb.store.gateway_wire import (
     CA_FILE_VARIABLE,
     CREATE,
@@ -112,7 +107,11 @@ class LiveDatasetsWriter:
                 f"it is not the operator's, which would keep the list of datasets in it: rename or delete it in"
                 f" namespace {self._namespace}; until then the sweep removes nothing",
             )
-        return _parse((found.get("data") or {}).get(DATA_KEY))
+        try:
+            members = orjson.loads((found.get("data") or {}).get(DATA_KEY) or "")
+        except ValueError:
+            return None
+        return members if isinstance(members, dict) else None
 
     def _render_config_map(self, desired: Mapping[str, Any]) -> Manifest:
         text = orjson.dumps(desired).decode()  # not indented: 1 MiB holds 6,000 datasets instead of 4,000
@@ -122,15 +121,6 @@ class LiveDatasetsWriter:
             "metadata": {"namespace": self._namespace, "name": self._name, "labels": dict(names.OPERATOR_LABELS)},
             "data": {DATA_KEY: text},
         }
-
-
-def _parse(text: str | None) -> Mapping[str, Any] | None:
-    """Return the list in ``text``; None if it is not one."""
-    try:
-        members = orjson.loads(text or "")
-    except ValueError:
-        return None
-    return members if isinstance(members, dict) else None
 
 
 def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | None) -> bool:
@@ -145,8 +135,7 @@ def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | Non
 
 def find_retained(previous: Mapping[str, Any] | None, datasets: Iterable[ObservedDataset]) -> list[dict[str, str]]:
     """Return deleted datasets whose generations stay in the store, oldest first: those that the previous list retained,
-    and
-    those that it called live but are gone."""
+    and those that it called live but are gone."""
     alive = {dataset.uid for dataset in datasets}
     known = _list_entries(previous or {}, "retained")
     known += [entry for entry in _list_entries(previous or {}, "datasets") if entry.get("retain")]
@@ -183,7 +172,9 @@ def render_live_datasets(
                 "name": dataset.name,
                 "uid": dataset.uid,
                 "keep": _keep(dataset),
-                "protect": sorted(dataset.status.protected_generations(_pinned(dataset)), key=_number),
+                "protect": sorted(
+                    dataset.status.protected_generations(str(dataset.spec.get("generation", ""))), key=_number
+                ),
                 **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
                 **({"adopt": predecessor} if (predecessor := _find_predecessor(dataset)) else {}),
             }
@@ -191,10 +182,6 @@ def render_live_datasets(
         ],
         **({"retained": list(retained)} if retained else {}),
     }
-
-
-def _pinned(dataset: ObservedDataset) -> str:
-    return str(dataset.spec.get("generation", ""))
 
 
 def _find_predecessor(dataset: ObservedDataset) -> str:

@@ -7,20 +7,23 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import kopf
 
+from lookupdb import __version__
+from lookupdb.dataset import schema
+from lookupdb.errors import UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.client import AccountKeys, Api, ApiError
 from lookupdb_operator.cluster.cluster import Cluster, Listing
 from lookupdb_operator.cluster.reflector import Informers, make_settings
 from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.crd_check import wait_for_crd
 from lookupdb_operator.live_datasets import GatewayAnnouncer, LiveDatasetsWriter
 from lookupdb_operator.loop.background import Announcements, Resync, RouterPolls, wait_for_api
 from lookupdb_operator.loop.observe import Observer
@@ -30,6 +33,87 @@ from lookupdb_operator.metrics import Health, HealthServer, Metrics
 from lookupdb_operator.plan import plan, turns
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.store import ShardKeyReader, StoreAccessReader, ensure_credentials
+
+# Check that the cluster's CustomResourceDefinition has everything that this operator reads and writes.
+#
+# An older CRD would prune or reject parts of the status, and the operator would forget what it claimed. So it does not
+# start with one. It compares its packaged CRD with the API server's OpenAPI document, which every service account may
+# read. A newer CRD is fine.
+
+
+_PATH: Final = f"/openapi/v3/apis/{names.DATASET_KIND.api_version}"
+_PATIENCE: Final = 10.0
+"""Seconds that the document may lag behind a new CRD; usually about two."""
+_NAMED_AT_MOST: Final = 5
+
+Schema = Mapping[str, Any]
+
+
+class OutdatedCrd(UsageError):
+    """The cluster's CustomResourceDefinition lacks what this operator needs."""
+
+    reason = "OutdatedCrd"
+
+
+async def wait_for_crd(api: Api, patience: float = _PATIENCE) -> None:
+    """Return once the published schema of LookupDatasets has everything that this operator needs. Raises OutdatedCrd if
+    it still lacks something after ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            found = _find_schema(await api.request("GET", _PATH, subject=f"the OpenAPI document {_PATH}"))
+        except ApiError as error:
+            log.warning("%s; is the CustomResourceDefinition of LookupDatasets installed?", error)
+        else:
+            missing = [] if found is None else list(find_missing(schema.resource_schema(), found))
+            if found is None:
+                log.warning("the API server does not publish the schema of LookupDatasets yet")
+            elif not missing:
+                return
+            elif time.monotonic() >= deadline:
+                raise _make_error(missing)
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _find_schema(document: Schema) -> Schema | None:
+    """Return the schema of one LookupDataset; None if ``document`` has none."""
+    kind = {"group": names.DATASET_KIND.group, "version": names.DATASET_KIND.version, "kind": names.DATASET_KIND.name}
+    schemas = document.get("components", {}).get("schemas", {}).values()
+    return next((item for item in schemas if kind in item.get("x-kubernetes-group-version-kind", ())), None)
+
+
+def find_missing(expected: Schema, found: Schema) -> Iterator[str]:
+    """Yield the parts of ``expected`` that ``found`` lacks, for example ``status.rollouts[].push``."""
+    for part in ("spec", "status"):
+        yield from _find_missing(expected["properties"][part], found.get("properties", {}).get(part, {}), part)
+
+
+def _find_missing(expected: Schema, found: Schema, path: str) -> Iterator[str]:
+    if found.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    fields = found.get("properties", {})
+    for name, member in expected.get("properties", {}).items():
+        if name in fields:
+            yield from _find_missing(member, fields[name], f"{path}.{name}")
+        else:
+            yield f"{path}.{name}"
+    for keyword, suffix in (("items", "[]"), ("additionalProperties", ".*")):
+        if isinstance(member := expected.get(keyword), Mapping):
+            counterpart = found.get(keyword)
+            yield from _find_missing(member, counterpart if isinstance(counterpart, Mapping) else {}, path + suffix)
+    if "enum" in found:
+        yield from (f"{path}={value}" for value in expected.get("enum", ()) if value not in found["enum"])
+
+
+def _make_error(missing: list[str]) -> OutdatedCrd:
+    crd = f"{names.DATASET_KIND.plural}.{names.DATASET_KIND.group}"
+    named = ", ".join(missing[:_NAMED_AT_MOST]) + (", …" if len(missing) > _NAMED_AT_MOST else "")
+    return OutdatedCrd(
+        f"the CustomResourceDefinition {crd} of this cluster lacks {len(missing)} of the fields and values that the"
+        f" operator {__version__} needs: {named}",
+        hint="upgrade it with that of the operator's version: kubectl apply --server-side -f crds/",
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +176,15 @@ class _Operator:
         self._api = api
         self._decide = decide
         self._metrics = Metrics()
-        self._cluster = Cluster(api, admin_port=options.admin_port, on_write=self._metrics.count_write)
+        self._cluster = Cluster(
+            api,
+            admin_port=options.admin_port,
+            on_write=lambda verb, kind: self._metrics.writes.labels(verb, kind).inc(),
+        )
         self._listing = Listing(api, options.namespaces)
         self._cache = ObjectCache()
         self._queue: LookQueue[Key] = LookQueue()
-        self._metrics.set_depth_source(lambda: self._queue.depth)
+        self._metrics.depth.set_function(lambda: self._queue.depth)
         self._workers: LookWorkers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None
         self._health_server: HealthServer | None = None
@@ -125,7 +213,8 @@ class _Operator:
         )
         self._health_server = HealthServer(health, self._metrics, host=options.host, port=options.port)
         await self._health_server.open()
-        config = replace(options.config, cluster=await _retry_until_done(self._cluster_id))
+        cluster = options.config.cluster or await _retry_until_done(lambda: self._cluster.namespace_uid(_SYSTEM))
+        config = replace(options.config, cluster=cluster)
         if options.create_store_secret:
             await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
         shard_key = self._shard_key_reader()
@@ -136,7 +225,7 @@ class _Operator:
         if store:
             await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
-        self._metrics.set_identity(config.identity)
+        self._metrics.identity.labels(config.identity).set(1)
         account_keys = AccountKeys.of_cluster(self._api)
         if options.gateway_token is not None and config.gateway:
             self._announcer = GatewayAnnouncer(config.gateway, config.cluster, options.gateway_token)
@@ -183,6 +272,9 @@ class _Operator:
             "operating cluster %s as %s, on port %d", config.cluster, config.identity, self._health_server.bound_port
         )
 
+    def _count_write(self, verb: str, kind: str) -> None:
+        self._metrics.writes.labels(verb, kind).inc()
+
     def _is_alive(self) -> bool:
         if self._workers is None or self._resync is None or self._reflecting is None:
             return True  # starting; a slow start shows in the age of the last success
@@ -220,9 +312,6 @@ class _Operator:
             cluster_id=config.cluster,
             namespaces=self._options.namespaces,
         )
-
-    async def _cluster_id(self) -> str:
-        return self._options.config.cluster or await self._cluster.namespace_uid(_SYSTEM)
 
     async def stop(self) -> None:
         """Stop what ``start`` started. May be called more than once."""

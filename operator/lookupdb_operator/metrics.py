@@ -33,17 +33,14 @@ class Metrics:
         self._datasets = _DatasetCollector()
         self._registry.register(self._datasets)
         ProcessCollector(registry=self._registry)
-        self._identity = Gauge(
+        self.identity = Gauge(
             "lookupdb_operator_info",
             "1 for the identity of this operator: NAMESPACE/RELEASE.",
             ["operator"],
             registry=self._registry,
         )
         self.reconciles = Counter(
-            "lookupdb_operator_reconciles_total",
-            "Reconcile passes, by outcome.",
-            ["outcome"],
-            registry=self._registry,
+            "lookupdb_operator_reconciles_total", "Reconcile passes, by outcome.", ["outcome"], registry=self._registry
         )
         self.errors = Counter(
             "lookupdb_operator_reconcile_errors_total",
@@ -56,26 +53,18 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._writes = Counter(
+        self.writes = Counter(
             "lookupdb_operator_api_writes_total",
             "Write requests to the API server.",
             ["verb", "kind"],
             registry=self._registry,
         )
-        self._depth = Gauge("lookupdb_operator_queue_depth", "Datasets waiting for a worker.", registry=self._registry)
+        self.depth = Gauge("lookupdb_operator_queue_depth", "Datasets waiting for a worker.", registry=self._registry)
         Gauge(
             "lookupdb_operator_last_success_age_seconds",
             "Seconds since the last successful reconcile pass; without datasets, since the last resync.",
             registry=self._registry,
         ).set_function(self.success_age)
-
-    def count_write(self, verb: str, kind: str) -> None:
-        """Count a write request."""
-        self._writes.labels(verb, kind).inc()
-
-    def set_depth_source(self, depth: Callable[[], int]) -> None:
-        """Read the queue depth from ``depth`` at each scrape."""
-        self._depth.set_function(depth)
 
     def note_success(self) -> None:
         """Note a successful reconcile pass or, without datasets, resync."""
@@ -102,10 +91,6 @@ class Metrics:
     def set_unattended(self, namespace: str, name: str, why: Unattended) -> None:
         """Show that a dataset is left alone, and why."""
         self._datasets.unattended[namespace, name] = why
-
-    def set_identity(self, identity: str) -> None:
-        """Show the operator's identity."""
-        self._identity.labels(identity).set(1)
 
     def forget(self, namespace: str, name: str) -> None:
         """Remove a dataset that is gone or not acted on."""
@@ -136,9 +121,7 @@ class _DatasetCollector(Collector):
             labels=["namespace", "dataset", "generation", "rollout"],
         )
         records = GaugeMetricFamily(
-            "lookupdb_operator_dataset_records",
-            "Records of the active generation.",
-            labels=["namespace", "dataset"],
+            "lookupdb_operator_dataset_records", "Records of the active generation.", labels=["namespace", "dataset"]
         )
         conditions = GaugeMetricFamily(
             "lookupdb_operator_dataset_condition",

@@ -35,7 +35,7 @@ class ObservedDataset:
     parsed: DatasetSpec | None
     """The part of the spec for builder, server and router; None if it cannot be used."""
     problem: str | None = None
-    """Why ``parsed`` is None, as a sentence."""
+    """The obstacle, from its status or from Warning events."""
     status: DatasetStatus = field(default_factory=DatasetStatus)
     status_problem: str | None = None
     """Why the status cannot be read. Nothing is done then, so that no number is claimed twice."""
@@ -105,7 +105,7 @@ class ExistingObject:
     """The other manager that set the number of pods or last changed the object; empty if none."""
     deleting: bool = False
     trouble: Trouble | None = None
-    """For a Deployment: why its pods cannot be created (quota). For a rollout's push: why it failed."""
+    """The obstacle, from its status or from Warning events."""
     push_state: JobState | None = None
     """For a rollout's push: whether it ended. The time is left out, because it is from another clock."""
 
@@ -182,7 +182,7 @@ class Pod:
     """For an unready pod that is being deleted: how long the operator must see that before it stops waiting for the
     kubelet."""
     trouble: Trouble | None = None
-    """What blocks it, from its status or from Warning events."""
+    """The obstacle, from its status or from Warning events."""
     result: BuildResult | None = None
     """The result of a builder that has ended and reported one."""
     deletion: Deletion | None = None
@@ -220,7 +220,7 @@ class ShardSet:
     changed_by: str = ""
     """The other manager that set the number of pods or last changed the object; empty if none."""
     trouble: Trouble | None = None
-    """Why its pods cannot be created (quota)."""
+    """The obstacle, from its status or from Warning events."""
     deleting: bool = False
     password_key: str = ""
     """The password-key label."""
@@ -235,11 +235,11 @@ class RouterReport:
     table_version: int | None
     """The lowest version that any worker uses; None if a worker has no table or nothing was reported."""
     problem: str = ""
-    """Why the current table is not in effect, or why the admin port could not be asked."""
+    """The obstacle, from its status or from Warning events."""
     newest: int = 0
     """The highest version that any worker uses; 0 if none reports one."""
     is_empty: bool = False
-    """Whether no worker has a table: the router answers nobody."""
+    """True if no worker has a table: the router answers nobody."""
     generations: frozenset[str] = frozenset()
     """The active generations in its workers' tables."""
     digests: frozenset[str] = frozenset()
@@ -258,7 +258,7 @@ class Predecessor:
     uid: str
     """The uid of that dataset."""
     orphaned: bool = False
-    """Whether it stays until somebody deletes it, because it has no owner left."""
+    """True if it stays until somebody deletes it, because it has no owner left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class Contest:
     mark: str
     """Mark of the written manifest (``manifests.write_mark``)."""
     is_held: bool
-    """Whether the same manifest must not be written now."""
+    """True if the same manifest must not be written now."""
     by: str = ""
     """The manager that changes it; empty if it is deleted or unknown."""
 
@@ -293,18 +293,18 @@ class AnnouncementReport:
     written: Announcement | None = None
     """The announcement that the store has."""
     problem: str = ""
-    """Why the store still lacks what is due after a long time; empty before that, or if nothing is due."""
+    """The obstacle, from its status or from Warning events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whether a dataset has a build or rollout slot now, as decided with knowledge of all datasets."""
+    """Return whether a dataset has a build or rollout slot now, as decided with knowledge of all datasets."""
 
     is_granted: bool = True
     ahead: int = 0
     """The number of datasets ahead of it."""
     must_yield: bool = False
-    """Whether it must give up its slot, because it is stuck and others wait."""
+    """True if it must give up its slot, because it is stuck and others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,12 +337,12 @@ class Observed:
     turns: Turns = field(default_factory=Turns)
     contests: tuple[Contest, ...] = ()
     lacks_image_volumes: bool = False
-    """Whether servers need shards from images, but the API server does not keep image volumes."""
+    """True if servers need shards from images, but the API server does not keep image volumes."""
     announcement: AnnouncementReport = field(default_factory=AnnouncementReport)
     seconds_confirmed: float = 0.0
-    """How long this operator has seen the routing table confirmed, by a monotonic clock (``loop.observe``)."""
+    """Time for which this operator has seen the routing table confirmed, by a monotonic clock (``loop.observe``)."""
     absences: Mapping[str, Absence] = field(default_factory=dict)
-    """How long this operator has seen each unready pod unready, by pod uid and the same clock."""
+    """Time for which this operator has seen each unready pod unready, by pod uid and the same clock."""
 
     @property
     def object_names(self) -> frozenset[tuple[str, str]]:
@@ -365,7 +365,7 @@ class Plan:
     apply: tuple[Manifest, ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     ask_routers: bool = False
-    """Whether the next pass must ask the routers."""
+    """True if the next pass must ask the routers."""
     next_look_in: float | None = None
     """Seconds until the next pass if nothing happens before; None: wait for a change."""
     announce: Announcement | None = None

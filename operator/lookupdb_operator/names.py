@@ -204,22 +204,19 @@ def router_keys(dataset: str) -> str:
 
 def store_secret(dataset: str, uid: str) -> str:
     """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. The operator may not read it to
-    see
-    whose it is, so part of the dataset's uid makes the name unique."""
+    see whose it is, so part of the dataset's uid makes the name unique."""
     return f"{dataset}-store-{uid[:_UID_DIGITS]}"
 
 
 def password_key_secret(dataset: str, fingerprint: str) -> str:
     """The Secret with the dataset's shard password key: ``airports-router-8d3f6b1a``. The operator may not read it, so
-    the
-    fingerprint in the name ensures one content for each name."""
+    the fingerprint in the name ensures one content for each name."""
     return f"{dataset}-router-{fingerprint}"
 
 
 def store_audience(identity: str) -> str:
     """The audience of tokens for one installation's gateway: ``lookupdb-store:lookupdb/lookupdb``. Other installations
-    and
-    the API server reject them."""
+    and the API server reject them."""
     return f"lookupdb-store:{identity}"
 
 
@@ -258,8 +255,7 @@ def read_number(name: str) -> int:
 
 def recover_number(label: str) -> int:
     """Return ``read_number`` of an object's label, to restore a lost status; 0 if it is so large that too few numbers
-    would
-    remain."""
+    would remain."""
     number = read_number(label)
     return number if number <= _LARGEST_RECOVERED else 0
 
@@ -299,7 +295,7 @@ class Kind:
     api_version: str
     plural: str
     watched: bool = False
-    """Whether objects of this kind with the label DATASET are watched."""
+    """True if objects of this kind with the label DATASET are watched."""
     namespaced: bool = True
 
     @property

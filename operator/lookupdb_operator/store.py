@@ -77,8 +77,7 @@ def make_access(environment: Mapping[str, str], salt: str) -> StoreAccess:
 @functools.lru_cache(maxsize=1)
 def _digest(text: str, salt: str) -> str:
     """Return a slow, salted digest of ``text``. It is visible in statuses, where a fast one would allow guessing the
-    secret
-    key. It blocks for about 40 ms at each change."""
+    secret key. It blocks for about 40 ms at each change."""
     return hashlib.scrypt(
         text.encode(), salt=salt.encode(), n=_SCRYPT_ROUNDS, r=8, p=1, maxmem=_SCRYPT_MAX_BYTES, dklen=_DIGEST_BYTES
     ).hex()
@@ -86,8 +85,7 @@ def _digest(text: str, salt: str) -> str:
 
 def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str, salt: str) -> StoreAccess:
     """Return access by ``environment`` and a Secret's ``data``, which takes precedence. A key that is not a valid
-    variable
-    name is a problem."""
+    variable name is a problem."""
     merged = dict(environment)
     for key, value in data.items():
         if not _VARIABLE.fullmatch(key):
@@ -123,11 +121,7 @@ def _credentials(namespace: str, name: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "labels": dict(names.OPERATOR_LABELS),
-        },
+        "metadata": {"namespace": namespace, "name": name, "labels": dict(names.OPERATOR_LABELS)},
         "type": "Opaque",
         "stringData": {
             "AWS_ACCESS_KEY_ID": secrets.token_hex(_ID_BYTES),
@@ -152,8 +146,7 @@ class ShardKeyReader:
 
     async def refresh(self) -> bool:
         """Read the Secret, or create it if absent. Return whether the key changed. Raises what ``Api`` raises, also if
-        the
-        Secret holds no key; the last key stays then."""
+        the Secret holds no key; the last key stays then."""
         found = await self._cluster.get_secret(self._namespace, self._name)
         if found is None:
             await self._cluster.create_secret(_render(self._namespace, self._name))

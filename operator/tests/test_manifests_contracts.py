@@ -23,7 +23,7 @@ from manifest_samples import (
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.store import credentials
 from lookupdb_operator import manifests, names
-from lookupdb_operator.manifests import access
+from lookupdb_operator.manifests import objects
 from lookupdb_operator.model import ObservedDataset
 
 
@@ -83,4 +83,4 @@ def test_the_secret_of_an_own_store_is_for_the_store_and_for_no_source() -> None
 
 
 def test_the_stores_variables_are_called_as_the_data_plane_looks_for_them() -> None:
-    assert access.PREFIX == credentials.PREFIX
+    assert objects.PREFIX == credentials.PREFIX

@@ -30,7 +30,7 @@ from lookupdb.cli.image import push as push_verb
 from lookupdb.image.artifact import shard_tag
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import pods
-from lookupdb_operator.manifests.delivery import WAIT_SECONDS
+from lookupdb_operator.manifests.shards import WAIT_SECONDS
 from lookupdb_operator.model import ObservedDataset
 
 Json = dict[str, Any]

@@ -63,7 +63,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not config.router_resp
     assert config.router_clients == ({"namespaceSelector": {}},)
     assert config.pod_labels == {"team": "a"}
-    assert config.gateway == config.store_of_pods == "http://gateway.lookupdb.svc:7071"
+    assert config.gateway == "http://gateway.lookupdb.svc:7071"
     assert (config.pod_security, config.pod_host) == ({"runAsUser": 1000}, "::")
 
 

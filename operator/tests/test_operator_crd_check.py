@@ -11,8 +11,8 @@ from operator_support.kube_story import dataset, seen, step_to_build
 from operator_support.running import Running, operating, options, until
 
 from lookupdb.dataset import schema
-from lookupdb_operator import crd_check
-from lookupdb_operator.crd_check import OutdatedCrd, find_missing
+from lookupdb_operator import main
+from lookupdb_operator.main import OutdatedCrd, find_missing
 
 pytest_plugins = ["operator_support.cluster_fixtures"]
 
@@ -81,7 +81,7 @@ def test_a_newer_crd_lacks_nothing() -> None:
 async def test_an_operator_ends_beside_an_older_crd_and_says_what_mends_it(
     kube: Kube, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(crd_check.wait_for_crd, "__defaults__", (0.5,))
+    monkeypatch.setattr(main.wait_for_crd, "__defaults__", (0.5,))
     kube.crd = crd_without("status.rollouts[].push", "spec.sync")
     kube.put(dataset())
     operator = Running(options(), None)

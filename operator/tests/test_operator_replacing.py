@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import DatasetStatus, RolledBack
+from lookupdb_operator.status import DatasetStatus, RolledBack, replace
 
 
 def test_a_record_stays_the_same_one_when_every_member_is_as_it_was() -> None:

@@ -13,7 +13,7 @@ from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.dataset.schedule import LONGEST_JITTER
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import clock, refreshes
+from lookupdb_operator.plan import clock, turns
 from lookupdb_operator.plan.situation import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 
@@ -397,13 +397,13 @@ def test_the_share_of_a_dataset_is_always_the_same() -> None:
 
 def _due_seconds(expression: str, uid: str) -> int:
     """Return the seconds from the slot of 2026-01-02, or of that minute, until its check is due."""
-    timetable = refreshes.Timetable.from_desired(DesiredSchedule(expression, "UTC", None), uid)
+    timetable = turns.Timetable.from_desired(DesiredSchedule(expression, "UTC", None), uid)
     slot = datetime.fromisoformat("2026-01-02T02:00:00+00:00")
     return int((timetable.due_moment(slot) - slot).total_seconds())
 
 
 def test_the_answer_to_an_older_check_is_none_to_a_newer_one() -> None:
     asked = DatasetStatus(schedule=ScheduleStatus("0 * * * * UTC", "b", due="b"))
-    assert refreshes.answer_check(asked, "a") == asked
-    assert refreshes.answer_check(asked, "b") == replace(asked, schedule=ScheduleStatus("0 * * * * UTC", "b"))
-    assert refreshes.answer_check(asked, "") == asked
+    assert turns.answer_check(asked, "a") == asked
+    assert turns.answer_check(asked, "b") == replace(asked, schedule=ScheduleStatus("0 * * * * UTC", "b"))
+    assert turns.answer_check(asked, "") == asked

@@ -9,7 +9,7 @@ from operator_support.plan_samples import broken, serving
 from operator_support.plan_world import BEGIN
 
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import clock, refreshes
+from lookupdb_operator.plan import builds, clock
 from lookupdb_operator.status import BuildRecord, BuildStatus, DatasetStatus
 
 NOW = BEGIN + timedelta(minutes=10)
@@ -21,16 +21,16 @@ def build(number: int) -> BuildStatus:
 
 def built(status: DatasetStatus, number: int) -> DatasetStatus:
     result = BuildResult("built", f"g{number}", "f", 28_000, reason="Built", message=f"built g{number}", seconds=2.6)
-    return refreshes.record_success(status, build(number), result, NOW)
+    return builds.record_success(status, build(number), result, NOW)
 
 
 def failed(status: DatasetStatus, number: int, reason: str = "BadSource", message: str = "no file") -> DatasetStatus:
-    return refreshes.record_failure(status, build(number), Trouble(reason, message), None, NOW)
+    return builds.record_failure(status, build(number), Trouble(reason, message), None, NOW)
 
 
 def unchanged(status: DatasetStatus, number: int) -> DatasetStatus:
     result = BuildResult("unchanged", reason="Unchanged", message="the source is unchanged")
-    return refreshes.record_success(status, build(number), result, NOW)
+    return builds.record_success(status, build(number), result, NOW)
 
 
 def test_a_build_is_reported_with_what_it_built_and_how_long_it_took() -> None:
@@ -97,7 +97,7 @@ def test_a_builder_that_fails_does_not_tell_how_the_source_is() -> None:
 
 
 def test_a_clock_that_was_set_back_leaves_no_moment_ahead() -> None:
-    status = refreshes.clamp_records(built(DatasetStatus(), 1), BEGIN - timedelta(hours=1))
+    status = builds.clamp_records(built(DatasetStatus(), 1), BEGIN - timedelta(hours=1))
     (record,) = status.builds
     assert {record.started_at, record.finished_at, status.last_checked} == {"2026-01-01T11:00:00Z"}
 
@@ -137,5 +137,5 @@ def test_that_gates_were_overridden_is_reported_by_itself() -> None:
 
 def test_what_took_no_time_says_so() -> None:
     result = BuildResult("built", "g1", "f", 10, reason="Built", seconds=0.2)
-    status = refreshes.record_success(DatasetStatus(), build(1), result, NOW)
+    status = builds.record_success(DatasetStatus(), build(1), result, NOW)
     assert status.to_json()["builds"][0]["seconds"] == 0

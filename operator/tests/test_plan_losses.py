@@ -14,8 +14,7 @@ from operator_support.plan_world import NEVER, World
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble, Turn, Turns
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.status import DatasetStatus, replace
 
 pytestmark = pytest.mark.long  # whole lives
 

@@ -84,7 +84,7 @@ def test_how_to_let_it_through_is_said_where_its_builder_has_not() -> None:
     world = refused()
     assert world.status.failure is not None
     world.status = replace(world.status, failure=replace(world.status.failure, message="too few"))
-    told = "too few; to let g2 through as it is, set the annotation lookupdb.dev/override-gates to g2"
+    told = "too few; to accept g2 as it is, set the annotation lookupdb.dev/override-gates to g2"
     assert shown(world.look()).startswith(f"{told}. ")
     world.override("g1")
     assert shown(world.look()).startswith(f"{told}; it names g1, which is not what was refused. ")
@@ -370,4 +370,4 @@ def test_what_is_remembered_and_shown_of_a_message_is_bounded() -> None:
     situation = Situation.from_observed(world.observe(), world.config, world.now)
     trouble = losses.with_refusal_advice(Trouble(reasons.GATE_CLOSED, "k" * 4000), world.status, situation)
     assert len(trouble.message) < 3500
-    assert "to let g2 through" in shown(world.look(), "Degraded")
+    assert "to accept g2" in shown(world.look(), "Degraded")

@@ -41,8 +41,9 @@ def test_what_nobody_collects_is_reported_with_the_command_that_deletes_it() -> 
     told = condition(planned, DEGRADED)
     assert (told.status, told.reason) == ("True", reasons.PREDECESSOR_ORPHANED)
     assert told.message == (
-        "An earlier dataset of this name has left Service airports-r1, StatefulSet airports-r1-s0, which nobody"
-        " collects; delete them: kubectl delete -n default services,statefulsets -l lookupdb.dev/dataset-uid=uid-0"
+        "An earlier dataset of this name has left Service airports-r1, StatefulSet airports-r1-s0, which Kubernetes"
+        " does not collect; delete them: kubectl delete -n default services,statefulsets"
+        " -l lookupdb.dev/dataset-uid=uid-0"
     )
     assert condition(planned, READY).reason == reasons.PREDECESSOR_ORPHANED
 

@@ -380,7 +380,6 @@ def test_the_window_is_as_large_as_the_surge_and_never_larger_than_all() -> None
     generation = world.status.generations[-1]
     situation = Situation.from_observed(world.observe(), world.config, world.now)
     assert windows.window_size(generation, world.status, situation) == 4
-    assert windows.first_window(generation, world.status, situation) == {0, 1, 2, 3}
 
 
 def test_of_a_first_rollout_that_no_router_has_taken_up_nothing_is_forgotten_when_another_begins_beside_it() -> None:

@@ -43,8 +43,7 @@ class CachedObject:
     """For a pod: whether the kubelet has not reached its images; only events say why."""
     accepted: str = ""
     """Hash of the operator's fields in the API server's answer to its write, if a mutating webhook changed them.
-    Writing
-    them again would not help."""
+    Writing them again would not help."""
     drift: Drift | None = None
     """How the object differs from what was written, accepted or not; None: not compared."""
 
@@ -60,8 +59,7 @@ class _DatasetObjects:
 
 class ObjectCache:
     """All objects of all datasets. Informers fill it, and the reconciler after each write. Versions older than the
-    cached
-    one, and versions of deleted objects, are ignored."""
+    cached one, and versions of deleted objects, are ignored."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, _DatasetObjects] = {}
@@ -72,8 +70,7 @@ class ObjectCache:
 
     def put(self, kind: str, body: Body, *, is_own_write: bool = False) -> Key | None:
         """Cache the object ``body`` of ``kind``. Return the dataset to reconcile; None if the object belongs to none or
-        nothing
-        relevant changed. ``is_own_write``: ``body`` answers the operator's own write."""
+        nothing relevant changed. ``is_own_write``: ``body`` answers the operator's own write."""
         header = parse_header(body)
         location = (header.namespace, header.name)
         key = location if kind == names.DATASET_KIND.name else (header.namespace, header.dataset)
@@ -99,8 +96,7 @@ class ObjectCache:
 
     def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
         """Forget an object; with ``uid``, only that one, and permanently unless a version later than the deletion's
-        ``version``
-        arrives. Return the dataset to reconcile; None if nothing was forgotten."""
+        ``version`` arrives. Return the dataset to reconcile; None if nothing was forgotten."""
         if uid:
             self._deleted[uid] = version
             if len(self._deleted) > _DELETED_UIDS_REMEMBERED:
@@ -160,8 +156,7 @@ class ObjectCache:
 
     def owned_objects(self, key: Key) -> Iterator[CachedObject]:
         """Return the objects owned by the dataset ``key``, by kind and name, without those of an earlier dataset of
-        this
-        name."""
+        this name."""
         dataset = self.dataset(key)
         if dataset is None:
             return
@@ -226,8 +221,7 @@ def _changed_fields(cached: CachedObject) -> str:
 
 def _is_newer(header: Header, cached: Header) -> bool:
     """Return whether ``header`` is not older than ``cached``. Versions of an object are growing decimals (KEP-5504);
-    other
-    versions are always accepted."""
+    other versions are always accepted."""
     new, old = header.resource_version, cached.resource_version
     if header.uid != cached.uid or not new.isdecimal() or not old.isdecimal():
         return True
@@ -244,8 +238,7 @@ def _is_alike(before: CachedObject, after: CachedObject) -> bool:
 
 def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
     """Return whether a pod is of the dataset's Jobs, StatefulSets or Deployment (ReplicaSets are not watched). Pods of
-    the
-    DaemonSet are left out: there may be thousands, and no decision depends on them."""
+    the DaemonSet are left out: there may be thousands, and no decision depends on them."""
     if header.dataset_uid != dataset.uid or header.owner_kind == names.DAEMON_SET.name:
         return False
     if header.owner_kind == "ReplicaSet":
@@ -262,11 +255,11 @@ def _is_left_server(header: Header, dataset: ObservedDataset, children: Collecti
 
 def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:
     """Return the objects of an earlier dataset of the same name. Objects without a uid label do not count."""
-    for kind, name in sorted(location for location, child in children.items() if _is_foreign(child.header, dataset)):
+    for kind, name in sorted(
+        location
+        for location, child in children.items()
+        if (child.header.dataset_uid not in ("", dataset.uid) and child.header.owner_uid != dataset.uid)
+    ):
         header = children[kind, name].header
         if kind != names.POD.name:
             yield Predecessor(kind, name, header.dataset_uid, orphaned=header.owner_kind != names.KIND)
-
-
-def _is_foreign(header: Header, dataset: ObservedDataset) -> bool:
-    return header.dataset_uid not in ("", dataset.uid) and header.owner_uid != dataset.uid

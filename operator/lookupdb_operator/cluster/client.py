@@ -115,8 +115,7 @@ class Api:
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
         """Connect as the pod's service account, or by a kubeconfig (``kubeconfig``, $KUBECONFIG, ~/.kube/config) in its
-        current
-        context or ``context``. Raises Unreachable if there is neither."""
+        current context or ``context``. Raises Unreachable if there is neither."""
         configuration = Configuration()
         try:
             if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -181,8 +180,7 @@ class Api:
         self, path: str, *, subject: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
     ) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of the answer as they arrive. Raises like ``request``, and Unreachable after
-        ``silence_at_most``
-        seconds without data."""
+        ``silence_at_most`` seconds without data."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT.sock_connect, sock_read=silence_at_most)
         await self._wait_until_allowed()
         response = None
@@ -238,12 +236,7 @@ async def _send(
     timeout: aiohttp.ClientTimeout,
 ) -> aiohttp.ClientResponse:
     serialized = await client.param_serialize(
-        method,
-        path,
-        query_params=list(query.items()),
-        header_params=headers,
-        body=body,
-        auth_settings=_AUTHENTICATION,
+        method, path, query_params=list(query.items()), header_params=headers, body=body, auth_settings=_AUTHENTICATION
     )
     answer = await client.call_api(*serialized, _request_timeout=timeout)
     response: aiohttp.ClientResponse = answer.response
@@ -284,16 +277,12 @@ def _make_error(subject: str, status: int, headers: Mapping[str, str], text: byt
         # The API server reports an apply with wrongly typed fields as its own fault (seen with 1.34).
         case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
             return Unreachable(subject, message, retry_after)
-    return NamespaceTerminating(subject, message) if _is_terminating(answer) else Refused(subject, message)
-
-
-def _is_terminating(answer: Mapping[str, Any]) -> bool:
-    """Return whether the error response ``answer`` says that the namespace is being deleted."""
     details = answer.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
-    if not isinstance(causes, list):
-        return False
-    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)
+    for cause in causes if isinstance(causes, list) else ():
+        if isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating":
+            return NamespaceTerminating(subject, message)
+    return Refused(subject, message)
 
 
 def _parse_retry_after(retry_after: str | None) -> float | None:

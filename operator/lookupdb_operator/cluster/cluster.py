@@ -72,8 +72,7 @@ class Cluster:
 
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         """Server-side apply ``manifest`` and return the result. Without ``force``, raises Conflict if another manager
-        owns a
-        field or the object has another owner."""
+        owns a field or the object has another owner."""
         kind, meta = names.find_kind(manifest["kind"]), manifest["metadata"]
         if not force and kind in _MERGED_SILENTLY:
             await self._check_absent(kind, manifest)
@@ -90,8 +89,7 @@ class Cluster:
 
     async def keeps_image_volumes(self, namespace: str) -> bool | None:
         """Return whether the API server would keep an image volume in ``namespace``, by a dry run. None if its answer
-        does not
-        say so, which says nothing about other namespaces."""
+        does not say so, which says nothing about other namespaces."""
         probe = manifests.render_image_probe(namespace)
         name = probe["metadata"]["name"]
         try:
@@ -109,8 +107,7 @@ class Cluster:
 
     async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:
         """Raise Conflict if an object of this name has another owner. Uses a list, because the operator may not get
-        single
-        objects."""
+        single objects."""
         meta = manifest["metadata"]
         page = await self._api.request(
             "GET",
@@ -146,8 +143,7 @@ class Cluster:
 
     async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
         """Replace ``dataset``'s status and return the result. Raises Conflict if it was written since it was observed,
-        or is
-        another dataset of that name."""
+        or is another dataset of that name."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
@@ -216,7 +212,10 @@ class Cluster:
             )
             for event in page.get("items") or ():
                 uid = (event.get("involvedObject") or {}).get("uid")
-                when = _last_seen(event)
+                # When it was last seen; ISO 8601 in UTC sorts by time.
+                series = (event.get("series") or {}).get("lastObservedTime")
+                created = (event.get("metadata") or {}).get("creationTimestamp")
+                when = str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
                 if uid and (uid not in latest or when >= latest[uid][0]):
                     message = _truncate(event.get("message") or "", _EVENT_MESSAGE_AT_MOST)
                     latest[uid] = (when, WarningEvent(event.get("reason") or "", message))
@@ -326,13 +325,6 @@ async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
     return text
 
 
-def _last_seen(event: Mapping[str, Any]) -> str:
-    """Return when ``event`` was last seen, as ISO 8601 in UTC, which sorts by time."""
-    series = (event.get("series") or {}).get("lastObservedTime")
-    created = (event.get("metadata") or {}).get("creationTimestamp")
-    return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
-
-
 def _describe(kind: Kind, name: str) -> str:
     return f"{kind.name} {name}"
 
@@ -380,8 +372,7 @@ class Listing:
 
     async def is_discovered(self, kind: Kind) -> bool:
         """Return whether the API server lists ``kind`` in its discovery, which lags behind a new
-        CustomResourceDefinition.
-        Raises what ``Api`` raises."""
+        CustomResourceDefinition. Raises what ``Api`` raises."""
         groups = await self._api.request("GET", "/apis", subject="the groups of the API")
         versions = {version["groupVersion"] for group in groups["groups"] for version in group["versions"]}
         if kind.api_version not in versions:

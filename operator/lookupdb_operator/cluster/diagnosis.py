@@ -66,8 +66,7 @@ UNSCHEDULABLE: Final = Cause(
     "no node takes pod {pod}: {why}; add nodes, or change resources, spec.scheduling or what takes its place",
 )
 CLAIM_UNBOUND: Final = Cause(
-    reasons.VOLUME_MISSING,
-    "pod {pod} waits for its volume: {why}; create what it names, or correct {field}",
+    reasons.VOLUME_MISSING, "pod {pod} waits for its volume: {why}; create what it names, or correct {field}"
 )
 
 # A placed pod lacks something that it needs to start.
@@ -200,8 +199,7 @@ _VOLATILE: Final = re.compile(
 
 def diagnose_warning(kind: str, name: str, reason: str, message: str, *, component: str = "") -> Trouble | None:
     """Diagnose a Warning event or condition of the object ``name``; None if it needs no action or the object's own
-    status
-    says more. ``component`` is that of its pods, if not the usual one for this kind."""
+    status says more. ``component`` is that of its pods, if not the usual one for this kind."""
     match reason:
         case "FailedCreate":
             return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
@@ -328,7 +326,12 @@ def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trou
     if read_status(body).get("phase") == "Succeeded" or find_condition(body, "Ready").get("status") == "True":
         return None
     pod = _Pod(body, component, result)
-    return next((trouble for trouble in _find_troubles(pod) if trouble is not None), None)
+    trouble, scheduled = _diagnose_end_by_kubernetes(pod), find_condition(body, "PodScheduled")
+    if trouble is None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        trouble = diagnose_scheduling(pod.name, component, scheduled.get("message") or "")
+    for container in container_statuses(body):
+        trouble = trouble or _diagnose_waiting(pod, container) or _diagnose_end(pod, container)
+    return trouble
 
 
 def container_statuses(body: Body) -> Iterator[Container]:
@@ -336,14 +339,6 @@ def container_statuses(body: Body) -> Iterator[Container]:
     pod_status = read_status(body)
     yield from pod_status.get("initContainerStatuses") or ()
     yield from pod_status.get("containerStatuses") or ()
-
-
-def _find_troubles(pod: _Pod) -> Iterator[Trouble | None]:
-    yield _diagnose_end_by_kubernetes(pod)
-    yield _diagnose_placement(pod)
-    for container in container_statuses(pod.body):
-        yield _diagnose_waiting(pod, container)
-        yield _diagnose_end(pod, container)
 
 
 def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
@@ -356,23 +351,11 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
     if not is_disrupted and not (reason and has_failed):
         return None
     why = flatten(message or target.get("message") or reason or target.get("reason") or "")
-    if _is_about_disk(why):
+    if "exceeds the" in why and "limit" in why and ("torage" in why or "EmptyDir" in why):
         is_builder = pod.component == names.BUILDER
         field = "spec.build.scratchSize" if is_builder else "the ephemeral-storage limit"
         return DISK_EXCEEDED.trouble(pod=pod.name, why=why, field=field)
     return EVICTED.trouble(pod=pod.name, why=why)
-
-
-def _is_about_disk(why: str) -> bool:
-    """Return whether a pod was evicted because it wrote too much."""
-    return "exceeds the" in why and "limit" in why and ("torage" in why or "EmptyDir" in why)
-
-
-def _diagnose_placement(pod: _Pod) -> Trouble | None:
-    scheduled = find_condition(pod.body, "PodScheduled")
-    if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
-        return None
-    return diagnose_scheduling(pod.name, pod.component, scheduled.get("message") or "")
 
 
 def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
@@ -380,21 +363,17 @@ def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in _PULLING:
-        return diagnose_pull(pod.name, container.get("image") or "", message, _list_mounted_images(pod.body))
+        images = (volume.get("image") or {} for volume in (pod.body.get("spec") or {}).get("volumes") or ())
+        mounted = tuple(image["reference"] for image in images if image.get("reference"))
+        return diagnose_pull(pod.name, container.get("image") or "", message, mounted)
     if reason in _STARTING:
         return diagnose_start(pod.name, container.get("name") or "", message)
     return None
 
 
-def _list_mounted_images(body: Body) -> tuple[str, ...]:
-    images = (volume.get("image") or {} for volume in (body.get("spec") or {}).get("volumes") or ())
-    return tuple(image["reference"] for image in images if image.get("reference"))
-
-
 def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
     """Diagnose a container that has ended or restarted. In a crash loop it is waiting, running or terminated at times,
-    but
-    the trouble stays the same."""
+    but the trouble stays the same."""
     state, last_state = container.get("state") or {}, container.get("lastState") or {}
     terminated = state.get("terminated") or last_state.get("terminated")
     if not terminated or not terminated.get("exitCode"):
@@ -402,18 +381,14 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
     name, reason = container.get("name") or "", terminated.get("reason") or ""
     if reason in _LOST and pod.result is None:
         return CONTAINER_LOST.trouble(container=name, pod=pod.name)
-    if reason == "OOMKilled" or _is_killed_silently(pod, name, terminated):
+    # A container without probes is killed without a message for its memory alone, although nothing says so.
+    has_no_probes = pod.component in _WITHOUT_PROBES or name == FETCH
+    is_killed_silently = terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes
+    if reason == "OOMKilled" or is_killed_silently:
         return _diagnose_out_of_memory(pod, name, is_certain=reason == "OOMKilled")
     if reason in _NEVER_RAN:
         return diagnose_start(pod.name, name, terminated.get("message") or "")
     return _diagnose_exit(pod, name, terminated) if pod.result is None else None
-
-
-def _is_killed_silently(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> bool:
-    """Return whether a container without probes was killed without a message: for its memory, although nothing says
-    so."""
-    has_no_probes = pod.component in _WITHOUT_PROBES or container == FETCH
-    return bool(terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes)
 
 
 def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> Trouble:
@@ -436,9 +411,11 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
 
 def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> Trouble:
     """Diagnose a kill for memory. If the kernel's report does not reach the kubelet, a killed container without probes
-    has
-    no other cause."""
-    limit = _memory_limit(pod.body, container)
+    has no other cause."""
+    spec = pod.body.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    found: Container = next((item for item in containers if item.get("name") == container), {})
+    limit = ((found.get("resources") or {}).get("limits") or {}).get("memory")
     return OUT_OF_MEMORY.trouble(
         container=container,
         pod=pod.name,
@@ -446,10 +423,3 @@ def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> T
         limit=f" of {limit}" if limit else "",
         field=RESOURCE_FIELDS.get(pod.component, "its resources"),
     )
-
-
-def _memory_limit(body: Body, container_name: str) -> str:
-    spec = body.get("spec") or {}
-    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    container: Container = next((container for container in containers if container.get("name") == container_name), {})
-    return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")

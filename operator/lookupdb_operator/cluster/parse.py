@@ -185,8 +185,7 @@ def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, s
 
 def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
     """Return ``value`` without fields unknown to this operator. The API server has already handled typos; what remains
-    is
-    from a newer CRD, whose defaults must not stop an older operator."""
+    is from a newer CRD, whose defaults must not stop an older operator."""
     properties = fields.get("properties")
     if isinstance(value, Mapping):
         if not properties:

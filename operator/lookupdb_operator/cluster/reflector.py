@@ -128,7 +128,11 @@ class Reflector:
                     subject=f"all {self._kind.plural}",
                     query=query | ({"continue": more} if more else {}),
                 )
-                version, more = self._take_page(answer, uids)
+                for body in answer.get("items") or ():
+                    uids.add(body["metadata"]["uid"])
+                    self._sink.on_changed(self._kind, body)
+                meta = answer.get("metadata") or {}
+                version, more = str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
                 del answer  # before the next page arrives
                 if not more:
                     break
@@ -136,14 +140,6 @@ class Reflector:
         self._version = version
         self._backoff.reset()
         self.synced.set()
-
-    def _take_page(self, page: Mapping[str, Any], uids: set[str]) -> tuple[str, str]:
-        """Process the objects of ``page``. Return the list's version and the token of the next page."""
-        for body in page.get("items") or ():
-            uids.add(body["metadata"]["uid"])
-            self._sink.on_changed(self._kind, body)
-        meta = page.get("metadata") or {}
-        return str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
 
     async def _watch(self) -> None:
         """Process events until the watch ends, which happens every few minutes."""
@@ -164,7 +160,10 @@ class Reflector:
                     query=query,
                     silence_at_most=_SILENCE_AT_MOST,
                 ):
-                    await self._take_events(lines)
+                    for count, line in enumerate(lines, 1):
+                        self._take_event(line)
+                        if count % _EVENTS_AT_ONCE == 0:
+                            await asyncio.sleep(0)
         except TimeoutError:
             log.debug("%s: the watch is ended by us", self._kind.plural)
         finally:
@@ -173,12 +172,6 @@ class Reflector:
             self._backoff.reset()
         elif self._version:
             await self._back_off()
-
-    async def _take_events(self, lines: list[bytes]) -> None:
-        for count, line in enumerate(lines, 1):
-            self._take_event(line)
-            if count % _EVENTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
 
     def _take_event(self, line: bytes) -> None:
         try:
@@ -297,8 +290,7 @@ class Informers:
 
     async def compare(self, kind: Kind, listing: Listing) -> int:
         """Drop cached objects of ``kind`` whose deletion no watch reported. Return the number of existing objects that
-        are
-        missing from the cache."""
+        are missing from the cache."""
         before = self.known_headers(kind, "")
         listed = await listing.list_uids(kind)
         self.on_unlisted(kind, [header for uid, header in before.items() if uid not in listed])

@@ -111,8 +111,7 @@ class Drift:
     """Fingerprint of the parts of the object that this depends on."""
     changed: str = ""
     """Hash of the operator's fields if they changed; empty if the operator did not write the object, or the API server
-    does
-    not say which fields are its."""
+    does not say which fields are its."""
     changed_by: str = ""
     """The other manager that set the number of pods or last changed the object."""
 
@@ -120,13 +119,17 @@ class Drift:
 def parse_job(body: Body) -> BuildJob:
     """Parse the Job ``body`` of a build."""
     header = parse_header(body)
-    state = _job_state(body)
+    state, failure = _job_state(body), None
+    # Only the pod knows any other reason (BackoffLimitExceeded).
+    if state == "Failed" and find_condition(body, "Failed").get("reason") == reasons.DEADLINE_EXCEEDED:
+        seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
+        failure = diagnosis.JOB_TOO_LONG.trouble(seconds=str(seconds))
     return BuildJob(
         ref=ObjectRef("Job", header.name, header.uid),
         generation=names.read_build(header.name),
         digest=read_annotations(body).get(names.DIGEST) or "",
         state=state,
-        failure=_diagnose_job(body) if state == "Failed" else None,
+        failure=failure,
         deleting=is_deleting(body),
     )
 
@@ -160,27 +163,14 @@ def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
         return None
     failed = find_condition(body, "Failed")
     said = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
-    return diagnosis.PUSH_ENDED.trouble(name=name, why=flatten(said) or "nobody says why")
-
-
-def _diagnose_job(body: Body) -> Trouble | None:
-    """Return why a Job failed, unless only its pod knows (BackoffLimitExceeded)."""
-    if find_condition(body, "Failed").get("reason") != reasons.DEADLINE_EXCEEDED:
-        return None
-    seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
-    return diagnosis.JOB_TOO_LONG.trouble(seconds=str(seconds))
+    return diagnosis.PUSH_ENDED.trouble(name=name, why=flatten(said) or "no reason is given")
 
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. If its name is not the operator's, it is a copy,
-    and
-    its labels count."""
-    header, status, labels, drift = (
-        parse_header(body),
-        read_status(body),
-        read_labels(body),
-        drift or compare_fields(body),
-    )
+    and its labels count."""
+    header, status, labels = parse_header(body), read_status(body), read_labels(body)
+    drift = drift or compare_fields(body)
     rollout = names.read_rollout(header.name)
     shard = names.read_shard(header.name) if rollout else None
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
@@ -205,8 +195,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
 
 def _lacks_image(body: Body) -> bool:
     """Return whether servers miss the image volume for their shards. An API server without the feature silently drops
-    the
-    volume and its mount, or makes it an empty one."""
+    the volume and its mount, or makes it an empty one."""
     template = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
     servers = template.get("containers") or ()
     words = (servers[0].get("args") or ()) if servers else ()
@@ -217,8 +206,7 @@ def _lacks_image(body: Body) -> bool:
 
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
     """Parse an object of ``kind``, with the problem of a Deployment that cannot create pods; ``drift`` if known. Its
-    name,
-    not its labels, says which rollout or build it is of, because labels may be edited."""
+    name, not its labels, says which rollout or build it is of, because labels may be edited."""
     header, drift = parse_header(body), drift or compare_fields(body)
     rollout, build = names.read_rollout(header.name), names.read_build(header.name)
     generation = read_labels(body).get(names.GENERATION) or "" if rollout else build
@@ -251,8 +239,7 @@ def _diagnose_deployment(body: Body) -> Trouble | None:
 
 def compare_fields(body: Body, before: Drift | None = None) -> Drift:
     """Compare ``body`` with what was written. ``before``, the drift of an earlier version, saves hashing unchanged
-    parts:
-    most versions differ only in their status."""
+    parts: most versions differ only in their status."""
     if not read_annotations(body).get(names.DIGEST):
         return Drift()
     mark = take_fingerprint(body)

@@ -25,7 +25,7 @@ from lookupdb_operator.metrics import Health, Metrics
 from lookupdb_operator.model import AnnouncementReport, Observed, ObservedDataset, Plan, Pod, RouterReport
 from lookupdb_operator.names import Kind
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import Condition, DatasetStatus
+from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.store import ShardKeyReader, StoreAccessReader
 
 # Kubernetes Events about changed conditions, and their rate.
@@ -55,16 +55,31 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
     """
     known = {condition.reason for condition in old.conditions} - reasons.HEALTHY_REASONS
     reports: dict[str, EventReport] = {}
-    for before, after in _list_changes(old, new):
-        if after.reason in known and not _has_stopped_serving(before, after):
+    degraded = new.condition(status.DEGRADED)
+    is_healthy = degraded is not None and degraded.status == "False"
+    for after in new.conditions:
+        before = old.condition(after.type)
+        if before is not None and (before.status, before.reason) == (after.status, after.reason):
             continue
-        warns = _has_stopped_serving(before, after) or (
-            after.reason not in reasons.HEALTHY_REASONS and not _is_only_starting(after, new)
-        )
+        if before is None and after is degraded and is_healthy:
+            continue  # a new dataset without problems is no news
+        was_serving = before is not None and before.status == "True"
+        has_stopped_serving = was_serving and after.type == status.READY and after.status != "True"
+        if after.reason in known and not has_stopped_serving:
+            continue
+        is_only_starting = after.type == status.READY and is_healthy
+        warns = has_stopped_serving or (after.reason not in reasons.HEALTHY_REASONS and not is_only_starting)
         report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in reports or after.type == status.DEGRADED:
             reports[after.reason] = report
-    return (*reports.values(), *_list_skipped_checks(old, new), *_list_renewed_tables(old, new))
+    skipped = "" if new.schedule is None else new.schedule.skipped
+    if skipped not in ("", "" if old.schedule is None else old.schedule.skipped):
+        message = (
+            f"The check of {skipped} was missed by more than refresh.startingDeadlineSeconds, and is skipped. The next"
+            f" one is at {new.next_check}."
+        )
+        reports[reasons.CHECK_SKIPPED] = EventReport("Warning", reasons.CHECK_SKIPPED, message)
+    return (*reports.values(), *_list_renewed_tables(old, new))
 
 
 def _list_renewed_tables(old: DatasetStatus, new: DatasetStatus) -> Iterator[EventReport]:
@@ -77,40 +92,6 @@ def _list_renewed_tables(old: DatasetStatus, new: DatasetStatus) -> Iterator[Eve
             " version, which a router may have read, or a router has a newer one."
         )
         yield EventReport("Warning", reasons.TABLE_RENEWED, message)
-
-
-def _list_skipped_checks(old: DatasetStatus, new: DatasetStatus) -> Iterator[EventReport]:
-    slot = _skipped_slot(new)
-    if slot not in ("", _skipped_slot(old)):
-        message = (
-            f"The check of {slot} was missed by more than refresh.startingDeadlineSeconds, and is skipped. The next one"
-            f" is at {new.next_check}."
-        )
-        yield EventReport("Warning", reasons.CHECK_SKIPPED, message)
-
-
-def _skipped_slot(now: DatasetStatus) -> str:
-    return "" if now.schedule is None else now.schedule.skipped
-
-
-def _list_changes(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Condition | None, Condition]]:
-    for after in new.conditions:
-        before = old.condition(after.type)
-        if before is not None and (before.status, before.reason) == (after.status, after.reason):
-            continue
-        if before is None and after.type == status.DEGRADED and after.status == "False":
-            continue  # a new dataset without problems is no news
-        yield before, after
-
-
-def _is_only_starting(after: Condition, new: DatasetStatus) -> bool:
-    """Return whether the dataset is only not ready yet, with nothing wrong."""
-    degraded = new.condition(status.DEGRADED)
-    return after.type == status.READY and degraded is not None and degraded.status == "False"
-
-
-def _has_stopped_serving(before: Condition | None, after: Condition) -> bool:
-    return after.type == status.READY and after.status != "True" and before is not None and before.status == "True"
 
 
 class ProgressWrites:
@@ -141,8 +122,7 @@ class ProgressWrites:
 
 class EventBudget:
     """A rate limit for the events of a dataset, for each reason: some at once, then one every half minute. A condition
-    that
-    flips must not fill the cluster's event store or hide other faults."""
+    that flips must not fill the cluster's event store or hide other faults."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -182,7 +162,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 600.0
-"""How long to retry before reporting: a restart of the gateway or a short outage of the store is no problem."""
+"""Time for which to retry before reporting: a restart of the gateway or a short outage of the store is no problem."""
 _AT_ONCE: Final = 16
 
 
@@ -204,10 +184,7 @@ class Announcements:
     """The announcements under way, at most one for each dataset."""
 
     def __init__(
-        self,
-        announcer: Announcer | None,
-        wake: Callable[[Key], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, announcer: Announcer | None, wake: Callable[[Key], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """If ``announcer`` is None, nothing is announced. ``wake`` is called with each dataset that has a new
         result."""
@@ -314,7 +291,11 @@ class RouterPolls:
         """Return the routers' reports since the last call, by pod uid. Raises ReportsPending if they must be asked
         first."""
         key = observed.dataset.key
-        routers = _running_routers(observed)
+        routers = tuple(
+            pod
+            for pod in observed.pods
+            if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip and not pod.deleting
+        )
         if key in self._reports:
             return self._reports.pop(key)
         if not routers:
@@ -351,14 +332,6 @@ class RouterPolls:
         self._polls.pop(key, None)
         self._reports[key] = reports
         self._wake(key)
-
-
-def _running_routers(observed: Observed) -> tuple[Pod, ...]:
-    return tuple(
-        pod
-        for pod in observed.pods
-        if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip and not pod.deleting
-    )
 
 
 _JITTER: Final = 0.1
@@ -441,10 +414,7 @@ class Resync:
     def _queue_all(self) -> None:
         for key in tuple(self._cache.dataset_keys()):
             self._queue.add(key)
-        self._note_idle_success()
-
-    def _note_idle_success(self) -> None:
-        """Note a success if there are no datasets; otherwise only a reconcile pass counts as one."""
+        # With datasets, only a reconcile pass counts as a success.
         if not self._cache.dataset_keys():
             self._metrics.note_success()
 
@@ -478,8 +448,7 @@ class Resync:
 
 async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
     """Return once LookupDatasets can be listed and appear in the API discovery: kopf reads discovery only once and
-    would
-    never watch a kind that is missing there."""
+    would never watch a kind that is missing there."""
     while True:
         try:
             await listing.list_uids(names.DATASET_KIND)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -55,15 +55,23 @@ class Observer:
         store: StoreAccess | None = None,
     ) -> Observed | None:
         """Return the dataset ``key`` as it is now, or None if there is none. With ``ask_routers``, raises
-        ReportsPending
-        until the routers have answered."""
+        ReportsPending until the routers have answered."""
         observed = self._cache.observed(key)
         if observed is None:
             self._polls.forget(key)
             return None
         routers = self._polls.take_reports(observed) if ask_routers else {}
         lacks_image_volumes = uses_images(observed.dataset) and not await self._images.are_kept(key[0])
-        stuck = _find_stuck(self._cache.owned_objects(key), self._clock())
+        # Stuck without a visible cause: a Job or StatefulSet without its pods, or a pod that is not started.
+        objects, now = tuple(self._cache.owned_objects(key)), self._clock()
+        pods = Counter(
+            cached.header.owner_uid for cached in objects if isinstance(cached.item, Pod) and not cached.item.deleting
+        )
+        stuck = frozenset(
+            cached.header.uid
+            for cached in objects
+            if (now - cached.header.created).total_seconds() > _QUIET_SECONDS and _is_lacking(cached, pods)
+        )
         if stuck:
             observed = _with_warnings(observed, await self._warnings.read_latest(key[0]))
         return replace(
@@ -83,9 +91,9 @@ class ImageVolumes:
         self._cluster = cluster
         self._clock = clock
         self._asking = asyncio.Lock()
-        self._told: datetime | None = None
+        self._answered_at: datetime | None = None
         """Time of the last answer."""
-        self._untold: dict[str, datetime] = {}
+        self._undecided: dict[str, datetime] = {}
         """Namespace → time of an answer there that settled nothing."""
         self._are_kept = True
 
@@ -94,13 +102,13 @@ class ImageVolumes:
         StatefulSets. True if unknown: what the API server refuses here, it also refuses for the StatefulSets."""
         async with self._asking:  # concurrent callers share the answer
             now = self._clock()
-            self._untold = {name: time for name, time in self._untold.items() if not _is_old(time, now)}
-            if namespace not in self._untold and (self._told is None or _is_old(self._told, now)):
+            self._undecided = {name: time for name, time in self._undecided.items() if not _is_old(time, now)}
+            if namespace not in self._undecided and (self._answered_at is None or _is_old(self._answered_at, now)):
                 are_kept = await self._cluster.keeps_image_volumes(namespace)
                 if are_kept is None:
-                    self._untold[namespace] = now
+                    self._undecided[namespace] = now
                 else:
-                    self._told, self._are_kept = now, are_kept
+                    self._answered_at, self._are_kept = now, are_kept
             return self._are_kept
 
 
@@ -132,20 +140,6 @@ class NamespaceWarnings:
             return {}
 
 
-def _find_stuck(objects: Iterable[CachedObject], now: datetime) -> frozenset[str]:
-    """Return the uids of objects that are stuck without a visible cause: a Job or StatefulSet without its pods, or a
-    pod whose containers the kubelet has not started."""
-    objects = tuple(objects)
-    pods = Counter(
-        cached.header.owner_uid for cached in objects if isinstance(cached.item, Pod) and not cached.item.deleting
-    )
-    return frozenset(
-        cached.header.uid
-        for cached in objects
-        if (now - cached.header.created).total_seconds() > _QUIET_SECONDS and _is_lacking(cached, pods)
-    )
-
-
 def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     match cached.item:
         case BuildJob(state="Running", deleting=False, failure=None):
@@ -172,16 +166,15 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
             return None
         return diagnose_warning(ref.kind, ref.name, event.reason, event.message, component=component)
 
-    def explain_pod(pod: Pod) -> Trouble | None:
-        return explain(ObjectRef("Pod", pod.name, pod.uid))
-
     return replace(
         observed,
         jobs=tuple(replace(job, failure=job.failure or explain(job.ref)) for job in observed.jobs),
         shard_sets=tuple(
             replace(shard_set, trouble=shard_set.trouble or explain(shard_set.ref)) for shard_set in observed.shard_sets
         ),
-        pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
+        pods=tuple(
+            replace(pod, trouble=pod.trouble or explain(ObjectRef("Pod", pod.name, pod.uid))) for pod in observed.pods
+        ),
         other_objects=tuple(
             replace(other, trouble=other.trouble or explain(other.ref, names.PUSHER))
             if _is_unfinished_push(other)

@@ -98,7 +98,8 @@ class Repairs:
         writes = self._remembered(observed.dataset.key)
         before = writes.get(name)
         is_repeated = before is not None and before.mark == mark
-        by = _find_changer(observed, name)
+        objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
+        by = next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")
         count, known = (before.count, before.by) if before is not None and is_repeated else (0, "")
         writes[name] = _Write(mark, count + 1, self._clock(), by or known)
         self._writes[observed.dataset.key] = writes
@@ -136,12 +137,6 @@ class Repairs:
         return max(0.0, write.moment + delay - self._clock())
 
 
-def _find_changer(observed: Observed, name: KindAndName) -> str:
-    """Return the manager that changed the object last; empty if unknown or if the object is absent."""
-    objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
-    return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")
-
-
 # Build and rollout slots: each pass plans with the slots of its dataset and wakes datasets whose slot became free.
 
 
@@ -168,8 +163,7 @@ class TurnTaking:
 
     def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
         """Return the plan of ``decide`` for ``observed`` with its slots. Nothing else runs until the plan is noted, so
-        no
-        slot is granted twice."""
+        no slot is granted twice."""
         self._load(now)
         dataset = observed.dataset
         self._note(dataset, dataset.status, now)
@@ -185,8 +179,7 @@ class TurnTaking:
 
     def withdraw(self, dataset: ObservedDataset, now: datetime, *, postpone: bool) -> None:
         """Note that the plan for ``dataset`` was not written and claimed nothing. With ``postpone``, because it cannot
-        be
-        written, others come first for a while."""
+        be written, others come first for a while."""
         self._note(dataset, dataset.status, now)
         if postpone:
             self._queues.postpone(dataset.key, now)
@@ -315,10 +308,23 @@ class Reconciler:
     async def _look(self, key: Key) -> float | None:
         """Observe, plan and act. Return the seconds until the next pass."""
         refusals = self._refusals.get(key, {})
-        needs_reports = self._needs_reports(key)
+        needs_reports = (
+            key in self._waiting_for_reports or self._clock() - self._asked_at.get(key, float("-inf")) >= _ASK_EVERY
+        )
         observed = await self._observer.observe(key, ask_routers=needs_reports, refusals=refusals, store=self._store())
         if observed is None:
-            self._forget(key)
+            self._refusals.pop(key, None)
+            self._waiting_for_reports.discard(key)
+            self._asked_at.pop(key, None)
+            self._progress.forget(key)
+            self._events.forget(key)
+            self._repairs.forget(key)
+            self._confirmations.forget(key)
+            self._absences.forget(key)
+            self._announcements.forget(key)
+            self._unattended.pop(key, None)
+            self._metrics.forget(*key)
+            self._turns.forget(key, self._now())
             return None
         if needs_reports:
             self._asked_at[key] = self._clock()
@@ -335,20 +341,26 @@ class Reconciler:
         plan = replace(plan, next_look_in=reasons.find_earliest(deadlines))
         if plan.idle_reason:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle_reason)
-        self._note_plan(observed.dataset, plan)
+        if plan.ask_routers:
+            self._waiting_for_reports.add(observed.dataset.key)
+        else:
+            self._waiting_for_reports.discard(observed.dataset.key)
+        if plan.status.operator == self._config.identity:
+            limit = None if observed.dataset.parsed is None else observed.dataset.parsed.refresh.stale_after_seconds
+            self._metrics.set_status(observed.dataset.namespace, observed.dataset.name, plan.status, stale_after=limit)
+        else:
+            self._metrics.forget(observed.dataset.namespace, observed.dataset.name)
         await self._report_unattended(observed.dataset)
         return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
         """Write, apply and delete what ``plan`` says; ``refusals`` are those of the previous pass. Return the seconds
-        until
-        the next pass."""
+        until the next pass."""
         dataset = observed.dataset
         if pause := self._progress.remaining_pause(dataset, plan):
             return pause
         # Before any change the status is written, even if it stays the same: a conflict shows that this pass saw an
-        # outdated
-        # dataset, before its old spec has effects.
+        # outdated dataset, before its old spec has effects.
         has_changes = plan.apply or plan.delete or plan.status != dataset.status
         if has_changes and not await self._claim(dataset, plan.status):
             return None
@@ -369,50 +381,16 @@ class Reconciler:
     async def _claim(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
         """Write ``status`` and so claim what it contains; False if the dataset is gone."""
         try:
-            return await self._write_status(dataset, status)
+            written = await self._cluster.write_status(dataset, status)
+            self._cache.put(names.DATASET_KIND.name, written)
+            self._progress.note_write(dataset.key)
+            for report in list_event_reports(dataset.status, status):
+                await self._post(dataset, report)
+        except NotFound:
+            return False
         except (Conflict, Refused) as error:  # not Unreachable: the status may have been written
             self._turns.withdraw(dataset, self._now(), postpone=isinstance(error, Refused))
             raise
-
-    def _needs_reports(self, key: Key) -> bool:
-        """Return whether to ask routers: when the plan needs it, in the first pass, and every few minutes."""
-        return key in self._waiting_for_reports or self._clock() - self._asked_at.get(key, float("-inf")) >= _ASK_EVERY
-
-    def _note_plan(self, dataset: ObservedDataset, plan: Plan) -> None:
-        if plan.ask_routers:
-            self._waiting_for_reports.add(dataset.key)
-        else:
-            self._waiting_for_reports.discard(dataset.key)
-        if plan.status.operator == self._config.identity:
-            limit = None if dataset.parsed is None else dataset.parsed.refresh.stale_after_seconds
-            self._metrics.set_status(dataset.namespace, dataset.name, plan.status, stale_after=limit)
-        else:
-            self._metrics.forget(dataset.namespace, dataset.name)
-
-    def _forget(self, key: Key) -> None:
-        self._refusals.pop(key, None)
-        self._waiting_for_reports.discard(key)
-        self._asked_at.pop(key, None)
-        self._progress.forget(key)
-        self._events.forget(key)
-        self._repairs.forget(key)
-        self._confirmations.forget(key)
-        self._absences.forget(key)
-        self._announcements.forget(key)
-        self._unattended.pop(key, None)
-        self._metrics.forget(*key)
-        self._turns.forget(key, self._now())
-
-    async def _write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
-        """Write ``status`` and post its events; False if the dataset is gone."""
-        try:
-            written = await self._cluster.write_status(dataset, status)
-        except NotFound:
-            return False
-        self._cache.put(names.DATASET_KIND.name, written)
-        self._progress.note_write(dataset.key)
-        for report in list_event_reports(dataset.status, status):
-            await self._post(dataset, report)
         return True
 
     async def _report_unattended(self, dataset: ObservedDataset) -> None:
@@ -440,8 +418,7 @@ class Reconciler:
 
     async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
         """Apply ``manifests`` in order and return the refusals, by kind and name. A refusal does not stop the others,
-        unless
-        the namespace is being deleted. But servers are not started without the NetworkPolicy that protects them."""
+        unless the namespace is being deleted; but no server starts without the NetworkPolicy that protects it."""
         refused: dict[tuple[str, str], str] = {}
         ours = observed.object_names
         is_terminating = False
@@ -458,7 +435,10 @@ class Reconciler:
                 # What is not known to be ours may belong to somebody else, so it is not taken over.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound, Conflict) as error:
-                if kind == names.POD.name and _is_gone(error):
+                # The API server treats a patch of an object that is gone as a creation, which is not allowed.
+                if kind == names.POD.name and (
+                    isinstance(error, NotFound | Conflict) or "cannot create resource" in error.message
+                ):
                     log.info("%s/%s: Pod %s: %s", *observed.dataset.key, name, error.message)
                     continue
                 if isinstance(error, Conflict) and (kind, name) in ours:
@@ -493,9 +473,3 @@ class Reconciler:
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)
         return refused
-
-
-def _is_gone(error: ApiError) -> bool:
-    """Return whether a patch failed because its object is gone: the API server treats it as a creation, which is not
-    allowed."""
-    return isinstance(error, NotFound | Conflict) or "cannot create resource" in error.message

@@ -6,25 +6,20 @@ annotation, and ``render_scale``, applied by another manager.
 
 from __future__ import annotations
 
-from lookupdb_operator.manifests.access import is_made_once, password_key, render_key_secret, render_store_secret
-from lookupdb_operator.manifests.builder import adopted_address, build_digest, render_builder
-from lookupdb_operator.manifests.delivery import (
-    guarding_policy,
-    has_image_volume,
-    render_image_probe,
-    render_network_policies,
-    render_sync,
-    uses_images,
-)
 from lookupdb_operator.manifests.objects import (
     content_mark,
     find_changer,
     hash_held_fields,
+    is_made_once,
+    password_key,
     read_digest,
     read_table_version,
+    render_key_secret,
+    render_store_secret,
     take_fingerprint,
     write_mark,
 )
+from lookupdb_operator.manifests.pods import adopted_address, build_digest, render_builder
 from lookupdb_operator.manifests.routers import (
     has_room_for_both,
     render_nudge,
@@ -37,11 +32,17 @@ from lookupdb_operator.manifests.routers import (
 )
 from lookupdb_operator.manifests.shards import (
     field_manager,
+    guarding_policy,
+    has_image_volume,
+    render_image_probe,
+    render_network_policies,
     render_scale,
     render_service_and_budgets,
     render_shards,
+    render_sync,
     shard_digests,
     template_digest,
+    uses_images,
 )
 
 __all__ = [

@@ -1,7 +1,9 @@
-"""Metadata and digests of objects, hashes of their fields, and PodDisruptionBudgets."""
+"""Metadata and digests of objects, hashes of their fields, PodDisruptionBudgets, and access to the store and to shard
+servers, with its Secrets."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -9,9 +11,13 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb import shard_passwords
 from lookupdb.dataset.schema import parse_quantity
 from lookupdb.router.table.routing_table import digest_table
+from lookupdb.store.credentials import SECRET_VARIABLE
+from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
 from lookupdb_operator import names
+from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.model import Manifest, ObservedDataset
 
 # Hashes of the operator's fields of an object, as applied and as the API server holds them.
@@ -47,9 +53,8 @@ def hash_held_fields(body: Mapping[str, Any]) -> str | None:
 
 def take_fingerprint(body: Mapping[str, Any]) -> bytes:
     """Return bytes that stay equal while ``hash_held_fields`` does, at a tenth of its cost: ``body`` without its status
-    and
-    most metadata. ``metadata.generation`` would not do: label changes do not increase it, and half of the kinds have
-    none."""
+    and most metadata. ``metadata.generation`` would not do: label changes do not increase it, and half of the kinds
+    have none."""
     metadata = body["metadata"]
     members = [(name, member) for name, member in body.items() if name not in ("metadata", "status")]
     compared = [metadata.get(name) for name in _COMPARED_METADATA]
@@ -206,15 +211,13 @@ def stamp(manifest: Manifest) -> Manifest:
 
 def drop_empty(**members: Any) -> dict[str, Any]:
     """Return ``members`` without null or empty ones. Server-side apply would treat null as an order, and an empty list
-    as
-    the operator's field."""
+    as the operator's field."""
     return {name: value for name, value in members.items() if value is not None and value != [] and value != {}}
 
 
 def drop_unsaid(value: Any, member: str = "") -> Any:
     """Return ``value``, the ``member`` of something, without empty texts, lists and objects at any depth, because the
-    API
-    server drops them. Labels and selectors may be empty."""
+    API server drops them. Labels and selectors may be empty."""
     if isinstance(value, list):
         return [drop_unsaid(item) for item in value]
     if not isinstance(value, dict) or member in _MAPS_OF_TEXT:
@@ -233,8 +236,7 @@ def read_digest(manifest: Mapping[str, Any]) -> str:
 
 def write_mark(manifest: Mapping[str, Any]) -> str:
     """Return a mark that differs between two writes of one object: its digest and number of pods. For a routing table,
-    its
-    content without the version, which each repair changes."""
+    its content without the version, which each repair changes."""
     table = (manifest.get("data") or {}).get(names.TABLE_FILE)
     if table is not None:
         return digest({name: member for name, member in orjson.loads(table).items() if name != "version"})
@@ -250,8 +252,7 @@ def content_mark(manifest: Mapping[str, Any]) -> str:
 
 def read_table_version(manifest: Mapping[str, Any]) -> int:
     """Return the version in the text of a routing table, which routers use, not the annotation. 0 if there is none, or
-    it
-    has more than 15 digits."""
+    it has more than 15 digits."""
     try:
         version = orjson.loads((manifest.get("data") or {}).get(names.TABLE_FILE) or "{}")["version"]
     except (ValueError, KeyError, TypeError):  # somebody has edited it
@@ -271,8 +272,7 @@ def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
 
 def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str, str]) -> Manifest:
     """Return a budget of one pod at a time. A budget of none would block node drains. Pods that do not serve may always
-    be
-    evicted, because waiting for them does not help."""
+    be evicted, because waiting for them does not help."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -283,3 +283,163 @@ def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str,
             "selector": {"matchLabels": dict(selector)},
         },
     }
+
+
+# Access of pods to the store: by a token for the gateway or, without a gateway, by the store's credentials. A dataset's
+# own store uses the Secret that the dataset names. Only builders and fetchers have access.
+#
+# The token is for the pod's ServiceAccount and this installation's gateway only, and lasts ten minutes; the kubelet
+# renews it. It proves the pod's namespace. The Secret of a dataset's own store is only referenced by pods: the operator
+# neither reads nor copies it.
+
+
+# Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
+#
+# A dataset's key is derived from the release's key and the dataset's uid; a shard's password from that key, the
+# rollout's name and the shard's number (``lookupdb.shard_passwords``). So nothing must be stored or read back: the
+# Secret is created, never read, changed or deleted, and its name contains the key's fingerprint.
+
+
+_DATA_KEY: Final = "key"
+_VOLUME: Final = "password-keys"
+ROUTER_MOUNT: Final = {"name": _VOLUME, "mountPath": names.PASSWORD_KEYS_PATH, "readOnly": True}
+
+
+def password_key(dataset: ObservedDataset, config: Config) -> str:
+    """Return the fingerprint of the dataset's current key; empty if servers require no password."""
+    key = _derive_key(dataset, config)
+    return shard_passwords.fingerprint_key(key) if key else ""
+
+
+def render_key_secret(dataset: ObservedDataset, config: Config) -> Manifest:
+    """Return the Secret of the dataset's key, which must exist."""
+    key = _derive_key(dataset, config)
+    name = names.password_key_secret(dataset.name, shard_passwords.fingerprint_key(key))
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": render_metadata(dataset, name, names.ROUTER),
+        "type": "Opaque",
+        "immutable": True,
+        "data": {_DATA_KEY: base64.b64encode(key).decode()},
+    }
+
+
+def is_made_once(manifest: Manifest) -> bool:
+    """Return whether ``manifest`` is only created if absent, and never updated."""
+    return manifest.get("immutable") is True
+
+
+def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: int) -> dict[str, str]:
+    """Return the password flags of the servers of ``shard`` of ``rollout``. They are not secret."""
+    key = _derive_key(dataset, config)
+    if not key:
+        return {}
+    password = shard_passwords.derive_password(key, rollout, shard)
+    return {"--password-sha256": shard_passwords.hash_password(password.encode())}
+
+
+def server_labels(dataset: ObservedDataset, config: Config) -> dict[str, str]:
+    """Return the StatefulSet labels from which a lost status can restore the password key."""
+    mark = password_key(dataset, config)
+    return {names.PASSWORD_KEY: mark} if mark else {}
+
+
+def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dict[str, Any]:
+    """Return the volume of the routers' keys, each in a file named by its fingerprint. It is optional: a router without
+    a key reports that and serves what it can reach. It is mounted whole, because the kubelet does not update single
+    files."""
+    sources = [
+        {
+            "secret": {
+                "name": names.password_key_secret(dataset.name, mark),
+                "items": [{"key": _DATA_KEY, "path": mark}],
+                "optional": True,
+            }
+        }
+        for mark in password_keys
+    ]
+    return {"name": _VOLUME, "projected": {"sources": sources}}
+
+
+def _derive_key(dataset: ObservedDataset, config: Config) -> bytes:
+    """Return the dataset's key; empty if there is none."""
+    return shard_passwords.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
+
+
+# The Secret with the store's credentials in a dataset's namespace.
+
+
+PREFIX: Final = "LOOKUPDB_STORE_"
+"""Prefix of every variable, to keep the store's credentials apart from the source's."""
+
+
+def render_store_secret(dataset: ObservedDataset, access: StoreAccess) -> Manifest:
+    """Return the Secret with the environment variables of ``access``.
+
+    It uses ``data``, not ``stringData``, because server-side apply removes left-out keys only from ``data``.
+    """
+    data = {
+        PREFIX + name: base64.b64encode(value.encode()).decode() for name, value in sorted(access.environment.items())
+    }
+    return stamp(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": render_metadata(dataset, names.store_secret(dataset.name, dataset.uid)),
+            "type": "Opaque",
+            "data": data,
+        }
+    )
+
+
+_TOKEN_SECONDS: Final = 600
+"""The shortest time that Kubernetes allows."""
+_TOKEN_MOUNT: Final = {"name": names.STORE_TOKEN_VOLUME, "mountPath": names.STORE_TOKEN_PATH, "readOnly": True}
+
+
+def find_url(dataset: ObservedDataset, config: Config) -> str:
+    """Return the URL of the store for the dataset's builders and fetchers."""
+    own = dataset.own_store
+    return config.gateway or config.store if own is None else str(own["url"])
+
+
+def render_volumes(dataset: ObservedDataset, config: Config) -> list[dict[str, Any]]:
+    """Return the volumes that a pod needs to reach the store."""
+    if dataset.own_store is not None or not config.gateway:
+        return []
+    token = {
+        "audience": names.store_audience(config.identity),
+        "expirationSeconds": _TOKEN_SECONDS,
+        "path": names.STORE_TOKEN_FILE,
+    }
+    return [{"name": names.STORE_TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}]
+
+
+def grant(container: dict[str, Any], dataset: ObservedDataset, config: Config) -> dict[str, Any]:
+    """Return ``container`` with access to the store."""
+    own = dataset.own_store
+    if own is not None:
+        # Users choose its keys; the prefix keeps them apart from the source's.
+        name = own.get("secretName")
+        if not name:
+            return container
+        variable = {"name": SECRET_VARIABLE, "value": name}
+        return _with_secret(
+            {**container, "env": [*container["env"], variable]}, {"prefix": PREFIX, "secretRef": {"name": name}}
+        )
+    if not config.gateway:
+        return _with_secret(container, {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}})
+    # A plain variable takes precedence over a source's Secret.
+    variable = {"name": TOKEN_FILE_VARIABLE, "value": f"{names.STORE_TOKEN_PATH}/{names.STORE_TOKEN_FILE}"}
+    return {
+        **container,
+        "env": [*container["env"], variable],
+        "volumeMounts": [*container["volumeMounts"], _TOKEN_MOUNT],
+    }
+
+
+def _with_secret(container: dict[str, Any], secret: dict[str, Any]) -> dict[str, Any]:
+    """Return ``container`` with the variables of the store's Secret. They come last, so that no source can override
+    them."""
+    return {**container, "envFrom": [*container.get("envFrom", ()), secret]}

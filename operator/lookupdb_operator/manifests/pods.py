@@ -1,4 +1,5 @@
-"""Common parts of all pods: restricted pod security, no API token, and the dataset's settings for their component."""
+"""Common parts of all pods: restricted pod security, no API token, and the dataset's settings for their component; and
+the Job of a build."""
 
 from __future__ import annotations
 
@@ -6,11 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
 from lookupdb.dataset.schema import parse_quantity
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.objects import drop_empty, drop_unsaid
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.manifests import objects
+from lookupdb_operator.manifests.objects import digest_of_all, drop_empty, drop_unsaid, render_metadata, stamp
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import BuildStatus, replace
 
 # Placement and security of pods: the dataset's settings for a component, or defaults.
 
@@ -28,8 +33,7 @@ def render_placement(
     scheduling: Mapping[str, Any], pod: Mapping[str, Any], selector: Mapping[str, str], *, spreads: bool
 ) -> Placement:
     """Return the placement of the pods that ``selector`` selects. A field of ``pod`` replaces that of ``scheduling``;
-    with
-    ``spreads``, the default spreads over nodes and zones."""
+    with ``spreads``, the default spreads over nodes and zones."""
     own = _spread_pods(selector) if spreads else {}
     given = {**own, **scheduling, **pod}
     constraints = [_with_selector(constraint, selector) for constraint in given.get("topologySpreadConstraints", ())]
@@ -88,8 +92,7 @@ BUILD_PERCENT: Final = 80
 """The percentage of its memory limit that a builder uses; the rest covers what it cannot count."""
 FETCH_MEMORY: Final = "128Mi"
 """Memory request of the container that fetches a shard; it streams, whatever the size. A pod requests the maximum of
-its
-containers, and a server requests at least as much by default."""
+its containers, and a server requests at least as much by default."""
 FETCH_MEMORY_LIMIT: Final = "256Mi"
 SPARE_STORAGE: Final = 64 * MI
 """Disk space besides known files: logs, an index, /tmp."""
@@ -108,11 +111,10 @@ _MOST_THREADS: Final = 256
 
 def builder(spec: Mapping[str, Any]) -> Resources:
     """Return a builder's resources, by ``spec.build.resources``. By default it requests its memory limit; the disk
-    request
-    covers its scratch volume."""
+    request covers its scratch volume."""
     declared = _read_resources(spec["build"]["resources"])
     storage = {_STORAGE: str(spec["build"]["scratchSize"])}
-    return _with_requests(declared, _BUILDER_REQUESTS | _memory(declared["limits"]) | storage)
+    return _with_requests(declared, _BUILDER_REQUESTS | {"memory": declared["limits"]["memory"]} | storage)
 
 
 def builder_memory(resources: Resources) -> int:
@@ -150,7 +152,7 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     # On a volume, the shard does not use the node's disk.
     is_on_node = serving["delivery"]["type"] == "Fetch" and "storageClassName" not in serving
     storage = {_STORAGE: shard_storage(largest_shard_bytes) if is_on_node else TMP_STORAGE}
-    return _with_requests(declared, _SERVER_REQUESTS | _memory(declared["limits"]) | storage)
+    return _with_requests(declared, _SERVER_REQUESTS | {"memory": declared["limits"]["memory"]} | storage)
 
 
 def shard_storage(shard_bytes: int) -> str:
@@ -160,8 +162,7 @@ def shard_storage(shard_bytes: int) -> str:
 
 def shard_volume(shard_bytes: int) -> str:
     """Return the size of a shard's own volume, in whole Mi, with room for the file system: ext4 takes 2 % and a journal
-    of
-    up to 1 GiB; XFS needs at least 300 MiB."""
+    of up to 1 GiB; XFS needs at least 300 MiB."""
     return f"{math.ceil((shard_bytes * VOLUME_FACTOR + VOLUME_SPARE) / MI)}Mi"
 
 
@@ -186,10 +187,6 @@ def _read_resources(resources: Mapping[str, Any]) -> Resources:
     """Return ``resources`` as text; YAML may hold numbers."""
     parts = {part: resources.get(part) or {} for part in ("requests", "limits")}
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in parts.items()}
-
-
-def _memory(limits: Mapping[str, str]) -> dict[str, str]:
-    return {"memory": limits["memory"]}
 
 
 def _with_requests(declared: Resources, defaults: Mapping[str, str]) -> Resources:
@@ -229,6 +226,8 @@ def render_template(
     Without ``takes_volumes`` the kubelet does not change the group of mounted volumes.
     """
     pod = read_pod_fields(dataset, component)
+    own_secrets = (secret["name"] for secret in dataset.spec.get("imagePullSecrets") or ())
+    secrets = dict.fromkeys([*own_secrets, *pull_secrets, *config.image_pull_secrets])
     user = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
     security = {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}}
     spec: dict[str, Any] = {
@@ -238,7 +237,7 @@ def render_template(
         "enableServiceLinks": False,
         "securityContext": security,
         "volumes": [*volumes, _TMP_VOLUME],
-        **drop_empty(imagePullSecrets=_pull_secrets(dataset, config, pull_secrets)),
+        **drop_empty(imagePullSecrets=[{"name": name} for name in secrets]),
     }
     # Labels for selectors take precedence, whatever the CRD allows.
     pod_labels = {**config.pod_labels, **pod.get("labels", {}), **labels}
@@ -300,8 +299,7 @@ def render_service_port(name: str, number: int, target: str, **members: Any) -> 
 
 def render_probes() -> dict[str, Any]:
     """Return the probes of shard servers and routers. The admin port answers from the start, however long verifying a
-    shard
-    takes. Any answer counts as alive, so that a busy node restarts nothing."""
+    shard takes. Any answer counts as alive, so that a busy node restarts nothing."""
     healthy = {"httpGet": {"path": "/healthz", "port": "admin"}}
     return {
         "startupProbe": {**healthy, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60},
@@ -315,6 +313,145 @@ def render_probes() -> dict[str, Any]:
     }
 
 
-def _pull_secrets(dataset: ObservedDataset, config: Config, further: Sequence[str]) -> list[dict[str, str]]:
-    own = [secret["name"] for secret in dataset.spec.get("imagePullSecrets") or ()]
-    return [{"name": name} for name in dict.fromkeys([*own, *further, *config.image_pull_secrets])]
+# A build: its Job, and the ConfigMap with the dataset for the builder.
+
+
+CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
+"""The members of the spec that a builder reads, besides the success file's name."""
+TERMINATION_LOG: Final = "/dev/termination-log"
+_GRACE_SECONDS: Final = 30
+_ANY: Final = BuildStatus(generation="g1", content="", refresh="", digest="", started_at="")
+
+
+def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config) -> tuple[Manifest, ...]:
+    """Return a build's ConfigMap and Job, in the order of application."""
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _render_metadata(dataset, build),
+        "spec": {
+            "backoffLimit": 0,  # the operator judges a failure and times the next attempt
+            "activeDeadlineSeconds": dataset.spec["build"]["deadlineSeconds"],
+            "template": _render_template(dataset, build, config),
+        },
+    }
+    return _render_dataset_file(dataset, build), stamp(job)
+
+
+def build_digest(dataset: ObservedDataset, config: Config) -> str:
+    """Digest everything that builds are made from, except what differs for each build: generation, active generation,
+    fingerprint. A stuck build is superseded by one with another digest."""
+    return digest_of_all(render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config))
+
+
+def adopted_address(dataset: ObservedDataset) -> str:
+    """Return what to adopt, as a builder's argument: ``uid`` or ``uid/gN``; empty for nothing."""
+    adopt = dataset.spec.get("adopt")
+    if not adopt:
+        return ""
+    generation = adopt.get("generation")
+    return f"{adopt['uid']}/{generation}" if generation else str(adopt["uid"])
+
+
+def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manifest:
+    spec = {member: dataset.spec[member] for member in CONTENT}
+    if success_file := dataset.spec["refresh"].get("successFile"):
+        spec["refresh"] = {"successFile": success_file}
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
+        "spec": spec,
+    }
+    # JSON is YAML. Members are sorted, because the API server's order means nothing.
+    text = orjson.dumps(resource, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
+    return stamp(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": _render_metadata(dataset, build),
+            "data": {names.DATASET_FILE: text + "\n"},
+        }
+    )
+
+
+def _render_metadata(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any]:
+    labels = {names.GENERATION: build.generation}
+    return render_metadata(dataset, names.build(dataset.name, build.generation), names.BUILDER, labels)
+
+
+def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Config) -> dict[str, Any]:
+    source, amounts = dataset.spec["source"], builder(dataset.spec)
+    volumes: list[dict[str, Any]] = [
+        {"name": "dataset", "configMap": {"name": names.build(dataset.name, build.generation)}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": str(dataset.spec["build"]["scratchSize"])}},
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": "dataset", "mountPath": names.DATASET_PATH, "readOnly": True},
+        {"name": "scratch", "mountPath": names.SCRATCH_PATH},
+    ]
+    if volume := _source_volume(dataset, build):
+        volumes.append({"name": "source", **volume})
+        mounts.append({"name": "source", "mountPath": names.SOURCE_PATH, "readOnly": True})
+    optional = {"optional": True} if build.adopt else {}
+    secrets = [{"secretRef": {"name": source["secretName"], **optional}}] if source.get("secretName") else []
+    arguments = _arguments(dataset, build, config, amounts)
+    container = render_container(
+        dataset, config, names.BUILDER, "build", arguments, amounts, mounts, **drop_empty(envFrom=secrets)
+    )
+    labels = names.labels(dataset.name, dataset.uid, names.BUILDER) | {names.GENERATION: build.generation}
+    return render_template(
+        dataset,
+        config,
+        names.BUILDER,
+        names.selector(dataset.name, dataset.uid, names.BUILDER),
+        labels,
+        {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "containers": [objects.grant(container, dataset, config)],
+        },
+        [*volumes, *objects.render_volumes(dataset, config)],
+        spreads=False,
+        takes_volumes=not source.get("volume"),
+    )
+
+
+def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any] | None:
+    """Return the volume with the source's files, if any. A builder that adopts gets none: the source may be gone, and
+    no claim can be optional."""
+    volume = dataset.spec["source"].get("volume")
+    if not volume:
+        return None
+    if claim := volume.get("claimName"):
+        return None if build.adopt else {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    optional = {"optional": True} if build.adopt else {}
+    return {"configMap": {"name": volume["configMapName"], **optional}}
+
+
+def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: Resources) -> list[str]:
+    flags = {
+        "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
+        "--store": objects.find_url(dataset, config),
+        "--cluster-id": config.cluster,
+        "--generation": build.generation,
+        "--build-id": build.started_at or None,
+        "--active": build.active or None,
+        "--active-records": build.active_records or None,
+        "--unless-fingerprint": build.unless_fingerprint or None,
+        "--unless-success-file": build.unless_success_file or None,
+        "--unless-refused": build.unless_refused or None,
+        "--adopt": build.adopt or None,
+        "--memory-limit": builder_memory(amounts),
+        "--threads": builder_threads(amounts),
+        "--scratch": names.SCRATCH_PATH,
+        "--volume": names.SOURCE_PATH if _source_volume(dataset, build) else None,
+        "--progress": "plain",
+        "--log-format": "json",
+        "--termination-log": TERMINATION_LOG,
+    }
+    words = [str(word) for pair in flags.items() if pair[1] is not None for word in pair]
+    if dataset.own_store is not None:  # no sweep knows the store, so the builder removes earlier generations
+        words += ["--keep", str(dataset.spec["keepGenerations"])]
+        words += [word for generation in build.protect for word in ("--protect", generation)]
+    return ["build", *words, "--no-local-files"]

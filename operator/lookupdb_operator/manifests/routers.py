@@ -11,7 +11,7 @@ from lookupdb.router import flags
 from lookupdb.router.table.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import access, pods
+from lookupdb_operator.manifests import objects, pods
 from lookupdb_operator.manifests.objects import drop_empty, render_disruption_budget, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset, Pod
 from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus, parse_shards
@@ -50,8 +50,7 @@ def render_auth_options(dataset: ObservedDataset) -> list[str]:
 
 def render_auth_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
     """Return the volumes, mounted whole because the kubelet does not update single files, and optional so that a router
-    can
-    start and report what is missing."""
+    can start and report what is missing."""
     auth = _read_auth(dataset)
     volumes: list[dict[str, Any]] = []
     if tokens := auth.get("tokens"):
@@ -60,17 +59,6 @@ def render_auth_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
         keys = {"name": names.router_keys(dataset.name), "optional": True}
         volumes.append({"name": "keys", "configMap": keys})
     return volumes
-
-
-def render_auth_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Return their mounts."""
-    auth = _read_auth(dataset)
-    mounts: list[dict[str, Any]] = []
-    if "tokens" in auth:
-        mounts.append({"name": "tokens", "mountPath": names.TOKENS_PATH, "readOnly": True})
-    if "serviceAccounts" in auth:
-        mounts.append({"name": "keys", "mountPath": names.KEYS_PATH, "readOnly": True})
-    return mounts
 
 
 def _read_auth(dataset: ObservedDataset) -> dict[str, Any]:
@@ -119,15 +107,13 @@ def render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
     return volumes
 
 
-def render_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Return their mounts."""
-    paths = {_CERTIFICATE_VOLUME: names.TLS_PATH, _CLIENT_CA_VOLUME: names.TLS_CLIENT_CA_PATH}
-    return [
-        {"name": volume["name"], "mountPath": paths[volume["name"]], "readOnly": True}
-        for volume in render_volumes(dataset)
-    ]
-
-
+_PATHS: Final = {
+    "tokens": names.TOKENS_PATH,
+    "keys": names.KEYS_PATH,
+    _CERTIFICATE_VOLUME: names.TLS_PATH,
+    _CLIENT_CA_VOLUME: names.TLS_CLIENT_CA_PATH,
+}
+"""Mount path of each volume."""
 _SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
 SPARE_SECONDS: Final = 15
 """Added to the drain time before a router is killed: it finishes within 5 seconds or ends itself."""
@@ -189,7 +175,7 @@ def _render_deployment(
 def _render_template(
     dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...], selector: dict[str, str]
 ) -> dict[str, Any]:
-    keys = [access.router_volume(dataset, password_keys)] if password_keys else []
+    keys = [objects.router_volume(dataset, password_keys)] if password_keys else []
     return pods.render_template(
         dataset,
         config,
@@ -201,8 +187,7 @@ def _render_template(
             "containers": [_render_container(dataset, config, password_keys)],
         },
         # Optional: routers start before the first routing table exists. Mounted whole, because the kubelet does not
-        # update
-        # single files.
+        # update single files.
         [
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *keys,
@@ -226,7 +211,8 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         **render_options(dataset),
         **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }
-    keys = [access.ROUTER_MOUNT] if password_keys else []
+    keys = [objects.ROUTER_MOUNT] if password_keys else []
+    volumes = (*render_volumes(dataset), *render_auth_volumes(dataset))
     resp = [pods.render_port(names.RESP, names.RESP_PORT)] if config.router_resp else []
     return pods.render_container(
         dataset,
@@ -238,8 +224,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         [
             {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},
             *keys,
-            *render_mounts(dataset),
-            *render_auth_mounts(dataset),
+            *({"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True} for volume in volumes),
         ],
         ports=[pods.render_port("http", names.ROUTER_PORT), *resp, pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
@@ -255,7 +240,10 @@ def _render_service(
     node_port = drop_empty(nodePort=service.get("nodePort"))
     protocol = "https" if speaks_tls(dataset) else "http"
     port = pods.render_service_port("http", service["port"], "http", appProtocol=protocol, **node_port)
-    ports = [port, *_render_resp_ports(dataset, config)]
+    ports = [port]
+    if config.router_resp and service["port"] != names.RESP_PORT:  # a Service has each port once
+        redis = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # Redis over TLS has no protocol name
+        ports.append(pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **redis))
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
     return stamp(
         {
@@ -265,14 +253,6 @@ def _render_service(
             "spec": {"selector": selector, "ports": ports, **drop_empty(**given)},
         }
     )
-
-
-def _render_resp_ports(dataset: ObservedDataset, config: Config) -> list[dict[str, Any]]:
-    """Return the Service's Redis port, unless HTTP has it: a Service has each port once."""
-    if not config.router_resp or dataset.spec["router"]["service"]["port"] == names.RESP_PORT:
-        return []
-    protocol = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # Redis over TLS has no protocol name
-    return [pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **protocol)]
 
 
 def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) -> Manifest:
@@ -304,8 +284,7 @@ def render_routing_table(
     dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> Manifest:
     """Return the ConfigMap of ``table``, whose generations are among ``generations``. At 1 MiB, shards × replicas ×
-    workers
-    may be about 6,000 with the longest names, 16,000 with short ones."""
+    workers may be about 6,000 with the longest names, 16,000 with short ones."""
     generation = generations[table.generation]
     entries = [_entry(dataset, table, generation, _render_shards(dataset, table, generations))]
     offered = table.candidate

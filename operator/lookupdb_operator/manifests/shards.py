@@ -1,5 +1,5 @@
 """A rollout: a StatefulSet and a PodDisruptionBudget for each shard, one headless Service that names all pods and, with
-delivery by image, the Job that pushes the images.
+delivery by image, the Job that pushes the images; the DaemonSet of `lookupdb sync`; and the NetworkPolicies.
 
 A StatefulSet's name plus 11 characters becomes a pod label (controller-revision-hash) of at most 63, so it may have 52.
 A dataset's name has at most 40, which leaves eight digits for rollout and shard together: 9,999 rollouts of 1,024
@@ -8,16 +8,440 @@ shards, or ten million of ten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from lookupdb.image.artifact import shard_tag
+from lookupdb.store.layout import dataset_path
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import access, delivery, pods
-from lookupdb_operator.manifests.delivery import render_push
+from lookupdb_operator.manifests import objects, pods
 from lookupdb_operator.manifests.objects import digest, drop_empty, render_disruption_budget, render_metadata, stamp
+from lookupdb_operator.manifests.pods import TERMINATION_LOG
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import GenerationStatus, RolloutStatus, select_shards
+
+# Delivery of files to pods: a shard server's file (fetched, mapped from a volume, or from an image), pushed images,
+# `lookupdb sync` on nodes, and NetworkPolicies.
+#
+# Only fetching needs an init container with access to the store. Servers wait for a missing file and, like fetchers,
+# report it when they give up.
+
+
+FETCH: Final = "Fetch"
+VOLUME: Final = "Volume"
+IMAGE: Final = "Image"
+WAIT_SECONDS: Final = 30
+"""Seconds a server waits for its file before it ends and reports it. Its startup probe allows 60."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The parts of a shard server's pod that deliver its file."""
+
+    folder: str
+    """The generation's folder, from which it serves."""
+    volumes: tuple[Mapping[str, Any], ...]
+    """The first is mounted at ``names.DATA_PATH``."""
+    flags: Mapping[str, Any]
+    """Additional flags of the server."""
+    init_containers: tuple[Mapping[str, Any], ...] = ()
+    """Containers that run before the server starts."""
+    pull_secrets: tuple[str, ...] = ()
+    """Additional pull secrets of the pod."""
+    takes_volumes: bool = True
+    """True if the pod owns its volumes; others' volumes are not changed."""
+
+
+def render_delivery(
+    dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: pods.Resources
+) -> Delivery:
+    """Return the delivery for servers of ``shard``; ``amounts`` are a server's resources."""
+    if delivery_type(dataset.spec) == VOLUME:
+        # Deliver from a volume that shows the store's own folders.
+        volume = dataset.spec["serving"]["delivery"]["volume"]
+        folder = dataset_path(config.cluster, dataset.namespace, dataset.name, dataset.uid)
+        parts = (names.DATA_PATH, volume["path"], folder, generation.generation)
+        claim = {"claimName": volume["claimName"], "readOnly": True}
+        return Delivery(
+            folder="/".join(part for part in parts if part),
+            volumes=({"name": names.DATA_VOLUME, "persistentVolumeClaim": claim},),
+            flags={"--wait": WAIT_SECONDS, "--termination-log": TERMINATION_LOG},
+            takes_volumes=False,
+        )
+    if delivery_type(dataset.spec) == IMAGE:
+        return _render_image(dataset, generation, shard)
+    return Delivery(
+        folder=names.DATA_PATH,
+        volumes=(
+            {"name": names.DATA_VOLUME, **_render_own(dataset, generation)},
+            *objects.render_volumes(dataset, config),
+        ),
+        flags={},
+        init_containers=(_render_fetcher(dataset, generation, config, shard, amounts),),
+    )
+
+
+def delivery_type(spec: Mapping[str, Any]) -> str:
+    """Return ``Fetch``, ``Volume`` or ``Image``, from a completed spec."""
+    return str(spec["serving"]["delivery"]["type"])
+
+
+def uses_images(dataset: ObservedDataset) -> bool:
+    """Return whether servers get their shards from images; False if the spec cannot be used."""
+    return dataset.problem is None and delivery_type(dataset.spec) == IMAGE
+
+
+def _render_image(dataset: ObservedDataset, generation: GenerationStatus, shard: int) -> Delivery:
+    """Deliver from an image. A tag's content never changes, so nodes need not ask for it again. The server verifies the
+    file by the index beside it, as always."""
+    image = dataset.spec["serving"]["delivery"]["image"]
+    tag = shard_tag(dataset.name, dataset.uid, generation.generation, shard)
+    volume = {"reference": f"{image['repository']}:{tag}", "pullPolicy": "IfNotPresent"}
+    return Delivery(
+        folder=names.DATA_PATH,
+        volumes=({"name": names.DATA_VOLUME, "image": volume},),
+        flags={"--wait": WAIT_SECONDS, "--termination-log": TERMINATION_LOG},
+        pull_secrets=(image["pullSecretName"],) if "pullSecretName" in image else (),
+        takes_volumes=False,
+    )
+
+
+def _render_own(dataset: ObservedDataset, generation: GenerationStatus) -> dict[str, Any]:
+    """Return the volume for a fetched shard: on the node's disk, or a volume that exists as long as the pod."""
+    shard_bytes = generation.largest_shard_bytes
+    if not (storage_class := dataset.spec["serving"].get("storageClassName")):
+        return {"emptyDir": {"sizeLimit": pods.shard_storage(shard_bytes)}}
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": pods.shard_volume(shard_bytes)}},
+    }
+    return {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+
+
+def _render_fetcher(
+    dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: pods.Resources
+) -> dict[str, Any]:
+    """Return the only container of the pod with access to the store."""
+    flags = {
+        "--store": objects.find_url(dataset, config),
+        "--cluster-id": config.cluster,
+        "--namespace": dataset.namespace,
+        "--dataset": dataset.name,
+        "--uid": dataset.uid,
+        "--generation": generation.generation,
+        "--shard": str(shard),
+        "--termination-log": TERMINATION_LOG,
+    }
+    fetcher = pods.render_container(
+        dataset,
+        config,
+        names.SHARDS,
+        "fetch",
+        ["fetch", *(word for pair in flags.items() for word in pair), names.DATA_PATH],
+        pods.fetcher(amounts),
+        [{"name": names.DATA_VOLUME, "mountPath": names.DATA_PATH}],
+    )
+    return objects.grant(fetcher, dataset, config)
+
+
+# The push of a rollout: with delivery by image, a Job pushes the generation's images before servers are created.
+#
+# It belongs to the rollout, not to the build, so it also covers pinned generations, generations built before images
+# were requested, and images that somebody removed. It skips what the registry has, and never gives up.
+
+
+_TRIES: Final = 2**31 - 1
+_GRACE_SECONDS: Final = 10
+_DOCKER_KEY: Final = ".dockerconfigjson"
+"""The key in a Secret of type kubernetes.io/dockerconfigjson."""
+_CONFIG_VOLUME: Final = "registry"
+_CA_VOLUME: Final = "registry-ca"
+_PATHS: Final = {_CONFIG_VOLUME: names.REGISTRY_PATH, _CA_VOLUME: names.REGISTRY_CA_PATH}
+"""Mount path of each volume."""
+
+
+def render_push(
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config
+) -> Manifest:
+    """Return the Job, not stamped."""
+    labels = {names.ROLLOUT: rollout.rollout, names.GENERATION: generation.generation}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": render_metadata(dataset, names.push(dataset.name, rollout.rollout), names.PUSHER, labels),
+        "spec": {"backoffLimit": _TRIES, "template": _render_template(dataset, generation, config, labels)},
+    }
+
+
+def _render_template(
+    dataset: ObservedDataset, generation: GenerationStatus, config: Config, labels: dict[str, str]
+) -> dict[str, Any]:
+    amounts = pods.fetcher(pods.server(dataset.spec, generation.largest_shard_bytes))
+    volumes = _render_volumes(dataset.spec["serving"]["delivery"]["image"])
+    container = pods.render_container(
+        dataset,
+        config,
+        names.PUSHER,
+        "push",
+        _arguments(dataset, generation, config),
+        amounts,
+        [{"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True} for volume in volumes],
+    )
+    return pods.render_template(
+        dataset,
+        config,
+        names.PUSHER,
+        names.selector(dataset.name, dataset.uid, names.PUSHER),
+        names.labels(dataset.name, dataset.uid, names.PUSHER) | labels,
+        {
+            "restartPolicy": "OnFailure",
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "containers": [objects.grant(container, dataset, config)],
+        },
+        [*volumes, *objects.render_volumes(dataset, config)],
+        annotations=pods.SAFE_TO_EVICT,
+        spreads=False,
+    )
+
+
+def _render_volumes(image: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the volumes of the registry's credentials and authorities, if the dataset names any, with only the
+    required key of each Secret."""
+    volumes: list[dict[str, Any]] = []
+    if "pushSecretName" in image:
+        items = [{"key": _DOCKER_KEY, "path": names.REGISTRY_FILE}]
+        volumes.append({"name": _CONFIG_VOLUME, "secret": {"secretName": image["pushSecretName"], "items": items}})
+    if ca := image.get("registryCA"):
+        items = [{"key": ca["key"], "path": names.REGISTRY_CA_FILE}]
+        secret = {"secret": {"secretName": ca.get("secretName"), "items": items}}
+        config_map = {"configMap": {"name": ca.get("configMapName"), "items": items}}
+        volumes.append({"name": _CA_VOLUME, **(secret if "secretName" in ca else config_map)})
+    return volumes
+
+
+def _arguments(dataset: ObservedDataset, generation: GenerationStatus, config: Config) -> list[str]:
+    image = dataset.spec["serving"]["delivery"]["image"]
+    flags = {
+        "--store": objects.find_url(dataset, config),
+        "--cluster-id": config.cluster,
+        "--dataset": f"{dataset.namespace}/{dataset.name}",
+        "--uid": dataset.uid,
+        "--repository": image["repository"],
+        # The generation's index says that it was rejected, as long as it exists.
+        "--override-gates": generation.generation if generation.overridden else None,
+        "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if "pushSecretName" in image else None,
+        "--ca-file": f"{names.REGISTRY_CA_PATH}/{names.REGISTRY_CA_FILE}" if "registryCA" in image else None,
+        "--progress": "plain",
+        "--log-format": "json",
+        "--termination-log": TERMINATION_LOG,
+    }
+    words = [str(word) for pair in flags.items() if pair[1] is not None for word in pair]
+    return ["image", "push", generation.generation, *words]
+
+
+# A StatefulSet with an image volume, only for a dry run: its answer shows whether the API server keeps such volumes.
+# Without the feature, the API server silently drops them.
+
+
+_NAME: Final = "lookupdb-image-probe"
+_IMAGE: Final = "registry.invalid/lookupdb:probe"
+
+
+def render_image_probe(namespace: str) -> Manifest:
+    """Return the StatefulSet, without pods and with restricted pod security."""
+    labels = {names.APP: _NAME}
+    container = {
+        "name": "probe",
+        "image": _IMAGE,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": names.DATA_VOLUME, "mountPath": names.DATA_PATH, "readOnly": True}],
+    }
+    pod = {
+        "containers": [container],
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "volumes": [{"name": names.DATA_VOLUME, "image": {"reference": _IMAGE, "pullPolicy": "IfNotPresent"}}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"namespace": namespace, "name": _NAME, "labels": labels},
+        "spec": {
+            "replicas": 0,
+            "serviceName": _NAME,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def has_image_volume(stateful_set: Mapping[str, Any]) -> bool:
+    """Return whether the pods of ``stateful_set`` would have an image volume."""
+    template = ((stateful_set.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return any(volume.get("image") for volume in template.get("volumes") or ())
+
+
+# `lookupdb sync` of a dataset: a DaemonSet that keeps the active generation in a folder of each node, for programs that
+# map it (``spec.sync``).
+#
+# The kubelet creates the folder, and root owns it. So the container runs as root without any capability and can write
+# only there. Kubernetes allows hostPath only under the Pod Security profile *privileged*. Each pod mounts only its own
+# dataset's folder, so that no namespace reaches another's.
+
+
+_VOLUME: Final = "node"
+_UNAVAILABLE: Final = "10%"
+"""Share of nodes whose pods may be replaced at once; their folders keep serving meanwhile."""
+
+
+def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
+    """Return the DaemonSet, or nothing if the dataset does not request one."""
+    if "sync" not in dataset.spec:
+        return ()
+    selector = names.selector(dataset.name, dataset.uid, names.SYNC)
+    return (
+        stamp(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "DaemonSet",
+                "metadata": render_metadata(dataset, names.sync(dataset.name), names.SYNC),
+                "spec": {
+                    "revisionHistoryLimit": 2,
+                    "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": _UNAVAILABLE}},
+                    "selector": {"matchLabels": selector},
+                    "template": _render_sync_template(dataset, config, selector),
+                },
+            }
+        ),
+    )
+
+
+def _render_sync_template(dataset: ObservedDataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
+    labels = names.labels(dataset.name, dataset.uid, names.SYNC) | {names.SYNC_LABEL: dataset.name}
+    # The content of the folder on each node is the contract of docs/how-to/sync.md.
+    template = pods.render_template(
+        dataset,
+        config,
+        names.SYNC,
+        selector,
+        labels,
+        {"terminationGracePeriodSeconds": _GRACE_SECONDS, "containers": [_render_container(dataset, config)]},
+        [
+            {
+                "name": _VOLUME,
+                "hostPath": {
+                    "path": f"{dataset.spec['sync']['hostPath']}/{dataset.namespace}/{dataset.name}",
+                    "type": "DirectoryOrCreate",
+                },
+            },
+            # Optional: nodes exist before the first routing table. Mounted whole: single files are not updated.
+            {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
+            *objects.render_volumes(dataset, config),
+        ],
+        spreads=False,
+    )
+    root = {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {**template, "spec": {**template["spec"], "securityContext": root}}
+
+
+def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any]:
+    announced = config.announces and dataset.own_store is None
+    options = {
+        # Faster than a ConfigMap, which a kubelet may take a minute to update.
+        **({"--dataset": f"{dataset.namespace}/{dataset.name}@{dataset.uid}"} if announced else {}),
+        "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
+        "--store": objects.find_url(dataset, config),
+        "--cluster-id": config.cluster,
+        "--keep": dataset.spec["sync"]["keep"],
+        "--host": config.pod_host,
+        "--admin-port": names.ADMIN_PORT,
+    }
+    container = pods.render_container(
+        dataset,
+        config,
+        names.SYNC,
+        "sync",
+        ["sync", names.SYNC_PATH, *(str(word) for pair in options.items() for word in pair)],
+        pods.sync(dataset.spec),
+        [
+            {"name": _VOLUME, "mountPath": f"{names.SYNC_PATH}/{dataset.namespace}/{dataset.name}"},
+            {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},
+        ],
+        ports=[pods.render_port("admin", names.ADMIN_PORT)],
+        terminationMessagePolicy="FallbackToLogsOnError",
+        **pods.render_probes(),
+    )
+    return objects.grant(container, dataset, config)
+
+
+# NetworkPolicies limit who may connect to a dataset's pods, not what the pods connect to.
+
+
+_MOST_WORKERS: Final = 64
+"""Most workers of a shard server, by the CRD, so that one policy fits all rollouts."""
+
+_KIND: Final = "NetworkPolicy"
+_MAKERS: Final = ("DaemonSet", "Deployment", "StatefulSet")
+
+Rule = dict[str, Any]
+
+
+def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
+    """Return one policy for each component, or none without ``config.network_policies``.
+
+    Shard servers admit only their own dataset's routers. Routers admit the dataset's clients, else
+    ``config.router_clients``, or anyone. Admin ports admit ``config.admin_clients``; no policy can block the node's
+    kubelet.
+    """
+    if not config.network_policies:
+        return ()
+    admin = _allow(config.admin_clients, _port(names.ADMIN_PORT)) if config.admin_clients else []
+    routers = {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, names.ROUTER)}}
+    clients = dataset.spec["router"].get("clients") or config.router_clients  # the CRD takes no empty list
+    public = [_port(names.ROUTER_PORT), *([_port(names.RESP_PORT)] if config.router_resp else [])]
+    shards = {**_port(names.SHARD_PORT), "endPort": names.SHARD_PORT + _MOST_WORKERS - 1}
+    return (
+        _render_policy(dataset, names.SHARDS, [*_allow([routers], shards), *admin]),
+        _render_policy(dataset, names.ROUTER, [*_allow(clients, *public), *admin]),
+        _render_policy(dataset, names.BUILDER, []),
+        *([_render_policy(dataset, names.PUSHER, [])] if delivery_type(dataset.spec) == IMAGE else []),
+        *([_render_policy(dataset, names.SYNC, admin)] if "sync" in dataset.spec else []),
+    )
+
+
+def guarding_policy(manifest: Manifest) -> tuple[str, str] | None:
+    """Return kind and name of the policy for the pods of ``manifest``; None if it has no pods."""
+    if manifest["kind"] not in _MAKERS:
+        return None
+    labels = manifest["metadata"].get("labels", {})
+    return _KIND, names.network_policy(labels.get(names.DATASET, ""), labels.get(names.COMPONENT, ""))
+
+
+def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]) -> Manifest:
+    return stamp(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": _KIND,
+            "metadata": render_metadata(dataset, names.network_policy(dataset.name, component), component),
+            "spec": {
+                "podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)},
+                "policyTypes": ["Ingress"],
+                **drop_empty(ingress=ingress),  # no rule admits nobody
+            },
+        }
+    )
+
+
+def _allow(peers: Sequence[Mapping[str, Any]], *ports: Mapping[str, Any]) -> list[Rule]:
+    """Return the rule that admits ``peers`` to ``ports``; without peers it admits anyone."""
+    return [{**drop_empty(**{"from": list(peers)}), "ports": list(ports)}]
+
+
+def _port(number: int) -> dict[str, Any]:
+    return {"port": number, "protocol": "TCP"}
+
 
 GRACE_SECONDS: Final = 30
 """After SIGTERM a server answers for 5 seconds, then finishes what has arrived."""
@@ -49,10 +473,10 @@ def _render_unstamped(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> Iterator[Manifest]:
     yield _render_service(dataset, rollout)
-    if delivery.delivery_type(dataset.spec) == delivery.IMAGE:
+    if delivery_type(dataset.spec) == IMAGE:
         yield render_push(dataset, rollout, generation, config)
     for shard in select_shards(rollout.shard_ranges, generation.shards):
-        template = _render_template(dataset, rollout, generation, config, shard)
+        template = _render_server_template(dataset, rollout, generation, config, shard)
         yield _render_stateful_set(dataset, rollout, shard, replicas, template, config)
         yield _disruption_budget(dataset, rollout, shard)
 
@@ -89,10 +513,10 @@ def template_digest(dataset: ObservedDataset, generation: GenerationStatus, conf
 
     A rollout's StatefulSets differ only in the shard, so one is enough.
     """
-    template = _render_template(dataset, _ANY, generation, config, 0)
+    template = _render_server_template(dataset, _ANY, generation, config, 0)
     parts: list[str | int] = [generation.generation, generation.shards]
     parts.append(digest(_render_stateful_set(dataset, _ANY, 0, 1, template, config)))
-    if delivery.delivery_type(dataset.spec) == delivery.IMAGE:
+    if delivery_type(dataset.spec) == IMAGE:
         parts.append(digest(render_push(dataset, _ANY, generation, config)))
     return digest(parts)
 
@@ -125,7 +549,7 @@ def _render_stateful_set(
     template: dict[str, Any],
     config: Config,
 ) -> Manifest:
-    labels = _labels(rollout, shard) | access.server_labels(dataset, config)
+    labels = _labels(rollout, shard) | objects.server_labels(dataset, config)
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     return {
         "apiVersion": "apps/v1",
@@ -156,12 +580,12 @@ def _labels(rollout: RolloutStatus, shard: int | None = None) -> dict[str, str]:
     return labels if shard is None else labels | {names.SHARD: str(shard)}
 
 
-def _render_template(
+def _render_server_template(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config, shard: int
 ) -> dict[str, Any]:
     labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
     amounts = pods.server(dataset.spec, generation.largest_shard_bytes)
-    delivered = delivery.render_delivery(dataset, generation, config, shard, amounts)
+    delivered = render_delivery(dataset, generation, config, shard, amounts)
     selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return pods.render_template(
         dataset,
@@ -187,7 +611,7 @@ def _render_server(
     config: Config,
     shard: int,
     amounts: pods.Resources,
-    delivered: delivery.Delivery,
+    delivered: Delivery,
 ) -> dict[str, Any]:
     workers = dataset.spec["serving"]["workers"]
     flags = {
@@ -196,7 +620,7 @@ def _render_server(
         "--host": config.pod_host,
         "--port": names.SHARD_PORT,
         "--admin-port": names.ADMIN_PORT,
-        **access.server_flags(dataset, config, rollout.rollout, shard),
+        **objects.server_flags(dataset, config, rollout.rollout, shard),
         **delivered.flags,
     }
     ports = [pods.render_port(f"resp-{i}" if i else "resp", names.SHARD_PORT + i) for i in range(workers)]

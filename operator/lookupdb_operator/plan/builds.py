@@ -1,4 +1,4 @@
-"""Builds: whether one begins and goes on, how it ends, and the condition Built.
+"""Builds: when one begins, continues and ends, and the condition Built.
 
 How a build ends:
 
@@ -9,7 +9,7 @@ How a build ends:
                                                                    Kubernetes says why
     its pod ends without one   record_outcome, from parse.causes   a failure; BuildFailed if neither Job nor pod
                                                                    says why
-    the deadline: spec.build.  manifests.builder sets it on the    Kubernetes ends the pod; then a failure:
+    the deadline: spec.build.  manifests.pods sets it on the       Kubernetes ends the pod; then a failure:
     deadlineSeconds            Job, parse.workloads reads it       DeadlineExceeded
     it gives its slot up: in   turns.is_long_stall,                its Job is deleted; the next build is queued
     trouble for 180 s (the     TurnQueues                          after 60 s, doubling up to 30 min, but not for
@@ -41,17 +41,19 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import clock, generations, reasons, refreshes, rollouts, turns
+from lookupdb_operator.plan import clock, generations, reasons, rollouts, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     BuildFailure,
+    BuildOutcome,
+    BuildRecord,
     BuildStatus,
     DatasetStatus,
     GenerationStatus,
     RefusedGeneration,
+    replace,
 )
 
 # The Job of a build and its pods: which ones exist, whether they make progress, and what stops them.
@@ -63,23 +65,14 @@ def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
 
 
 def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
-    """The pods of ``build``: one, unless Kubernetes was in trouble."""
+    """The pods of ``build``: usually one."""
     return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
 
 
 def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
-    """Whether the Job of ``build`` succeeded, and no pod is left to say what it built: it runs again under its number,
-    and finds what it has published."""
+    """Return whether the Job succeeded and no pod is left with its result: the build runs again under its number."""
     job = find_job(observed, build)
     return job is not None and job.state == "Succeeded" and not find_pods(observed, build)
-
-
-def is_progressing(build: BuildStatus, observed: Observed) -> bool:
-    """Whether the Job of ``build`` is there and nothing keeps it from coming to an end by itself."""
-    job, pods = find_job(observed, build), find_pods(observed, build)
-    if job is None or job.deleting or (job.state != "Running" and not pods):
-        return False
-    return diagnose_obstacle(build, observed) is None
 
 
 def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
@@ -94,8 +87,8 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
 
 
 def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
-    """Why ``build`` makes no progress; also that nothing runs for it, because its Job is suspended, or is being deleted
-    and a finalizer keeps it."""
+    """Return why ``build`` makes no progress, also if its Job is suspended or a finalizer keeps it while it is
+    deleted."""
     observed = situation.observed
     trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
     if trouble is not None or job is None or any(is_running(pod) for pod in find_pods(observed, build)):
@@ -104,19 +97,18 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
         return None
     if clock.seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
         return None
-    why = " and is being deleted, but something, a finalizer say, keeps it" if job.deleting else ""
+    why = " and is being deleted, but something keeps it, for example a finalizer" if job.deleting else ""
     return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
 
 
 def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
-    """Whether nothing will run for ``build`` any more: its Job has been deleted for long and is still there, so that no
-    other Job of its name can be made."""
+    """Return whether the Job of ``build`` is being deleted for long, so that no other Job of its name can be made."""
     job, stall = find_job(situation.observed, build), build.stall
     return job is not None and job.deleting and stall is not None and turns.is_long_stall(stall, situation.now)
 
 
 def is_running(pod: Pod) -> bool:
-    """Whether ``pod`` may still do something."""
+    """Return whether ``pod`` has neither ended nor is being deleted."""
     return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
 
 
@@ -128,17 +120,20 @@ _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a w
 
 
 def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the outcome of the build under way, if it has ended and is still of interest."""
+    """``status`` with the outcome of the build under way, if it has ended and the spec still asks for it."""
     build, desired = status.build, situation.desired
     if build is None or build.content != desired.content_hash:
         return status
     job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
     result = next((pod.result for pod in pods if pod.result is not None), None)
-    admitted = None if result is None else find_admitted(status, build, result)
-    if result is not None and admitted is not None:
-        result = replace(result, outcome="unchanged", reason="", message="")
+    admitted = None
+    if result is not None and result.reason == reasons.GATE_CLOSED and result.generation != build.generation:
+        # The source is unchanged since a generation that a gate rejected. If that was admitted since, nothing failed.
+        found = status.find_generation(result.generation)
+        if found is not None and (found.content, found.fingerprint) == (build.content, result.fingerprint):
+            admitted, result = found, replace(result, outcome="unchanged", reason="", message="")
     if result is not None and result.outcome != "failed":
-        status = refreshes.record_success(status, build, result, situation.now)
+        status = record_success(status, build, result, situation.now)
         if result.outcome == "waiting":
             waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
@@ -148,14 +143,18 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
         built = generations.describe_built(build, result, desired)
         status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
         status = replace(status, refused=None)
-        return _with_adoption_ended(status) if result.adopted_from else _without_build(status, build)
+        if result.adopted_from:  # the source was not read, so no requested refresh or check is answered
+            return replace(status, build=None, failure=None, lost=None)
+        return _without_build(status, build)
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
         return status
-    status = refreshes.record_failure(status, build, trouble, result, situation.now)
+    status = record_failure(status, build, trouble, result, situation.now)
     if result is not None:
         status = note_refusal(status, build, result, situation)
-        status = _without_taken_numbers(status, result)
+        # Give out no number that the store has in use.
+        last_taken = names.recover_number(result.next_free) - 1
+        status = replace(status, last_generation=max(status.last_generation, last_taken))
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
 
 
@@ -166,9 +165,9 @@ def _with_verified_generation(
     generation: GenerationStatus | None,
     desired: Desired,
 ) -> DatasetStatus:
-    """``status`` when the source is as it was for ``generation``, the generation that ``build`` compared it with. The
-    refresh and the check are answered by that one alone: if a newer one was let through meanwhile, or it is not known
-    any more, they are still asked for, and the next build compares with what is there now."""
+    """``status`` when the source is unchanged since ``generation``, which ``build`` compared it with. Only that
+    generation answers the refresh and the check: if another one is the newest meanwhile, the next build answers
+    them."""
     if generation is None:
         return replace(status, build=None, failure=None)
     verified = replace(
@@ -185,25 +184,12 @@ def _with_verified_generation(
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """``status`` when ``build`` has ended well: the refresh and the check that it was begun for are answered. Losses
-    are in a row only while nothing else asks for builds."""
+    """``status`` when ``build`` has ended well. Losses are in a row only while nothing else asks for builds."""
     lost = status.find_generation(status.lost.generation) if status.lost else None
     is_of_another_spec = lost is not None and lost.content != build.content
     is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed) or is_of_another_spec
     status = replace(status, build=None, failure=None, lost=None if is_requested else status.lost)
-    return refreshes.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
-
-
-def _with_adoption_ended(status: DatasetStatus) -> DatasetStatus:
-    """``status`` when the build has adopted what an earlier dataset left: the source was not looked at, so the refresh
-    and the check that are asked for are not answered."""
-    return replace(status, build=None, failure=None, lost=None)
-
-
-def _without_taken_numbers(status: DatasetStatus, result: BuildResult) -> DatasetStatus:
-    """``status`` that gives out no number which the store has in use: it forgot of them, or never knew."""
-    last_taken = names.recover_number(result.next_free) - 1
-    return replace(status, last_generation=max(status.last_generation, last_taken))
+    return turns.answer_requests(status, build.refresh, build.slot, names.read_number(build.generation))
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
@@ -213,7 +199,10 @@ def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: Build
     later. The end of a Job may be seen before that of its pod: each has a watch of its own.
     """
     if result is not None and result.reason != reasons.INTERRUPTED:
-        return Trouble(_failure_reason(result), result.message or "The builder gave no message.")
+        return Trouble(
+            result.reason if result.reason in reasons.BUILDER_REASONS else reasons.BUILD_FAILED,
+            result.message or "The builder gave no message.",
+        )
     if job is None or job.state == "Running" or job.deleting or any(is_running(pod) for pod in pods):
         return None
     if job.state == "Succeeded":
@@ -224,10 +213,6 @@ def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: Build
     if pod_trouble is not None:
         return pod_trouble
     return _NO_RESULT if result is None else Trouble(reasons.INTERRUPTED, result.message)
-
-
-def _failure_reason(result: BuildResult) -> str:
-    return result.reason if result.reason in reasons.BUILDER_REASONS else reasons.BUILD_FAILED
 
 
 def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
@@ -251,34 +236,33 @@ def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
     return attempt.content, attempt.refresh, attempt.digest
 
 
-def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
-    """Whether ``failure`` is one of what is asked for now. A corrected spec owes nothing to the broken one."""
-    return attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest)
-
-
-def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until a build that failed may be retried. None if it may be already: the slot or the rollout that it
-    waits for wakes the dataset."""
-    if status.build is not None or status.failure is None:
-        return None
-    return clock.remaining_backoff(status.failure.retry_at, situation.now) or None
-
-
 _MOST_PROTECTED: Final = 160
 """As in the CRD: a little more than there can be generations and rollouts in a status."""
 
 
 def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the build that should be under way now: the one that is, another one, or none."""
+    """``status`` with the build that should be under way now: the present one, another one, or none."""
     if situation.desired.is_suspended:
         return end_build(status)
     has_ended = status.build is None and situation.dataset.status.build is not None
     status = _without_unneeded_build(status, situation)
     if status.build is not None:
-        return _with_build_under_way(status, status.build, situation)
+        trouble = diagnose_stall(status.build, situation)
+        is_given_up = situation.observed.turns.build.must_yield or has_stuck_job(status.build, situation)
+        if trouble is None or not is_given_up:
+            return replace(status, build_ticket=turns.take_turn(status.build_ticket))
+        ticket = turns.give_turn_up(
+            status.build_ticket, trouble, status.build.digest, situation.now, shares_store=situation.shares_store
+        )
+        return replace(status, build=None, build_ticket=ticket)
     is_needed = generations.is_build_needed(status, situation.desired)
     is_due = is_needed and not waits_for_rollout(rollouts.find_target(status, situation))
-    if not is_due or _must_wait_for_retry(status, situation):
+    failure = status.failure
+    # A build that failed because of the store may succeed with what its Secret is about to hold.
+    if failure is not None and failure.reason in reasons.STORE_REASONS and is_store_access_new(status, situation):
+        failure = None
+    is_early = failure is not None and clock.remaining_backoff(failure.retry_at, situation.now) > 0
+    if not is_due or is_early or generations.remaining_rebuild_wait(status, situation) > 0:
         return replace(status, build_ticket=None)
     # A build that has ended has had its slot: others come before the next one.
     if has_ended or not turns.may_take_turn(situation.observed.turns.build, status.build_ticket, situation.now):
@@ -293,59 +277,51 @@ def end_build(status: DatasetStatus) -> DatasetStatus:
 
 
 def waits_for_rollout(target: PassTarget) -> bool:
-    """Whether a generation of the present spec is built already and waits for the rollout of an earlier one of the same
-    spec. A third generation would only push it out of the store, unserved."""
+    """Return whether a built generation waits for the rollout of an earlier one of the same spec. A third generation
+    would only push it out of the store, unserved."""
     waiting, rollout = target.generation, target.rollout
     return waiting is not None and rollout is not None and rollout.generation != waiting.generation
 
 
 def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without a build and a failure that the spec no longer asks for.
-
-    A build that answers an older refresh goes on: if each refresh restarted it, none might ever end. A build with an
-    older deadline, gate, node selector or image also goes on as long as it makes progress. These apply from the next
-    build on.
-    """
+    """``status`` without a build and a failure that the spec no longer asks for. A build for an older refresh
+    continues: if each refresh restarted it, none might ever end. A build with an older deadline, gate, node selector or
+    image continues as long as it makes progress."""
     build, failure, desired = status.build, status.failure, situation.desired
-    if build is not None and not (
-        build.content == desired.content_hash
-        and generations.is_build_needed(status, desired)
-        and (build.digest == desired.build_digest or is_progressing(build, situation.observed))
-    ):
-        build = None
+    if build is not None:
+        job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
+        is_progressing = (
+            job is not None
+            and not job.deleting
+            and (job.state == "Running" or bool(pods))
+            and diagnose_obstacle(build, situation.observed) is None
+        )
+        if (
+            build.content != desired.content_hash
+            or not generations.is_build_needed(status, desired)
+            or not (build.digest == desired.build_digest or is_progressing)
+        ):
+            build = None
+    # A corrected spec owes nothing to the broken one.
     if failure is not None and not (
-        is_current_failure(failure, desired) and generations.is_build_needed(status, desired)
+        (attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest))
+        and generations.is_build_needed(status, desired)
     ):
         failure = None
     return replace(status, build=build, failure=failure)
 
 
-def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the build under way; without it if it gives its slot up."""
-    trouble = diagnose_stall(build, situation)
-    is_given_up = situation.observed.turns.build.must_yield or has_stuck_job(build, situation)
-    if trouble is None or not is_given_up:
-        return replace(status, build_ticket=turns.take_turn(status.build_ticket))
-    ticket = turns.give_turn_up(
-        status.build_ticket, trouble, build.digest, situation.now, shares_store=situation.shares_store
-    )
-    return replace(status, build=None, build_ticket=ticket)
-
-
-def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
-    if generations.must_wait_for_rebuild(status, situation):
-        return True
-    failure = status.failure
-    if failure is None or may_end_failure(failure.reason, status, situation):
-        return False
-    return clock.remaining_backoff(failure.retry_at, situation.now) > 0
-
-
 def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    status = refreshes.take_newest_slot(status, situation)
+    status = turns.take_newest_slot(status, situation)
     number, desired = status.last_generation + 1, situation.desired
     known = generations.newest_matching_generation(status, desired)
-    is_comparable = known is not None and generations.diagnose_damage(known, status, situation) is None
+    if known is not None and generations.diagnose_damage(known, status, situation) is not None:
+        known = None
+    active, refused = status.find_generation(status.generation), status.refused
+    # All that may be served later, unless it is newer than these; if the status cannot hold so many, none, and nothing
+    # is removed from the store.
+    protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
+    is_refused = refused is not None and refused.content == desired.content_hash
     build = BuildStatus(
         generation=names.generation_name(number),
         content=desired.content_hash,
@@ -353,33 +329,16 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         digest=desired.build_digest,
         started_at=clock.format_moment(situation.now),
         slot="" if status.schedule is None else status.schedule.due,
-        unless_fingerprint=known.fingerprint if known is not None and is_comparable else "",
-        unless_success_file=known.success_file if known is not None and is_comparable else "",
+        unless_fingerprint="" if known is None else known.fingerprint,
+        unless_success_file="" if known is None else known.success_file,
         active=status.generation,
-        active_records=_count_records(status),
-        unless_refused=_refused_name(status, desired),
+        active_records=0 if active is None else active.records,
+        unless_refused=refused.generation if refused is not None and is_refused else "",
         adopt=desired.adopt if status.has_nothing_of_its_own else "",
-        protect=() if situation.shares_store else _protected_names(status, desired),
+        protect=() if situation.shares_store or len(protected) > _MOST_PROTECTED else tuple(protected),
     )
     ticket = turns.take_turn(status.build_ticket)
     return replace(status, build=build, build_ticket=ticket, last_generation=number)
-
-
-def _protected_names(status: DatasetStatus, desired: Desired) -> tuple[str, ...]:
-    """The generations that a builder must not remove from the store. Everything that may be served later is among
-    these, or newer than all of them. If there are more than the status can hold: none, and nothing is removed."""
-    protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
-    return tuple(protected) if len(protected) <= _MOST_PROTECTED else ()
-
-
-def _count_records(status: DatasetStatus) -> int:
-    active = status.find_generation(status.generation)
-    return 0 if active is None else active.records
-
-
-def _refused_name(status: DatasetStatus, desired: Desired) -> str:
-    refused = status.refused
-    return refused.generation if refused is not None and refused.content == desired.content_hash else ""
 
 
 def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -394,10 +353,14 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """Built, the obstacle of the build, and the time of the next attempt."""
+    next_attempt_in = None
+    if status.build is None and status.failure is not None:  # once it may begin, its slot or its rollout wakes it
+        next_attempt_in = clock.remaining_backoff(status.failure.retry_at, situation.now) or None
+    next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
     return reasons.assess(
         reasons.judge(BUILT_CHECKS, status, target, situation),
         (diagnose_build(status, situation),),
-        (next_attempt_in(status, situation), generations.next_rebuild_in(status, situation)),
+        (next_attempt_in, next_rebuild_in),
         outlook=describe_next_attempt(status, situation),
     )
 
@@ -458,7 +421,11 @@ def _check_damaged(status: DatasetStatus, target: PassTarget, situation: Situati
         return None
     message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
     text = reasons.write_sentence(damage.reason, message)
-    return Verdict("False", damage.reason, f"{text}{generations.describe_rebuild(status, situation)}")
+    if situation.desired.pinned_generation:
+        text += " Nothing is built in its place while a generation is pinned: take spec.generation away."
+    elif status.lost is not None and generations.remaining_rebuild_wait(status, situation):
+        text += f" It is built again at {status.lost.retry_at}."
+    return Verdict("False", damage.reason, text)
 
 
 def _check_about_to_begin(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -491,7 +458,7 @@ BUILT_CHECKS: Final = (
 
 
 def _is_missing(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether the store lacks what is asked for; a generation that it has lost counts as missing."""
+    """Return whether the store lacks what is asked for; a generation that it has lost counts as missing."""
     desired = situation.desired
     return generations.up_to_date_generation(status, desired) is None or generations.is_build_needed(status, desired)
 
@@ -519,7 +486,7 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
 
 
 def is_waiting_for_source(status: DatasetStatus) -> bool:
-    """Whether the last build found no success file. Nothing is wrong, and the next attempt looks again."""
+    """Return whether the last build found no success file. Nothing is wrong, and the next attempt looks again."""
     return status.failure is not None and status.failure.reason == reasons.WAITING_FOR_SOURCE
 
 
@@ -535,13 +502,8 @@ def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
     return f" The next attempt is at {failure.retry_at}, or as soon as the spec changes."
 
 
-def may_end_failure(reason: str, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a build that failed for ``reason`` may succeed with what the store's Secret is about to hold."""
-    return reason in reasons.STORE_REASONS and is_store_access_new(status, situation)
-
-
 def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether the store's address or credentials differ from what the dataset's Secret holds."""
+    """Return whether the store's address or credentials differ from what the dataset's Secret holds."""
     access = situation.observed.store
     return situation.shares_store and access.problem is None and access.digest != status.store_digest
 
@@ -559,13 +521,19 @@ _MAX_REFUSAL_CHARACTERS: Final = 3000
 
 
 def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult, situation: Situation) -> DatasetStatus:
-    """``status`` when ``build`` has ended with ``result``: with the generation that its gates refused, if there is
-    one."""
+    """``status`` when ``build`` has ended with ``result``, with the generation that its gates rejected, if any."""
     if result.reason != reasons.GATE_CLOSED or not result.file_bytes:
         return status
+    refused, annotation = status.refused, situation.dataset.override_gates
     if result.generation == build.generation:
-        return replace(status, refused=_refused_generation(build, result, situation))
-    refused = status.refused
+        refused = generations.make_generation(
+            RefusedGeneration,
+            generations.describe_built(build, result, situation.desired),
+            slot="" if result.adopted_from else build.slot,
+            message=reasons.shorten(result.message.partition("\n")[0], MAX_REASON_CHARACTERS),
+            premature_override=annotation if annotation == build.generation else "",
+        )
+        return replace(status, refused=refused)
     if refused is None or refused.generation != result.generation or refused.content != build.content:
         return status
     # The source was read again, and is as it was.
@@ -574,65 +542,29 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
     return replace(status, refused=again)
 
 
-def find_admitted(status: DatasetStatus, build: BuildStatus, result: BuildResult) -> GenerationStatus | None:
-    """The generation that a gate has rejected by the report of ``build``, and that was admitted since: its source is
-    unchanged, and its gates are no longer asked. None for any other ``result``."""
-    if result.reason != reasons.GATE_CLOSED or result.generation == build.generation:
-        return None
-    found = status.find_generation(result.generation)
-    if found is None or (found.content, found.fingerprint) != (build.content, result.fingerprint):
-        return None
-    return found
-
-
-def _refused_generation(build: BuildStatus, result: BuildResult, situation: Situation) -> RefusedGeneration:
-    annotation = situation.dataset.override_gates
-    return generations.make_generation(
-        RefusedGeneration,
-        generations.describe_built(build, result, situation.desired),
-        slot="" if result.adopted_from else build.slot,
-        message=reasons.shorten(_first_line(result.message), MAX_REASON_CHARACTERS),
-        premature_override=annotation if annotation == build.generation else "",
-    )
-
-
-def _first_line(message: str) -> str:
-    return message.partition("\n")[0]
-
-
 def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the annotation names the generation that was refused: it is one like any other now, and the
-    refresh that it was built for is answered."""
-    refused = status.refused
+    """``status`` when the annotation names the rejected generation: it is now one like any other, and answers its
+    refresh."""
+    refused, annotation = status.refused, situation.dataset.override_gates
     if refused is None:
         return status
-    if refused.premature_override not in ("", situation.dataset.override_gates):
+    if refused.premature_override not in ("", annotation):
         refused = replace(refused, premature_override="")
         status = replace(status, refused=refused)
-    if not _is_overridden(refused, status, situation):
+    is_asked_for = refused.content == situation.desired.content_hash and generations.is_up_to_date(refused, status)
+    if annotation != refused.generation or refused.premature_override or not is_asked_for:
         return status
-    admitted = _admitted_generation(refused)
-    status = generations.add_generation(refreshes.record_override(status, admitted, situation.now), admitted)
+    admitted = generations.make_generation(GenerationStatus, refused, overridden=refused.message or reasons.GATE_CLOSED)
+    status = generations.add_generation(record_override(status, admitted, situation.now), admitted)
     failure = status.failure
     if failure is not None and failure.reason == reasons.GATE_CLOSED:
         failure = None
     status = replace(status, refused=None, failure=failure)
-    return refreshes.answer_requests(status, refused.refresh, refused.slot, generations.last_reading(refused))
-
-
-def _is_overridden(refused: RefusedGeneration, status: DatasetStatus, situation: Situation) -> bool:
-    is_named = situation.dataset.override_gates == refused.generation and not refused.premature_override
-    is_asked_for = refused.content == situation.desired.content_hash
-    return is_named and is_asked_for and generations.is_up_to_date(refused, status)
-
-
-def _admitted_generation(refused: RefusedGeneration) -> GenerationStatus:
-    return generations.make_generation(GenerationStatus, refused, overridden=refused.message or reasons.GATE_CLOSED)
+    return turns.answer_requests(status, refused.refresh, refused.slot, generations.last_reading(refused))
 
 
 def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble``, with how to let the generation through if it is one of a closed gate, and its builder has not said
-    so."""
+    """``trouble``, with how to override the gate if it is a failed gate and its builder has not said so."""
     refused = status.refused
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
         return trouble
@@ -643,14 +575,14 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
 
 
 def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_told: bool) -> str:
-    """How ``refused`` is let through, unless that ``is_told``; and why the annotation that is there does not."""
+    """Return how to override the gates of ``refused``, unless ``is_told``, and why the present annotation does not."""
     name, annotation = refused.generation, situation.dataset.override_gates
     if refused.premature_override:
         return (
             f"the annotation {names.OVERRIDE_GATES} named {name} before it was refused, and does nothing: look at"
-            f" {name}, remove the annotation, and set it again to let {name} through"
+            f" {name}, remove the annotation, and set it again to override the gate"
         )
-    advice = "" if is_told else f"to let {name} through as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
+    advice = "" if is_told else f"to accept {name} as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
     if not annotation:
         return advice
     subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
@@ -658,11 +590,95 @@ def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_t
 
 
 def describe_useless_override(status: DatasetStatus, situation: Situation) -> str:
-    """A sentence for the end of a message, if the annotation does nothing and never did; else empty."""
+    """A sentence for the end of a message if the annotation does nothing and never did; else empty."""
     annotation, refused = situation.dataset.override_gates, status.refused
     if refused is not None and refused.generation == annotation:
-        why = "which is of another spec, or of a source that was read again since, and is not let through"
+        why = "which is of another spec, or of a source that was read again since, and is not accepted"
         return f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
     if not annotation or 0 < names.read_number(annotation) <= status.last_generation:
         return ""
     return f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has refused."
+
+
+# The last builds, in the status. Many checks find the source unchanged: a record with the same outcome as the one
+# before replaces it and counts it, so that it does not push out the builds that people look for.
+
+
+MAX_RECORDS: Final = 10
+MAX_RECORD_CHARACTERS: Final = 256
+_LOOKED: Final = ("built", "adopted", "unchanged", "waiting")
+"""Outcomes of builders that could say how the source is, unless they have adopted what an earlier dataset left."""
+
+
+def record_success(status: DatasetStatus, build: BuildStatus, result: BuildResult, now: datetime) -> DatasetStatus:
+    """``status`` with the end of ``build``, which succeeded or found nothing to do."""
+    assert result.outcome != "failed"
+    record = _make_record(build, result.outcome, result.reason or result.outcome.capitalize(), result.message, now)
+    record = replace(record, records=result.records, seconds=round(result.seconds))
+    after = _add(status, record)
+    return replace(after, last_checked=status.last_checked) if result.adopted_from else after
+
+
+def record_failure(
+    status: DatasetStatus, build: BuildStatus, trouble: Trouble, result: BuildResult | None, now: datetime
+) -> DatasetStatus:
+    """``status`` with the end of ``build``, which failed because of ``trouble``."""
+    outcome: BuildOutcome = "gateClosed" if trouble.reason == reasons.GATE_CLOSED else "failed"
+    record = _make_record(build, outcome, trouble.reason, trouble.message, now)
+    return _add(status, record if result is None else replace(record, seconds=round(result.seconds)))
+
+
+def record_override(status: DatasetStatus, generation: GenerationStatus, now: datetime) -> DatasetStatus:
+    """``status`` with the moment at which the gates of ``generation`` were overridden."""
+    moment = clock.format_moment(now)
+    return _add(
+        status,
+        BuildRecord(
+            generation=generation.generation,
+            outcome="overridden",
+            reason=reasons.GATE_CLOSED,
+            started_at=moment,
+            finished_at=moment,
+            records=generation.records,
+            message=reasons.shorten(reasons.join_lines(generation.overridden), MAX_RECORD_CHARACTERS),
+        ),
+    )
+
+
+def _make_record(build: BuildStatus, outcome: BuildOutcome, reason: str, message: str, now: datetime) -> BuildRecord:
+    took = max(0.0, (now - clock.parse_moment(build.started_at)).total_seconds())
+    return BuildRecord(
+        generation=build.generation,
+        outcome=outcome,
+        reason=reasons.shorten(reason, MAX_RECORD_CHARACTERS),
+        started_at=clock.clamp_to_now(build.started_at, now),
+        finished_at=clock.format_moment(now),
+        seconds=round(took),
+        message=reasons.shorten(reasons.join_lines(message), MAX_RECORD_CHARACTERS),
+    )
+
+
+def _add(status: DatasetStatus, record: BuildRecord) -> DatasetStatus:
+    records = status.builds
+    is_new = record.outcome in ("built", "adopted", "overridden")
+    if records and not is_new and (record.outcome, record.reason) == (records[-1].outcome, records[-1].reason):
+        record = replace(record, count=records[-1].count + 1)
+        records = records[:-1]
+    checked = record.finished_at if record.outcome in _LOOKED else status.last_checked
+    return replace(status, builds=(*records, record)[-MAX_RECORDS:], last_checked=checked)
+
+
+def clamp_records(status: DatasetStatus, now: datetime) -> DatasetStatus:
+    """``status`` without ends of builds after ``now``: the clock was set back."""
+    return replace(
+        status,
+        last_checked=clock.clamp_to_now(status.last_checked, now),
+        builds=tuple(
+            replace(
+                record,
+                started_at=clock.clamp_to_now(record.started_at, now),
+                finished_at=clock.clamp_to_now(record.finished_at, now),
+            )
+            for record in status.builds
+        ),
+    )

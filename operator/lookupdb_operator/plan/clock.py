@@ -40,8 +40,8 @@ def clamp_to_now(moment: str, now: datetime) -> str:
 
 
 def seconds_until(since: str, seconds: float, now: datetime) -> float:
-    """How long it is until ``seconds`` have passed ``since``; 0 when they have. Never too short: ``since`` was cut to
-    whole seconds."""
+    """Return how long it is until ``seconds`` have passed ``since``; 0 when they have. Never too short: ``since`` was
+    cut to whole seconds."""
     due = parse_moment(since) + timedelta(seconds=seconds + 1)
     return max(0.0, (due - now).total_seconds())
 

@@ -18,7 +18,7 @@ Degraded takes its reason from the first fault, and lists the first three, in th
     gave its slot up
     routers do not take up the routing table               cutover.diagnose_table
     replaced servers are not deleted, and shards wait      windows.diagnose_leftovers
-    the data that serve are too old                        refreshes.diagnose_staleness
+    the data that serve are too old                        diagnose_staleness
 
 The sentences about pods and Jobs come from ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from
 ``reasons.REMEDIES``. The message ends with what keeps serving, and with the next attempt at a build
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from lookupdb.wording import format_count
+from lookupdb.wording import format_count, format_some
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import routers
@@ -54,15 +54,23 @@ from lookupdb_operator.plan import (
     generations,
     objects,
     reasons,
-    refreshes,
     rollouts,
     routing_tables,
     windows,
 )
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, RolloutStatus
+from lookupdb_operator.status import (
+    BUILT,
+    DEGRADED,
+    READY,
+    ROLLED_OUT,
+    Condition,
+    DatasetStatus,
+    GenerationStatus,
+    RolloutStatus,
+    replace,
+)
 
 # Ready: the servers and routers that should be ready, and pods on lost nodes.
 #
@@ -86,20 +94,22 @@ _MAX_SHARDS: Final = 10
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """Ready, which servers and routers are missing, and when routers should be ready or a pod counts as lost."""
     observed = situation.observed
+    settled_in = None if count_ready_routers(observed) else remaining_settling(status, situation.now) or None
     return reasons.assess(
-        judge_ready(status, observed),
-        diagnose_serving(status, situation),
-        (next_settled_in(status, situation), next_lost_pod_in(observed)),
+        judge_ready(status, observed), diagnose_serving(status, situation), (settled_in, next_lost_pod_in(observed))
     )
 
 
 def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetStatus:
-    """``status`` with what people and the scale subresource read of the active generation, and of the rollout that the
-    routing table names."""
+    """``status`` with what people and the scale subresource read of the active generation and its rollout."""
     dataset, table = observed.dataset, status.table
     active = status.find_generation(status.generation)
-    status = replace(status, built_at="" if active is None else active.built_at)
-    status = replace(status, synced_nodes=_count_synced_nodes(observed))
+    daemons = (item for item in observed.other_objects if item.ref.kind == "DaemonSet" and not item.deleting)
+    status = replace(
+        status,
+        built_at="" if active is None else active.built_at,
+        synced_nodes=next((f"{item.ready_nodes}/{item.nodes}" for item in daemons if item.nodes), ""),
+    )
     serving = windows.serving_rollouts(status)
     rollout = next((rollout for rollout in serving if 0 in windows.routed_shards(rollout, status)), None)
     if table is None or rollout is None:
@@ -118,15 +128,8 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     )
 
 
-def _count_synced_nodes(observed: Observed) -> str:
-    """``3/4`` nodes that have a generation; empty where there is no DaemonSet, or no node for it."""
-    daemons = [item for item in observed.other_objects if item.ref.kind == "DaemonSet" and not item.deleting]
-    return next((f"{item.ready_nodes}/{item.nodes}" for item in daemons if item.nodes), "")
-
-
 def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozenset[int]], ...]:
-    """The rollouts that routers may answer from now, each with its shards: of each shard one, but while a routing table
-    is being taken up."""
+    """The rollouts that routers may answer from now, each with its shards."""
     table = status.table
     if table is None:
         return ()
@@ -140,20 +143,15 @@ def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozen
 def count_lacking_servers(
     rollout: RolloutStatus, shards: Collection[int], needed_servers: int, observed: Observed
 ) -> dict[int, int]:
-    """Shard → ready servers, of those of ``shards`` of ``rollout`` with fewer than ``needed_servers`` among those that
-    tables reference."""
+    """Shard → ready servers, for those of ``shards`` with fewer than ``needed_servers`` that tables reference."""
     ready = dict.fromkeys(sorted(shards), 0)
     for pod in observed.pods:
-        if _serves(pod, rollout) and pod.shard in ready:
+        if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:
+            continue
+        ordinal = pod.name.rpartition("-")[2]
+        if ordinal.isdigit() and int(ordinal) < rollout.referenced_replicas and pod.shard in ready:
             ready[pod.shard] += 1
     return {shard: count for shard, count in ready.items() if count < needed_servers}
-
-
-def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
-    if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:
-        return False
-    ordinal = pod.name.rpartition("-")[2]
-    return ordinal.isdigit() and int(ordinal) < rollout.referenced_replicas
 
 
 def count_ready_routers(observed: Observed) -> int:
@@ -162,12 +160,21 @@ def count_ready_routers(observed: Observed) -> int:
 
 
 def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
-    """Whether lookups are answered: of every shard, by something that a router in effect references."""
+    """Return whether lookups are answered: of every shard, by something that a router in effect references."""
     return reasons.judge(READY_CHECKS, status, observed)
 
 
 def _check_status_lost(status: DatasetStatus, observed: Observed) -> Verdict | None:
-    return _judge_lost(status, observed) if is_status_lost(status) else None
+    lost = [rollout.rollout for rollout in status.rollouts if rollout.referenced_replicas]
+    if status.table is not None or not lost:
+        return None
+    kept = ", ".join(names.rollout(observed.dataset.name, rollout) for rollout in lost)
+    return Verdict(
+        "Unknown",
+        reasons.STATUS_LOST,
+        f"The status was lost or set back: what routers answer from is not known. {kept} stays until a new"
+        " generation serves.",
+    )
 
 
 def _check_nothing_served(status: DatasetStatus, observed: Observed) -> Verdict | None:
@@ -178,16 +185,22 @@ def _check_nothing_served(status: DatasetStatus, observed: Observed) -> Verdict 
 
 def _check_shards(status: DatasetStatus, observed: Observed) -> Verdict | None:
     for rollout, shards in shards_in_effect(status):
-        lacking = count_lacking_servers(rollout, shards, 1, observed)
+        lacking = [str(shard) for shard in count_lacking_servers(rollout, shards, 1, observed)]
         if lacking:
-            return _judge_lacking(rollout, lacking, observed)
+            which = f"shard {lacking[0]}" if len(lacking) == 1 else f"shards {format_some(lacking, _MAX_SHARDS)}"
+            where = names.rollout(observed.dataset.name, rollout.rollout)
+            return Verdict(
+                "False",
+                reasons.SHARDS_UNAVAILABLE,
+                f"No server of {where} is ready for {which}: lookups of keys there are answered 503.",
+            )
     return None
 
 
 def _check_routers(status: DatasetStatus, observed: Observed) -> Verdict | None:
     if count_ready_routers(observed):
         return None
-    return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
+    return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests are not answered.")
 
 
 def _check_serving(status: DatasetStatus, observed: Observed) -> Verdict:
@@ -211,37 +224,6 @@ READY_CHECKS: Final = (
 """The checks of Ready, in order: the first that applies gives the verdict."""
 
 
-def is_status_lost(status: DatasetStatus) -> bool:
-    """Whether something serves, and status does not know what."""
-    return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
-
-
-def _judge_lost(status: DatasetStatus, observed: Observed) -> Verdict:
-    kept = ", ".join(
-        names.rollout(observed.dataset.name, rollout.rollout)
-        for rollout in status.rollouts
-        if rollout.referenced_replicas
-    )
-    return Verdict(
-        "Unknown",
-        reasons.STATUS_LOST,
-        f"The status was lost or set back: what routers answer from is not known. {kept} stays until a new"
-        " generation serves.",
-    )
-
-
-def _judge_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Verdict:
-    shards = ", ".join(str(shard) for shard in list(lacking)[:_MAX_SHARDS])
-    shards = f"shard {shards}" if len(lacking) == 1 else f"shards {shards}"
-    more = ", …" if len(lacking) > _MAX_SHARDS else ""
-    where = names.rollout(observed.dataset.name, rollout.rollout)
-    return Verdict(
-        "False",
-        reasons.SHARDS_UNAVAILABLE,
-        f"No server of {where} is ready for {shards}{more}: lookups of keys there are answered 503.",
-    )
-
-
 def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Trouble]:
     """Servers and routers that should be ready and are not."""
     observed = situation.observed
@@ -252,12 +234,12 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
             trouble = _diagnose_lacking(rollout, lacking, observed)
             trouble = generations.with_loss_advice(trouble, rollout.generation, status, situation)
             yield rollouts.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
-    if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
-        yield _with_pod_trouble(
-            reasons.NO_ROUTER_READY, "No router is ready", routing_tables.list_live_routers(observed)
-        )
+    live = routing_tables.list_live_routers(observed)
+    is_settling = remaining_settling(status, situation.now) > 0 and all(pod.trouble is None for pod in live)
+    if cutover.has_served(status) and not count_ready_routers(observed) and not is_settling:
+        yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", live)
         return
-    for pod in routing_tables.list_live_routers(observed):
+    for pod in live:
         if pod.trouble is not None and not pod.ready:
             yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
             return
@@ -281,24 +263,12 @@ def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
     return Trouble(reason, what)
 
 
-def _is_settling(status: DatasetStatus, situation: Situation) -> bool:
-    is_troubled = any(pod.trouble is not None for pod in routing_tables.list_live_routers(situation.observed))
-    return not is_troubled and remaining_settling(status, situation.now) > 0
-
-
 def remaining_settling(status: DatasetStatus, now: datetime) -> float:
-    """Seconds in which routers need not be ready yet: they have just got a table, and their probes notice late."""
+    """Seconds for which routers need not be ready yet: they have a new table, and their probes notice late."""
     table = status.table
     if table is None or not table.confirmed_at:
         return 0.0
     return clock.seconds_until(table.confirmed_at, READY_WITHIN, now)
-
-
-def next_settled_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until routers should be ready; None when some are."""
-    if count_ready_routers(situation.observed):
-        return None
-    return remaining_settling(status, situation.now) or None
 
 
 def find_lost_pods(observed: Observed) -> tuple[ObjectRef, ...]:
@@ -317,6 +287,57 @@ def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
         if pod.component in (names.SHARDS, names.ROUTER) and pod.lost_after is not None:
             seen = observed.absences.get(pod.uid, _UNSEEN)
             yield pod, max(pod.lost_after.unready - seen.unready, pod.lost_after.deleting - seen.deleting)
+
+
+# Age of the data that serve: counted from the start of the build that last read their source, or found it unchanged. A
+# generation that is built and does not serve makes nothing fresh. If several serve, shard by shard or while routers
+# change from one to the other, the oldest counts.
+
+
+def note_refresh(status: DatasetStatus) -> DatasetStatus:
+    """``status`` with the time at which the oldest data that serve last matched their source; empty without data."""
+    oldest = _find_oldest(status)
+    return replace(status, last_refreshed="" if oldest is None else _fresh_at(oldest))
+
+
+def _find_oldest(status: DatasetStatus) -> GenerationStatus | None:
+    """The generation, among those that serve, whose source was checked the longest ago."""
+    if not status.generation:
+        return None
+    table = status.table
+    # What is active counts until every router has left it.
+    names = [status.generation] if table is None or not table.confirmed_at else []
+    if table is not None:
+        names += [table.generation, *(part.generation for part in table.parts)]
+    known = map(status.find_generation, names)
+    serving = [generation for generation in known if generation is not None and _fresh_at(generation)]
+    return min(serving, key=lambda generation: clock.parse_moment(_fresh_at(generation)), default=None)
+
+
+def _fresh_at(generation: GenerationStatus) -> str:
+    # What a version has written that did not note it was known to be fresh when it was built.
+    return generation.refreshed_at or generation.built_at
+
+
+def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble | None:
+    """Why the data that serve count as too old; None while they do not."""
+    oldest = _find_oldest(status)
+    if oldest is None or remaining_freshness(status, situation) != 0.0:
+        return None
+    limit = situation.desired.stale_after_seconds
+    return Trouble(
+        reasons.STALE,
+        f"{oldest.generation} holds the source as it was at {status.last_refreshed}, which is more than"
+        f" refresh.staleAfterSeconds ({limit}) ago",
+    )
+
+
+def remaining_freshness(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until the data that serve are too old; None when they never are."""
+    limit = situation.desired.stale_after_seconds
+    if limit is None or not status.last_refreshed:
+        return None
+    return clock.seconds_until(status.last_refreshed, limit, situation.now)
 
 
 # The one word that ``kubectl get`` shows of a dataset: a summary for people. No decision reads it.
@@ -347,7 +368,7 @@ class Facts:
         return condition.reason if condition is not None else ""
 
     def fails(self, kind: str) -> bool:
-        """Whether the condition reports a failure."""
+        """Return whether the condition reports a failure."""
         return bool(self.reason(kind)) and self.reason(kind) not in reasons.HEALTHY_REASONS
 
 
@@ -363,7 +384,7 @@ class Phase:
 PHASES: Final = (
     Phase(
         "Invalid",
-        "the spec cannot be used; what serves goes on",
+        "the spec cannot be used; what serves keeps serving",
         lambda facts: facts.reason(BUILT) == reasons.INVALID_SPEC,
     ),
     Phase(
@@ -381,11 +402,7 @@ PHASES: Final = (
         "lookups are not answered, though a generation was rolled out",
         lambda facts: facts.truth(READY) == "False" and facts.status.table is not None,
     ),
-    Phase(
-        "Suspended",
-        "`spec.suspend`: nothing is built or rolled out",
-        lambda facts: bool(facts.spec.get("suspend")),
-    ),
+    Phase("Suspended", "`spec.suspend`: nothing is built or rolled out", lambda facts: bool(facts.spec.get("suspend"))),
     Phase(
         "GateClosed",
         "the newest generation did not pass a gate",
@@ -452,18 +469,14 @@ def set_conditions(
 ) -> DatasetStatus:
     """``status`` with all conditions as they are now."""
     observed = situation.observed
-    stale = refreshes.diagnose_staleness(status, situation)
-    ages = () if stale is None else (stale,)
-    troubles = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles, *ages)
+    found = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles)
+    troubles = filter(None, (*found, diagnose_staleness(status, situation)))
     verdicts = {
         READY: serving.verdict,
         BUILT: build.verdict,
         ROLLED_OUT: rollout.verdict,
         DEGRADED: judge_degraded(
-            status,
-            tuple(dict.fromkeys(troubles)),
-            serves=serving.verdict.status == "True",
-            outlook=build.outlook,
+            status, tuple(dict.fromkeys(troubles)), serves=serving.verdict.status == "True", outlook=build.outlook
         ),
     }
     return date_conditions(status, verdicts, situation.dataset, situation.now)
@@ -472,31 +485,20 @@ def set_conditions(
 def date_conditions(
     status: DatasetStatus, verdicts: dict[str, Verdict], dataset: ObservedDataset, now: datetime
 ) -> DatasetStatus:
-    """``status`` with these conditions, and the phase that they come to. The time of a condition changes when its truth
-    does."""
-    conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in verdicts.items())
-    status = replace(status, conditions=conditions, observed_generation=dataset.generation)
+    """``status`` with these conditions and their phase. The time of a condition changes when its truth does."""
+    conditions = []
+    for kind, verdict in verdicts.items():
+        before, moment = status.condition(kind), clock.format_moment(now)
+        if before is not None and before.status == verdict.status:
+            moment = before.last_transition_time or moment
+        message = reasons.shorten(verdict.message, _MAX_MESSAGE_CHARACTERS)
+        conditions.append(Condition(kind, verdict.status, verdict.reason, message, dataset.generation, moment))
+    status = replace(status, conditions=tuple(conditions), observed_generation=dataset.generation)
     return replace(status, phase=find_phase(status, dataset.spec))
 
 
-def _condition(
-    kind: str, verdict: Verdict, status: DatasetStatus, dataset: ObservedDataset, now: datetime
-) -> Condition:
-    before = status.condition(kind)
-    since = before.last_transition_time if before is not None and before.status == verdict.status else ""
-    return Condition(
-        type=kind,
-        status=verdict.status,
-        reason=verdict.reason,
-        message=reasons.shorten(verdict.message, _MAX_MESSAGE_CHARACTERS),
-        observed_generation=dataset.generation,
-        last_transition_time=since or clock.format_moment(now),
-    )
-
-
 def judge_degraded(status: DatasetStatus, troubles: tuple[Trouble, ...], *, serves: bool, outlook: str = "") -> Verdict:
-    """Whether anything is wrong, though it may serve: ``serves`` says whether it does, and ``outlook`` when it may get
-    better."""
+    """Degraded: ``serves`` says whether lookups are answered, ``outlook`` when it may get better."""
     if not troubles:
         return Verdict("False", reasons.HEALTHY, "Nothing is wrong.")
     sentences = " ".join(
@@ -519,12 +521,7 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
             reasons.CONTESTED,
             f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
         )
-    announcement_trouble = objects.diagnose_announcement(observed)
-    if announcement_trouble is not None:
-        yield announcement_trouble
-    orphans = diagnose_orphans(observed)
-    if orphans is not None:
-        yield orphans
+    yield from filter(None, (objects.diagnose_announcement(observed), diagnose_orphans(observed)))
 
 
 def diagnose_orphans(observed: Observed) -> Trouble | None:
@@ -537,15 +534,9 @@ def diagnose_orphans(observed: Observed) -> Trouble | None:
     commands = " and ".join(f"kubectl delete -n {observed.dataset.namespace} {plurals} -l {label}" for label in labels)
     return Trouble(
         reasons.PREDECESSOR_ORPHANED,
-        f"An earlier dataset of this name has left {_list_names(orphans)}, which nobody collects; delete them:"
-        f" {commands}",
+        f"An earlier dataset of this name has left {_list_names(orphans)}, which Kubernetes does not collect; delete"
+        f" them: {commands}",
     )
-
-
-def describe_collection(observed: Observed) -> str:
-    """The objects that Kubernetes is collecting, as a sentence."""
-    remainder = _list_names(observed.predecessors)
-    return f"Kubernetes still collects {remainder} of an earlier dataset of this name. This one begins after that."
 
 
 def _list_names(predecessors: Iterable[Predecessor]) -> str:
@@ -564,20 +555,24 @@ def _list_names(predecessors: Iterable[Predecessor]) -> str:
 _MAX_PROBLEM_CHARACTERS: Final = 300
 
 
-def plan_idle(observed: Observed, config: Config) -> Plan | None:
-    """The plan that does nothing at all and changes nothing in status; None for a dataset that is ours to act on."""
-    idle = why_idle(observed.dataset, config)
-    return Plan(status=observed.dataset.status, idle_reason=idle) if idle else None
+def why_idle(dataset: ObservedDataset, config: Config) -> str:
+    """Why this operator leaves ``dataset`` alone, as a sentence; empty if it is ours. Two operators would undo each
+    other's work forever. The annotation decides; without it, the operator that came first."""
+    if dataset.deleting:
+        return "it is being deleted: Kubernetes collects what belongs to it"
+    unattended = diagnose_unattended(dataset, config)
+    return "" if unattended is None else unattended.message
 
 
 def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, now: datetime) -> Plan | None:
-    """The plan that does nothing but say why; None when something may be done. ``status`` is the one observed, its
-    moments clamped."""
+    """The plan that only reports why nothing may be done; None if something may. The moments of ``status`` are
+    clamped."""
     dataset = observed.dataset
     status = replace(status, operator=config.identity, endpoint=find_endpoint(dataset))
     if dataset.parsed is None:
         return plan_invalid(status, observed, now)
-    return plan_waiting(status, observed, now) if waits_for_predecessor(status, observed) else None
+    has_begun = status.last_generation or status.last_rollout or status.table
+    return plan_waiting(status, observed, now) if observed.predecessors and not has_begun else None
 
 
 def find_endpoint(dataset: ObservedDataset) -> str:
@@ -587,19 +582,6 @@ def find_endpoint(dataset: ObservedDataset) -> str:
     port = names.HTTP_PORT if dataset.parsed is None else int(dataset.spec["router"]["service"]["port"])
     is_encrypted = dataset.parsed is not None and routers.speaks_tls(dataset)
     return names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=is_encrypted)
-
-
-def why_idle(dataset: ObservedDataset, config: Config) -> str:
-    """Why nothing at all is done about ``dataset``, as a sentence; empty when it is ours to act on: two operators that
-    acted on it would undo each other's work for ever.
-
-    The user's annotation decides; without one, who came first. Taking over another one's dataset is done by
-    annotating it.
-    """
-    if dataset.deleting:
-        return "it is being deleted: Kubernetes collects what belongs to it"
-    unattended = diagnose_unattended(dataset, config)
-    return "" if unattended is None else unattended.message
 
 
 def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended | None:
@@ -618,8 +600,8 @@ def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended 
     if dataset.status_problem:
         return Unattended(
             reasons.STATUS_UNREADABLE,
-            f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves goes"
-            " on serving. Install the operator's version that wrote it, or remove the status, and have the data"
+            f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves keeps"
+            " serving. Install the operator's version that wrote it, or remove the status, and have the data"
             f" built again: kubectl patch lds {where} --subresource=status --type=json"
             """ -p '[{"op": "remove", "path": "/status"}]'""",
         )
@@ -627,7 +609,7 @@ def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended 
 
 
 def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Plan:
-    """A spec that cannot be used, though the API server let it in: everything stays, and conditions say why."""
+    """The plan for a spec that cannot be used: everything stays, and conditions say why."""
     problem = reasons.write_sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
     verdict = judge_ready(status, observed)
     keeps = f" {status.generation} keeps serving." if verdict.status == "True" else ""
@@ -646,21 +628,19 @@ def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
     )
 
 
-def waits_for_predecessor(status: DatasetStatus, observed: Observed) -> bool:
-    """Whether the dataset cannot begin yet, because objects of an earlier one are there. A dataset that has begun never
-    waits: nothing of an earlier one was left."""
-    has_begun = status.last_generation or status.last_rollout or status.table
-    return bool(observed.predecessors) and not has_begun
-
-
 def plan_waiting(status: DatasetStatus, observed: Observed, now: datetime) -> Plan:
-    """Nothing but conditions, which say what of the predecessor is left."""
+    """The plan while objects of an earlier dataset exist: conditions only."""
     trouble = diagnose_orphans(observed)
     if trouble is not None:
         waiting = Verdict("False", trouble.reason, trouble.message)
         degraded = Verdict("True", trouble.reason, trouble.message)
     else:
-        waiting = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, describe_collection(observed))
+        waiting = Verdict(
+            "False",
+            reasons.WAITING_FOR_PREDECESSOR,
+            f"Kubernetes still collects {_list_names(observed.predecessors)} of an earlier dataset of this name. This"
+            " one begins after that.",
+        )
         degraded = judge_degraded(status, (), serves=False)
     verdicts = {READY: waiting, BUILT: waiting, ROLLED_OUT: waiting, DEGRADED: degraded}
     status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a slot

@@ -3,17 +3,17 @@ routers confirm it, lookups that began on an older one end, and servers that onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.model import Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, generations, reasons, rollouts, routing_tables, turns, windows
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     ALL,
     CandidateStatus,
@@ -22,6 +22,7 @@ from lookupdb_operator.status import (
     TableStatus,
     Truth,
     parse_shards,
+    replace,
     shorten_shards,
 )
 
@@ -36,42 +37,25 @@ from lookupdb_operator.status import (
 
 
 def release_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without a kept rollout that has no purpose any more, unless it is asked for. There are two when one
-    was asked for while another drained, and then was not any more."""
+    """``status`` without a kept rollout that has no purpose any more, unless it is asked for."""
+    table = status.table
     if find_kept(status) is None:
         return status
     target = rollouts.find_target(status, situation).rollout
     kept = [rollout for rollout in status.rollouts if rollout.kept_since and rollout != target]
     newest = max(kept, key=lambda rollout: (rollout.kept_since, names.read_number(rollout.rollout)), default=None)
-    staying = tuple(
-        rollout
-        for rollout in status.rollouts
-        if rollout not in kept or (rollout == newest and _has_purpose(rollout, status, situation))
-    )
-    return replace(status, rollouts=staying)
-
-
-def _has_purpose(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    table = status.table
-    if table is None or table.generation == rollout.generation or _lacks_room(status):
-        return False
-    return clock.seconds_until(rollout.kept_since, situation.desired.keep_previous_seconds, situation.now) > 0
-
-
-def _lacks_room(status: DatasetStatus) -> bool:
     stalls = (rollout.stall for rollout in status.rollouts)
-    return any(stall is not None and stall.reason in reasons.PLACEMENT_REASONS for stall in stalls)
-
-
-def select_previous(drained: Iterable[RolloutStatus], table: TableStatus, situation: Situation) -> RolloutStatus | None:
-    """The one of ``drained`` that is to be kept, now that ``table`` is in effect: the newest of another generation."""
-    if not situation.desired.keep_previous_seconds:
-        return None
-    others = [rollout for rollout in drained if rollout.template and rollout.generation != table.generation]
-    previous = max(others, key=lambda rollout: names.read_number(rollout.rollout), default=None)
-    if previous is None:
-        return None
-    return replace(previous, referenced_replicas=0, kept_since=clock.format_moment(situation.now))
+    lacks_room = any(stall is not None and stall.reason in reasons.PLACEMENT_REASONS for stall in stalls)
+    keep_seconds = situation.desired.keep_previous_seconds
+    has_purpose = (
+        newest is not None
+        and table is not None
+        and table.generation != newest.generation
+        and not lacks_room
+        and clock.seconds_until(newest.kept_since, keep_seconds, situation.now) > 0
+    )
+    staying = (rollout for rollout in status.rollouts if rollout not in kept or (has_purpose and rollout == newest))
+    return replace(status, rollouts=tuple(staying))
 
 
 def find_kept(status: DatasetStatus) -> RolloutStatus | None:
@@ -88,19 +72,15 @@ def next_release_in(status: DatasetStatus, situation: Situation) -> float | None
 
 
 def describe_kept(status: DatasetStatus, situation: Situation) -> str:
-    """Until when what can be gone back to at once, and what is wrong with its servers; empty when nothing is kept."""
+    """A sentence about the kept rollout: until when, and what is wrong with its servers; empty if none is kept."""
     kept = find_kept(status)
     if kept is None:
         return ""
     where = rollouts.describe_rollout(situation.dataset, kept)
-    end = clock.parse_moment(kept.kept_since)
-    until = clock.add_seconds(end, situation.desired.keep_previous_seconds)
-    return f" {where} is kept until {until}, to go back to{_describe_trouble(kept, situation.observed)}."
-
-
-def _describe_trouble(rollout: RolloutStatus, observed: Observed) -> str:
-    trouble = rollouts.diagnose_obstacle(rollout, observed)
-    return "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
+    until = clock.add_seconds(clock.parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
+    trouble = rollouts.diagnose_obstacle(kept, situation.observed)
+    what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
+    return f" {where} is kept until {until}, to go back to{what}."
 
 
 # A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
@@ -114,9 +94,9 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table confirmed, when every router that may answer reports its version, and none that
-    it has that with other content. Its generation is active from then on, and has served, unless another one still
-    serves some shards. When none was active before, the oldest that serves is."""
+    """``status`` with its routing table confirmed, when every router that may answer reports its version, and none
+    other content. Its generation is active from then on, unless another one still serves some shards. If none was
+    active before, the oldest that serves is."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
@@ -129,18 +109,12 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     name = min((table.generation, *(part.generation for part in table.parts)), key=names.read_number)
     generation = status.find_generation(name)
     assert generation is not None, f"{name} was trimmed, and a routing table references it"
-    status = replace(
-        status,
-        generation=generation.generation,
-        records=generation.records,
-        bytes=generation.bytes,
-    )
+    status = replace(status, generation=generation.generation, records=generation.records, bytes=generation.bytes)
     return _note_served(status, confirmed)
 
 
 def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
-    """``status`` in which the generation of ``table``, which every router answers from, is known to have served: whole,
-    that is."""
+    """``status`` in which the generation of ``table``, which every router answers from, has served as a whole."""
     generation = status.find_generation(table.generation)
     if table.is_mixed or generation is None or generation.served_by == table.version:
         return status
@@ -149,31 +123,25 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, if a router answers from an older one whose servers are
-    kept: lookups that it begins have to drain, too. Also if a router has other content under the same version, and
-    if the active generation in the status was edited: routers then report it again."""
+    kept: its lookups must drain too. Also if a router has other content under the same version, or the active
+    generation in the status was edited: routers then report it again."""
     table = status.table
-    if table is not None and table.confirmed_at and _is_edited(table, status, situation):
-        return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
-    if table is None or not windows.is_draining(status):
+    if table is None:
         return status
-    if not routing_tables.is_router_behind(situation.observed, table):
+    # If several generations serve, only a removed one is noticed.
+    is_edited = not status.generation if table.is_mixed else status.generation != table.generation
+    if not (
+        (table.confirmed_at and (is_edited or routing_tables.is_contradicted(table, status, situation)))
+        or (windows.is_draining(status) and routing_tables.is_router_behind(situation.observed, table))
+    ):
         return status
     return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
 
 
-def _is_edited(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a router has other content under the version of ``table``, or what is active is not what became so when
-    that was confirmed. Nobody knows the latter of one of several generations, but that something was."""
-    if routing_tables.is_contradicted(table, status, situation):
-        return True
-    return not status.generation if table.is_mixed else status.generation != table.generation
-
-
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
     """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is being stopped,
-    which answers from its table until it takes no more requests; and while a router is down, which may start with an
-    older table for as long as that may be mounted. Only what the operator has itself seen pass counts, whatever the
-    clocks say that ``confirmed_at`` was written by."""
+    and while one is down, since it may start with an older table as long as that may be mounted. Only seconds that this
+    operator has seen pass count, whatever clock wrote ``confirmed_at``."""
     desired, observed = situation.desired, situation.observed
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
@@ -186,13 +154,13 @@ def remaining_drain(table: TableStatus, situation: Situation) -> float:
 
 
 def has_served(status: DatasetStatus) -> bool:
-    """Whether a routing table was ever in effect everywhere: from then on something serves."""
+    """Return whether a routing table was ever in effect everywhere: from then on something serves."""
     return bool(status.generation)
 
 
 def needs_reports(status: DatasetStatus) -> bool:
-    """Whether routers are to be asked from which table they answer: until the newest one is in effect everywhere, and
-    while servers are kept that only older ones reference."""
+    """Return whether to ask routers for their table: until the newest is in effect everywhere, and while servers are
+    kept that only older ones reference."""
     table = status.table
     return table is not None and (not table.confirmed_at or windows.is_draining(status))
 
@@ -272,7 +240,19 @@ def _check_held_back(status: DatasetStatus, target: PassTarget, situation: Situa
 def _check_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if status.table is None or not _waits_for_last_window(status, target, situation):
         return None
-    return _judge_last_window(status.table, status, situation)
+    table = status.table
+    progress = windows.describe_progress(status)
+    if not table.confirmed_at:
+        verdict = _judge_confirming(table, status, situation)
+        return replace(verdict, message=f"{progress}{verdict.message}")
+    if windows.is_draining(status):
+        return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, status, situation)}")
+    overdue = windows.diagnose_leftovers(status, table, situation)
+    if overdue is not None:
+        return Verdict("False", overdue.reason, f"{progress}{reasons.write_sentence(overdue.reason, overdue.message)}")
+    going = windows.list_leftovers(status, situation.observed)
+    what = f"{going[0].name}, which was replaced, is not gone yet" if going else "the next servers are about to start"
+    return Verdict("False", reasons.DRAINING, f"{progress}{what}.")
 
 
 def _check_not_built(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -320,7 +300,7 @@ def _check_serving(status: DatasetStatus, target: PassTarget, situation: Situati
     if rollout is None or table is None:
         return None
     where = rollouts.describe_rollout(situation.dataset, rollout)
-    servers = f"{table.replicas} {_servers(table.replicas)} a shard"
+    servers = f"{format_count(table.replicas, 'server')} a shard"
     reason, why = generations.explain_target(status, situation.desired)
     idle = generations.describe_idle_annotations(status, situation.desired)
     kept = describe_kept(status, situation)
@@ -345,11 +325,8 @@ ROLLED_OUT_CHECKS: Final = (
 
 
 def _judge_spec(status: DatasetStatus, situation: Situation) -> Truth:
-    """Return whether what serves is of the present spec.
-
-    Older data of this spec is, and so is what ``spec.generation`` names. Data of another spec, which serves because the
-    data of this one was rolled back from, is not, however well it serves.
-    """
+    """Return whether what serves is of the present spec, or pinned. Data of another spec that serves after a rollback
+    is not, however well it serves."""
     return "False" if generations.is_of_other_spec(status, situation.desired) else "True"
 
 
@@ -359,7 +336,7 @@ def _find_waiting(status: DatasetStatus, situation: Situation) -> CandidateStatu
 
 
 def _waits_for_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
-    """Whether shards of what is asked for wait until what the last window has replaced is gone."""
+    """Return whether shards of what is asked for wait until what the last window has replaced is gone."""
     if situation.desired.is_suspended:
         return False
     if target.rollout is None:
@@ -385,21 +362,6 @@ def _find_last_window(status: DatasetStatus, target: PassTarget, situation: Situ
     return table
 
 
-def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
-    progress = windows.describe_progress(status)
-    if not table.confirmed_at:
-        verdict = _judge_confirming(table, status, situation)
-        return replace(verdict, message=f"{progress}{verdict.message}")
-    if windows.is_draining(status):
-        return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, status, situation)}")
-    overdue = windows.diagnose_leftovers(status, table, situation)
-    if overdue is not None:
-        return Verdict("False", overdue.reason, f"{progress}{reasons.write_sentence(overdue.reason, overdue.message)}")
-    going = windows.list_leftovers(status, situation.observed)
-    what = f"{going[0].name}, which was replaced, is not gone yet" if going else "the next servers are about to start"
-    return Verdict("False", reasons.DRAINING, f"{progress}{what}.")
-
-
 def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
     overdue = diagnose_table(status, situation)
     if overdue is not None:
@@ -421,10 +383,6 @@ def _describe_draining(table: TableStatus, status: DatasetStatus, situation: Sit
     )
 
 
-def _servers(count: int) -> str:
-    return "server" if count == 1 else "servers"
-
-
 def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """The routers that take too long to take up the routing table."""
     table = status.table
@@ -440,8 +398,8 @@ def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | Non
 
 def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without the rollouts, shards and servers that only older routing tables reference, once the drain time
-    has passed; but the previous one may have to be kept, in place of the one that was. Every router must still report
-    the newest table: one that was started meanwhile may have come up with an older one."""
+    has passed; the previous one may be kept. Every router must still report the newest table: one that was started
+    meanwhile may have come up with an older one."""
     table = status.table
     if table is None or not windows.is_draining(status) or remaining_drain(table, situation) > 0:
         return status
@@ -458,10 +416,15 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
         for rollout in status.rollouts
         if rollout.referenced_replicas
         and rollout != target
+        and rollout.template
+        and rollout.generation != table.generation
         and rollout.shard_ranges == ALL  # what is left of one that was replaced shard by shard is of no use
         and not windows.is_in_table(rollout.rollout, table)
     )
-    kept = select_previous(drained, table, situation) or find_kept(status)
+    kept = find_kept(status)
+    previous = max(drained, key=lambda rollout: names.read_number(rollout.rollout), default=None)
+    if previous is not None and situation.desired.keep_previous_seconds:
+        kept = replace(previous, referenced_replicas=0, kept_since=clock.format_moment(situation.now))
     if kept is None or (target is not None and kept.rollout == target.rollout):
         return replace(status, rollouts=staying)
     ordered = sorted((*staying, kept), key=lambda rollout: names.read_number(rollout.rollout))
@@ -469,8 +432,7 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
 
 
 def _without_drained_servers(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> RolloutStatus:
-    """``rollout`` with what ``table`` references, and with what starts. One that is asked for and that it does not
-    reference stays whole, as one that starts."""
+    """``rollout`` with what ``table`` references and what starts; whole if it is asked for and not referenced."""
     offered = windows.count_offered(status, rollout)
     if not windows.is_in_table(rollout.rollout, table):
         return replace(rollout, referenced_replicas=0, offered_replicas=offered, window="")

@@ -11,7 +11,6 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Desired, Situation
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     BuildStatus,
     BuiltGeneration,
@@ -20,6 +19,7 @@ from lookupdb_operator.status import (
     LostGeneration,
     RolledBack,
     RolloutStatus,
+    replace,
 )
 
 # A rollback sends routers from a generation to an older one, which ``spec.generation`` pins. The generation that was
@@ -43,26 +43,26 @@ MOST_MARKS: Final = 16
 
 
 def find_mark(generation: GenerationStatus, status: DatasetStatus) -> RolledBack | None:
-    """The mark that holds ``generation`` back; None when nothing does."""
+    """The mark that holds ``generation`` back; None if there is none."""
     return next((mark for mark in reversed(status.rolled_back) if holds_back(mark, generation)), None)
 
 
 def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
-    """Whether ``mark`` is of ``generation``, or of the same source and spec."""
+    """Return whether ``mark`` is of ``generation``, or of the same source and spec."""
     is_same_data = (mark.fingerprint, mark.content) == (generation.fingerprint, generation.content)
     return mark.generation == generation.generation or is_same_data
 
 
 def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
-    """The marks when routers are sent to ``pinned`` from what ``status.table`` references: none of ``pinned``, and one
-    of each newer generation that they leave. There are two while some still answer from what was active before, and
-    more when rollouts shard by shard have overtaken each other."""
+    """The marks when routers go back to ``pinned``: none of ``pinned``, and one of each newer generation that they
+    leave. There may be several, while a cutover or a shard-by-shard rollout is under way."""
     marks = tuple(mark for mark in status.rolled_back if not holds_back(mark, pinned))
     if status.table is None:
         return marks
     parts = (part.generation for part in status.table.parts)
     left = map(status.find_generation, dict.fromkeys((status.generation, *parts, status.table.generation)))
-    newer = [found for found in left if found is not None and _number(found.generation) > _number(pinned.generation)]
+    oldest = names.read_number(pinned.generation)
+    newer = [found for found in left if found is not None and names.read_number(found.generation) > oldest]
     others = (mark for mark in marks if all(mark.generation != found.generation for found in newer))
     new = (RolledBack(found.generation, found.fingerprint, found.content) for found in newer)
     return drop_oldest((*others, *new), status)
@@ -73,19 +73,16 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
     def newest_held_back(mark: RolledBack) -> int:
         held = (generation.generation for generation in status.generations if holds_back(mark, generation))
-        return max(map(_number, (mark.generation, *held)))
+        return max(map(names.read_number, (mark.generation, *held)))
 
     kept = sorted(marks, key=newest_held_back)[-MOST_MARKS:]
-    return tuple(sorted(kept, key=lambda mark: _number(mark.generation)))
+    return tuple(sorted(kept, key=lambda mark: names.read_number(mark.generation)))
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """Return the generation to go back to; None if there is none, or nothing is active.
-
-    It is the one that served last before the active one (or before the one that replaces it shard by shard), and that
-    was neither rolled back from nor rejected. A generation that never served does not count, for example a candidate
-    that a newer one has superseded.
-    """
+    """Return the generation to go back to: the one that served last before the active one, or before the one that
+    replaces it shard by shard, and was neither rolled back from nor rejected. None if there is none or nothing is
+    active. A generation that never served does not count."""
     if not status.generation:
         return None
     table, marks = status.table, (*status.rolled_back, *status.rejected)
@@ -98,10 +95,6 @@ def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
         and not any(holds_back(mark, generation) for mark in marks)
     )
     return max(served, key=lambda generation: generation.served_by, default=None)
-
-
-def _number(generation: str) -> int:
-    return names.read_number(generation)
 
 
 # Promotion: which generation may take effect, and which one is rejected. ``status.candidate`` has the rollout that
@@ -129,7 +122,7 @@ _MAX_NAME_CHARACTERS: Final = 40
 
 
 def may_take_effect(generation: str, status: DatasetStatus, desired: Desired) -> bool:
-    """Whether routers may answer from ``generation`` by default, without a request that names it."""
+    """Return whether routers may answer from ``generation`` by default, without a request that names it."""
     if desired.promotion != MANUAL or generation == desired.pinned_generation:
         return True
     if generation == desired.promote and not is_premature(generation, status):
@@ -140,7 +133,7 @@ def may_take_effect(generation: str, status: DatasetStatus, desired: Desired) ->
 
 
 def is_premature(generation: str, status: DatasetStatus) -> bool:
-    """Whether the annotation promoted ``generation`` before it was built, and has stood there since."""
+    """Return whether the annotation promoted ``generation`` before it was built, and has stood there since."""
     found = status.find_generation(generation)
     return found is not None and bool(found.premature_promotion)
 
@@ -152,7 +145,7 @@ def promoted_candidate(status: DatasetStatus, desired: Desired) -> GenerationSta
 
 
 def waiting_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The generation of ``status.candidate``, as long as it is of the present spec and is not rejected."""
+    """The generation of ``status.candidate``, if it is of the present spec and not rejected."""
     generation = None if status.candidate is None else status.find_generation(status.candidate.generation)
     if generation is None or generation.content != desired.content_hash or is_rejected(generation, status):
         return None
@@ -160,26 +153,21 @@ def waiting_generation(status: DatasetStatus, desired: Desired) -> GenerationSta
 
 
 def read_annotations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with what the annotations say that promote and reject. While the dataset is suspended, a rejection
-    waits."""
-    status = _forget_premature(status, situation.desired)
-    return status if situation.desired.is_suspended else note_rejection(status, situation)
-
-
-def _forget_premature(status: DatasetStatus, desired: Desired) -> DatasetStatus:
-    """``status`` in which an annotation that was removed may promote from now on."""
+    """``status`` with what the promote and reject annotations say: one that was removed may promote from now on. While
+    the dataset is suspended, a rejection waits."""
+    desired = situation.desired
 
     def forget(generation: G) -> G:
         is_over = generation.premature_promotion not in ("", desired.promote)
         return replace(generation, premature_promotion="") if is_over else generation
 
     refused = None if status.refused is None else forget(status.refused)
-    return replace(status, generations=tuple(map(forget, status.generations)), refused=refused)
+    status = replace(status, generations=tuple(map(forget, status.generations)), refused=refused)
+    return status if desired.is_suspended else note_rejection(status, situation)
 
 
 def note_rejection(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the generation that the annotation rejects, unless it is in effect or pinned: what serves is left
-    by a rollback alone."""
+    """``status`` with the generation that the annotation rejects, unless it is in effect or pinned."""
     desired = situation.desired
     generation = status.find_generation(desired.reject)
     if generation is None or _is_in_effect(generation.generation, status) or is_rejected(generation, status):
@@ -191,47 +179,38 @@ def note_rejection(status: DatasetStatus, situation: Situation) -> DatasetStatus
 
 
 def is_rejected(generation: GenerationStatus, status: DatasetStatus) -> bool:
-    """Whether ``generation``, or another one of the same source and spec, was rejected."""
+    """Return whether ``generation``, or another one of the same source and spec, was rejected."""
     return any(holds_back(mark, generation) for mark in status.rejected)
 
 
 def without_rejection(status: DatasetStatus, pinned: GenerationStatus) -> DatasetStatus:
-    """``status`` in which ``pinned``, which routers are sent to, is not rejected any more."""
+    """``status`` in which ``pinned`` is not rejected any more."""
     return replace(status, rejected=tuple(mark for mark in status.rejected if not holds_back(mark, pinned)))
 
 
 def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
     """A sentence about an annotation that does nothing because of what it names; empty when there is none."""
+    promoted, rejected = (reasons.shorten(name, _MAX_NAME_CHARACTERS) for name in (desired.promote, desired.reject))
     if desired.promotion == MANUAL and is_premature(desired.promote, status):
-        name = _shorten(desired.promote)
         return (
-            f" The annotation promote named {name} before it was built, and does nothing: look at {name}, remove the"
-            " annotation, and set it again."
+            f" The annotation promote named {promoted} before it was built, and does nothing: look at {promoted},"
+            " remove the annotation, and set it again."
         )
-    if desired.promotion == MANUAL and desired.promote and not _is_about(desired.promote, status):
-        return f" The annotation promote names {_shorten(desired.promote)}, which does not wait for promotion."
+    waiting = {rollout.generation for rollout in status.rollouts if rollout.is_candidate}
+    if status.candidate is not None:
+        waiting.add(status.candidate.generation)
+    is_idle = desired.promote not in ("", *waiting) and not _is_in_effect(desired.promote, status)
+    if desired.promotion == MANUAL and is_idle:
+        return f" The annotation promote names {promoted}, which does not wait for promotion."
     if desired.reject and _is_in_effect(desired.reject, status):
-        return (
-            f" The annotation reject names {_shorten(desired.reject)}, which serves: to go back, set spec.generation."
-        )
+        return f" The annotation reject names {rejected}, which serves: to go back, set spec.generation."
     if desired.reject and status.find_generation(desired.reject) is None:
-        return f" The annotation reject names {_shorten(desired.reject)}, which is not there."
+        return f" The annotation reject names {rejected}, which is not there."
     return ""
-
-
-def _is_about(generation: str, status: DatasetStatus) -> bool:
-    """Whether ``generation`` is in effect, waits, or is being rolled out."""
-    waits = status.candidate is not None and status.candidate.generation == generation
-    is_starting = any(rollout.generation == generation and rollout.is_candidate for rollout in status.rollouts)
-    return waits or is_starting or _is_in_effect(generation, status)
 
 
 def _is_in_effect(generation: str, status: DatasetStatus) -> bool:
     return generation == status.generation or (status.table is not None and generation == status.table.generation)
-
-
-def _shorten(value: str) -> str:
-    return reasons.shorten(value, _MAX_NAME_CHARACTERS)
 
 
 _MAX_NAMES: Final = 10
@@ -246,8 +225,7 @@ def newest_matching_generation(status: DatasetStatus, desired: Desired) -> Gener
 
 
 def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> GenerationStatus | None:
-    """The generation with whose source ``build`` compares what it reads: the newest of its spec with that fingerprint.
-    None when ``build`` compares with none, or that one is not known any more."""
+    """The newest generation with the fingerprint that ``build`` compares the source with; None if there is none."""
     return next(
         (
             generation
@@ -259,13 +237,9 @@ def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> Gener
 
 
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The desired generation; None while there is none that could serve. In this order:
-
-    - what serves, while the dataset is suspended;
-    - the pinned one, or what serves if it is not there;
-    - the one that waited and was promoted;
-    - the newest of the present spec, or what serves while that is held back.
-    """
+    """The desired generation; None while none could serve. While suspended, what serves; the pinned one, or what serves
+    if that is missing; the one that waited and was promoted; the newest of the spec, or what serves while that is held
+    back."""
     if desired.is_suspended:
         return served_generation(status)
     if desired.pinned_generation:
@@ -278,12 +252,13 @@ def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStat
 
 
 def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
-    """Whether ``generation`` is not rolled out, though it is the newest of the present spec and nothing is pinned."""
+    """Return whether ``generation`` is not rolled out, though it is the newest of the present spec and nothing is
+    pinned."""
     return find_mark(generation, status) is not None or is_rejected(generation, status)
 
 
 def has_fixed_target(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether something other than the newest generation is desired. Then no candidate comes before it."""
+    """Return whether something other than the newest generation is desired. Then no candidate comes before it."""
     newest = up_to_date_generation(status, desired)
     return (
         desired.is_suspended or bool(desired.pinned_generation) or (newest is not None and is_held_back(newest, status))
@@ -296,8 +271,7 @@ def served_generation(status: DatasetStatus) -> GenerationStatus | None:
 
 
 def is_of_other_spec(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether data of another spec serves that no pin asks for, because the newest data of the present spec is held
-    back."""
+    """Return whether unpinned data of another spec serves because the newest of the present spec is held back."""
     newest, served = up_to_date_generation(status, desired), served_generation(status)
     if desired.pinned_generation or newest is None or served is None or not is_held_back(newest, status):
         return False
@@ -305,19 +279,19 @@ def is_of_other_spec(status: DatasetStatus, desired: Desired) -> bool:
 
 
 def is_pin_missing(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether a generation is pinned that is not there: it was trimmed, never built, or has no whole files."""
+    """Return whether the pinned generation is missing: trimmed, never built, or without whole files."""
     return bool(desired.pinned_generation) and status.find_generation(desired.pinned_generation) is None
 
 
 def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
-    """That the pinned generation is not there, and which ones are."""
+    """Report that the pinned generation is missing, and which ones exist."""
     pinned, build = desired.pinned_generation, status.build
     if not is_pin_missing(status, desired):
         return None
     if build is not None and build.generation == pinned:
         return None
     if status.refused is not None and status.refused.generation == pinned:
-        why = f"a gate has refused it: set the annotation {names.OVERRIDE_GATES} to {pinned} to let it through"
+        why = f"a gate has refused it: set the annotation {names.OVERRIDE_GATES} to {pinned} to override it"
         return Trouble(
             reasons.PINNED_GENERATION_MISSING,
             f"spec.generation is {pinned}, and {why}, name another one, or take spec.generation away",
@@ -332,8 +306,8 @@ def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
 
 
 def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
-    """The reason that RolledOut gives when what is asked for serves, and why that is not the newest generation: empty
-    when it is."""
+    """Why the target, which serves, is not the newest generation, as a reason of RolledOut; empty if it is the
+    newest."""
     newest = up_to_date_generation(status, desired)
     if desired.pinned_generation:
         waits = newest is not None and newest.generation != desired.pinned_generation
@@ -363,8 +337,7 @@ def up_to_date_generation(status: DatasetStatus, desired: Desired) -> Generation
 
 
 def is_up_to_date(generation: BuiltGeneration, status: DatasetStatus) -> bool:
-    """Whether the source of ``generation`` was read for the last refresh that was answered, or later. Builds run one
-    after the other: a higher number has read later."""
+    """Return whether the source of ``generation`` was read for the last answered refresh or later, by build number."""
     return last_reading(generation) >= status.refreshed_by
 
 
@@ -374,35 +347,34 @@ def last_reading(generation: BuiltGeneration) -> int:
 
 
 def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether the store lacks what is asked for: what a user or the schedule asks for, or what it has lost."""
+    """Return whether a build is needed: a user or the schedule asks for one, or the store has lost a generation."""
     newest = up_to_date_generation(status, desired)
     return is_build_requested(status, desired) or (newest is not None and is_lost(newest, status, desired))
 
 
 def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether the store lacks what a user or the schedule asks for: a generation of the present spec, the answer to a
-    refresh, or that to a check of the schedule. A refresh annotation that was removed asks for nothing. A refresh that
-    a generation of another spec has answered asks for one of this spec, too, even after its annotation is removed."""
+    """Return whether a user or the schedule asks for a build: no generation of the present spec, a refresh, or a check.
+    A removed refresh annotation asks for nothing. A refresh that a generation of another spec has answered still asks
+    for one of this spec."""
     newest = up_to_date_generation(status, desired)
-    return newest is None or desired.refresh not in ("", newest.refresh) or _is_check_due(status)
+    return (
+        newest is None
+        or desired.refresh not in ("", newest.refresh)
+        or (status.schedule is not None and bool(status.schedule.due))
+    )
 
 
 def is_lost(generation: GenerationStatus, status: DatasetStatus, desired: Desired) -> bool:
-    """Whether ``generation`` is to be built again because the store has lost it. Nothing is while a generation is
-    pinned, because another one would not serve; nor what is held back, because the same source would come to the
-    same."""
+    """Return whether ``generation`` must be built again because the store lost it. Not while a generation is pinned,
+    nor one that is held back: the same source would give the same data."""
     lost = status.lost
     is_noted = lost is not None and bool(lost.retry_at) and lost.generation == generation.generation
     return is_noted and not desired.pinned_generation and not is_held_back(generation, status)
 
 
-def _is_check_due(status: DatasetStatus) -> bool:
-    return status.schedule is not None and bool(status.schedule.due)
-
-
 def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why servers cannot fetch ``generation`` from the store any more, as they report or have reported. The next
-    build then writes a new generation, even from the same source."""
+    """Return why servers cannot fetch ``generation`` from the store, now or before. The next build then writes a new
+    generation, even from the same source."""
     reported = find_reported_damage(generation, status, situation)
     if reported is not None or status.lost is None or not is_lost(generation, status, situation.desired):
         return reported
@@ -410,8 +382,7 @@ def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situati
 
 
 def find_reported_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why servers cannot fetch ``generation`` from the store, as they report now, or reported when their rollout
-    gave its slot up."""
+    """Return why servers cannot fetch ``generation``, as they report now or when their rollout gave its slot up."""
     troubles = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
     ticket = status.rollout_ticket
     # It gave its slot up, and its pods are gone. The ticket of another generation says nothing of this one.
@@ -429,8 +400,8 @@ def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 
 def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) -> BuiltGeneration:
-    """The generation that ``build`` has left whole in the store, as its builder reported it. For an adopted one the
-    source was not read: it answers no refresh, and is as old as it was."""
+    """The generation that ``build`` has left whole in the store. An adopted one answers no refresh and keeps its
+    age."""
     return BuiltGeneration(
         generation=build.generation,
         content=build.content,
@@ -463,8 +434,7 @@ def add_generation(status: DatasetStatus, generation: GenerationStatus) -> Datas
 
 
 def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the newest ``keepGenerations`` generations, and those that are asked for, pinned, rolled out or
-    active; while it is suspended with all."""
+    """``status`` with the newest ``keepGenerations`` generations and all that are in use; with all while suspended."""
     desired = situation.desired
     if desired.is_suspended:
         return status
@@ -507,25 +477,42 @@ _MOST_LOSSES: Final = 999_999_999
 
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the loss of the newest generation of the present spec, if servers report one; without the one
-    that none reports any more; and with that of what serves, if something else waits for promotion beside it."""
+    """``status`` with the loss of the newest generation of the present spec, while servers report one; and with that of
+    what serves, if something else waits for promotion."""
     desired = situation.desired
     newest = up_to_date_generation(status, desired)
     if newest is None or desired.is_suspended or desired.pinned_generation or is_held_back(newest, status):
         return status
     status = _with_lost_template(status, newest, situation)
-    damage = find_reported_damage(newest, status, situation)
-    is_noted = is_lost(newest, status, desired)
-    if damage is not None and not is_noted:
-        return replace(status, lost=_describe_loss(newest, damage, status.lost, situation))
-    if damage is None and is_noted and status.build is None and status.failure is None:
-        return _with_found_generation(status) if _is_served(newest, situation) else status
-    return status
+    damage, before = find_reported_damage(newest, status, situation), status.lost
+    if before is None or not is_lost(newest, status, desired):
+        if damage is None:
+            return status
+        age = (situation.now - clock.parse_moment(newest.built_at)).total_seconds()
+        is_in_a_row = before is not None and age <= LASTING_SECONDS
+        count = min(before.count + 1, _MOST_LOSSES) if before is not None and is_in_a_row else 1
+        lost = LostGeneration(
+            generation=newest.generation,
+            reason=damage.reason,
+            message=reasons.shorten(damage.message, clock.MAX_MESSAGE_CHARACTERS),
+            count=count,
+            retry_at=clock.format_moment(situation.now + timedelta(seconds=clock.retry_delay(count))),
+        )
+        return replace(status, lost=lost)
+    if damage is not None or status.build is not None or status.failure is not None:
+        return status
+    # The store has what it seemed to have lost, once there are servers and all of them have its files.
+    sets = [item for item in situation.observed.shard_sets if item.generation == newest.generation]
+    pods = (pod for pod in situation.observed.pods if pod.generation == newest.generation)
+    if not sets or not all(0 < item.replicas <= item.ready for item in sets) or not all(pod.ready for pod in pods):
+        return status
+    count = before.count - 1
+    return replace(status, lost=replace(before, count=count, retry_at="") if count > 0 else None)
 
 
 def _with_lost_template(status: DatasetStatus, newest: GenerationStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which what serves is not rolled out again from the present pod template, if the store has lost
-    it and ``newest`` waits for promotion."""
+    """``status`` in which what serves is not rolled out again if the store lost it and ``newest`` waits for
+    promotion."""
     served = None if status.table is None else status.find_rollout(status.table.rollout)
     generation = None if served is None else status.find_generation(served.generation)
     if served is None or generation is None or may_take_effect(newest.generation, status, situation.desired):
@@ -540,76 +527,22 @@ def _with_lost_template(status: DatasetStatus, newest: GenerationStatus, situati
 
 
 def is_renewal_lost(served: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``served`` cannot be replaced by a rollout of its generation from the present pod template, because the
-    store has lost that generation."""
+    """Return whether ``served`` cannot be rolled out again from the present pod template: the store lost its
+    generation."""
     generation = status.find_generation(served.generation)
     if generation is None or served.lost_template in ("", served.template):
         return False
     return served.lost_template == situation.template_for(generation)
 
 
-def _describe_loss(
-    generation: GenerationStatus, damage: Trouble, before: LostGeneration | None, situation: Situation
-) -> LostGeneration:
-    is_in_a_row = before is not None and not _has_lasted(generation, situation)
-    count = min(before.count + 1, _MOST_LOSSES) if before and is_in_a_row else 1
-    return LostGeneration(
-        generation=generation.generation,
-        reason=damage.reason,
-        message=reasons.shorten(damage.message, clock.MAX_MESSAGE_CHARACTERS),
-        count=count,
-        retry_at=clock.format_moment(situation.now + timedelta(seconds=clock.retry_delay(count))),
-    )
-
-
-def _has_lasted(generation: GenerationStatus, situation: Situation) -> bool:
-    return (situation.now - clock.parse_moment(generation.built_at)).total_seconds() > LASTING_SECONDS
-
-
-def _is_served(generation: GenerationStatus, situation: Situation) -> bool:
-    """Whether there are servers of ``generation``, and all of them have its files."""
-    observed, name = situation.observed, generation.generation
-    sets = [shard_set for shard_set in observed.shard_sets if shard_set.generation == name]
-    are_ready = all(0 < shard_set.replicas <= shard_set.ready for shard_set in sets)
-    return bool(sets) and are_ready and all(pod.ready for pod in observed.pods if pod.generation == name)
-
-
-def _with_found_generation(status: DatasetStatus) -> DatasetStatus:
-    """``status`` when the store has what it seemed to have lost."""
-    assert status.lost is not None
-    count = max(status.lost.count - 1, 0)
-    return replace(status, lost=replace(status.lost, count=count, retry_at="") if count else None)
-
-
-def must_wait_for_rebuild(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether nothing but a loss asks for a build, and its time has not come."""
-    return _remaining_rebuild_wait(status, situation) > 0 and not is_build_requested(status, situation.desired)
-
-
-def _remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float:
-    """Seconds until what was lost is built again; 0 when nothing was, or its time has come."""
+def remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float:
+    """Seconds until what was lost is built again; 0 if its backoff has passed, or anything else asks for a build."""
     lost, newest = status.lost, up_to_date_generation(status, situation.desired)
     if lost is None or newest is None or not is_lost(newest, status, situation.desired):
         return 0.0
+    if is_build_requested(status, situation.desired):
+        return 0.0
     return clock.remaining_backoff(lost.retry_at, situation.now)
-
-
-def next_rebuild_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until what was lost is built again; None when nothing waits for that alone."""
-    return (
-        _remaining_rebuild_wait(status, situation)
-        if status.build is None and must_wait_for_rebuild(status, situation)
-        else None
-    )
-
-
-def describe_rebuild(status: DatasetStatus, situation: Situation) -> str:
-    """When a damaged generation of the present spec is built again: a sentence to append."""
-    if situation.desired.pinned_generation:
-        return " Nothing is built in its place while a generation is pinned: take spec.generation away."
-    if status.lost is None or not must_wait_for_rebuild(status, situation):
-        return ""
-    return f" It is built again at {status.lost.retry_at}."
 
 
 # Advice about a generation that the store has lost, for the conditions of servers that cannot fetch it.
@@ -627,7 +560,7 @@ _MAX_LOSS_CHARACTERS: Final = 1000
 
 
 def with_loss_advice(trouble: Trouble, generation: str, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble`` of servers of ``generation``; if the store has lost that, with what becomes of it and what to do."""
+    """``trouble`` of servers of ``generation``; if the store has lost it, with what happens next and what to do."""
     if trouble.reason not in reasons.DAMAGE_REASONS:
         return trouble
     message = reasons.shorten(trouble.message, _MAX_LOSS_CHARACTERS).rstrip(".")
@@ -651,18 +584,16 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
     if newest is None:
         return "what the spec asks for now is built, and replaces it"
     if is_held_back(newest, status):
-        return _advise_held_back(newest, status)
+        verdict = "rejected" if is_rejected(newest, status) else "rolled back from"
+        return (
+            f"nothing is built in its place by itself, because {newest.generation}, the newest of this spec, was"
+            f" {verdict}: when the source is as it should be, give the annotation {names.REFRESH} another value; or set"
+            f" spec.generation to {newest.generation}"
+        )
     if newest.generation != generation:
         may_serve = may_take_effect(newest.generation, status, desired)
         return f"{newest.generation}, which is built, replaces it{'' if may_serve else ' when it is promoted'}"
-    when = f" at {status.lost.retry_at}" if status.lost is not None and must_wait_for_rebuild(status, situation) else ""
-    return f"it is built again by itself{when}; at once, when the annotation {names.REFRESH} gets another value"
-
-
-def _advise_held_back(newest: GenerationStatus, status: DatasetStatus) -> str:
-    verdict = "rejected" if is_rejected(newest, status) else "rolled back from"
-    return (
-        f"nothing is built in its place by itself, because {newest.generation}, the newest of this spec, was {verdict}:"
-        f" when the source is as it should be, give the annotation {names.REFRESH} another value; or set"
-        f" spec.generation to {newest.generation}"
+    when = (
+        f" at {status.lost.retry_at}" if status.lost is not None and remaining_rebuild_wait(status, situation) else ""
     )
+    return f"it is built again by itself{when}; at once, when the annotation {names.REFRESH} gets another value"

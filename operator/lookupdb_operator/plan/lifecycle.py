@@ -31,35 +31,32 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
+from lookupdb_operator.model import BuildJob, ExistingObject, ShardSet
 from lookupdb_operator.plan import (
     builds,
     clock,
     cutover,
     generations,
-    refreshes,
     rollouts,
     routing_tables,
     turns,
     windows,
 )
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     ALL,
     BuildFailure,
-    BuildRecord,
     BuildStatus,
     DatasetStatus,
-    GenerationStatus,
     RefusedGeneration,
     RolloutStatus,
     TableStatus,
+    replace,
 )
 
 
 class GenerationPhase(Enum):
-    """Where a generation is in its life."""
+    """The phase of a generation's life."""
 
     UNCLAIMED = "unclaimed"
     """Its number was never claimed."""
@@ -78,7 +75,7 @@ class GenerationPhase(Enum):
 
 
 class RolloutPhase(Enum):
-    """Where a rollout is in its life."""
+    """The phase of a rollout's life."""
 
     UNCLAIMED = "unclaimed"
     """Its number was never claimed."""
@@ -109,65 +106,53 @@ Phase = GenerationPhase | RolloutPhase
 # Recovery of a status that was wiped or set back, by hand or with a backup, and of times that lie ahead because the
 # clock was set back.
 #
-# What serves goes on serving until something newer is in effect. No number is claimed that an object carries, or
+# What serves keeps serving until something newer is in effect. No number is claimed that an object carries, or
 # another part of the status.
-
-
-def recover_key(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
-    """``rollout`` with the key that its StatefulSets say, if it says none."""
-    if rollout.password_key:
-        return rollout
-    shard_sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
-    marks = (shard_set.password_key for shard_set in shard_sets)
-    return replace(rollout, password_key=max(marks, default=""))
 
 
 _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
 """A build or a rollout: both hold slots."""
-_WithGeneration = GenerationStatus | RefusedGeneration | BuildRecord | BuildStatus | BuildFailure
 
 
 def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollouts that it does not know and that objects belong to, and with numbers not below any
-    that it or an object has. Some routing table may reference such a rollout, so it is kept as referenced."""
+    """``status`` with the rollouts that only objects know, kept as referenced, and with numbers not below any in
+    use."""
     observed = situation.observed
     # Such a status does not say which rollout serves: those whose numbers are past are kept, too.
-    oldest = 0 if is_inconsistent(status) or _forgets_what_serves(status, observed) else status.last_rollout + 1
+    serves_unknown_table = routing_tables.is_newer_written(status, observed) or (
+        status.table is None
+        and routing_tables.written_table_version(observed) > 0
+        and not any(rollout.minimum_replicas for rollout in status.rollouts)
+    )
+    oldest = 0 if serves_unknown_table or is_inconsistent(status) else status.last_rollout + 1
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
     rollouts = (*status.rollouts, *rollout_objects)
     last_rollout = max((names.recover_number(item.rollout) for item in rollouts), default=0)
-    generations = (*_list_with_generations(status), *generation_objects)
-    last_generation = max((names.recover_number(item.generation) for item in generations), default=0)
+    generations = {generation.generation for generation in status.generations}
+    generations |= {record.generation for record in status.builds}
+    ended: tuple[BuildStatus | RefusedGeneration | BuildFailure | None, ...]
+    ended = status.build, status.refused, status.failure
+    generations |= {item.generation for item in ended if item is not None}
+    generations |= {item.generation for item in generation_objects}
+    last_generation = max(map(names.recover_number, generations), default=0)
     unknown = tuple(_list_unknown_rollouts(status, situation, oldest, last_generation))
     status = _without_outdated_table(status, situation)
+
+    def with_key(rollout: RolloutStatus) -> RolloutStatus:
+        marks = (item.password_key for item in observed.shard_sets if item.rollout == rollout.rollout)
+        return rollout if rollout.password_key else replace(rollout, password_key=max(marks, default=""))
+
     return replace(
         status,
-        rollouts=tuple(recover_key(rollout, observed) for rollout in (*status.rollouts, *unknown)),
+        rollouts=tuple(map(with_key, (*status.rollouts, *unknown))),
         last_rollout=max(status.last_rollout, last_rollout),
         last_generation=max(status.last_generation, last_generation),
     )
 
 
-def _list_with_generations(status: DatasetStatus) -> Iterator[_WithGeneration]:
-    """The parts of ``status`` that have the number of a generation, whatever it says that the last one is."""
-    yield from status.generations
-    yield from status.builds
-    last: tuple[_WithGeneration | None, ...] = (status.build, status.refused, status.failure)
-    yield from filter(None, last)
-
-
-def _forgets_what_serves(status: DatasetStatus, observed: Observed) -> bool:
-    """Whether routers may answer from a routing table of which ``status`` knows nothing: a newer one is written than it
-    knows of, or one is written, and it knows of no table and of no servers that any references."""
-    if routing_tables.is_newer_written(status, observed):
-        return True
-    written = routing_tables.written_table_version(observed)
-    return bool(written) and status.table is None and not any(rollout.minimum_replicas for rollout in status.rollouts)
-
-
 def is_inconsistent(status: DatasetStatus) -> bool:
-    """Whether a part of ``status`` is missing that another part references: somebody edited it."""
+    """Return whether ``status`` was edited: it lacks a part that another part references."""
     table = status.table
     if table is None:
         return bool(status.generation)
@@ -182,11 +167,16 @@ def is_inconsistent(status: DatasetStatus) -> bool:
         return True
     if _names_other_servers(table, status) or _lacks_what_served(table, status):
         return True
-    return any(_lacks_routed_shards(rollout, table, status) for rollout in windows.serving_rollouts(status))
+    return any(
+        rollout.referenced_replicas < table.replicas
+        or rollout.kept_since
+        or not windows.routed_shards(rollout, status) <= windows.referenced_shards(rollout, status)
+        for rollout in windows.serving_rollouts(status)
+    )
 
 
 def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
-    """Whether routers take ``table`` up, and ``status`` keeps nothing that they answer from until then."""
+    """Return whether routers take ``table`` up, and ``status`` keeps nothing that they answer from until then."""
     generation = status.find_generation(table.generation)
     if table.confirmed_at or table.parts or generation is None or generation.served_by == table.version:
         return False
@@ -198,7 +188,7 @@ def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
 
 
 def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
-    """Whether ``table`` names no servers, or not the workers that these have."""
+    """Return whether ``table`` names no servers, or not the workers that these have."""
     candidates = () if table.candidate is None else (table.candidate,)
     for part in (table, *table.parts, *candidates):
         rollout = status.find_rollout(part.rollout)
@@ -208,18 +198,11 @@ def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
     return not all(part.replicas for part in (table, *candidates))
 
 
-def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> bool:
-    """Whether ``table`` routes shards to ``rollout`` that this does not keep servers of, by its own words."""
-    if rollout.referenced_replicas < table.replicas or rollout.kept_since:
-        return True
-    return not windows.routed_shards(rollout, status) <= windows.referenced_shards(rollout, status)
-
-
 def _without_outdated_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
-    inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
-    built: going back to an older one would be worse. What the annotation rejects is noted before it is forgotten: the
-    new generation may be of the same source."""
+    """``status`` without its routing table and generations if a newer table exists or ``status`` is inconsistent.
+    Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is built: going
+    back to an older one would be worse. A rejection is noted first, since the new generation may be of the same
+    source."""
     observed = situation.observed
     if not routing_tables.is_newer_written(status, observed) and not is_inconsistent(status):
         return status
@@ -244,8 +227,8 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
 def _list_unknown_rollouts(
     status: DatasetStatus, situation: Situation, oldest: int, last_generation: int
 ) -> Iterator[RolloutStatus]:
-    """The rollouts that status does not have, oldest first. Each has one generation, whatever labels say: the newest
-    of its sets', or the newest of all. It is only for show, as such a rollout is only kept, never made again."""
+    """The rollouts that ``status`` lacks, oldest first. Each has one generation, for show only: the newest that its
+    sets name, or the newest of all."""
     known = {rollout.rollout for rollout in status.rollouts}
     generations: dict[str, int] = {}
     for shard_set in situation.observed.shard_sets:
@@ -263,10 +246,9 @@ def _list_unknown_rollouts(
 
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
-    """``status`` with every time that lies too far ahead moved back to the latest that it can be. The clock was set
-    back, so it is unknown how long ago such a time was: it counts from now on. Nothing waits for ever, and nothing
-    ends early."""
-    status = refreshes.clamp_records(status, now)
+    """``status`` with every time that lies too far ahead moved back to the latest possible. The clock was set back, and
+    how long ago such a time was is unknown: it counts from now on, so nothing waits forever or ends early."""
+    status = builds.clamp_records(status, now)
     table, failure, candidate = status.table, status.failure, status.candidate
     if candidate is not None:
         candidate = replace(candidate, since=clock.clamp_to_now(candidate.since, now))
@@ -303,7 +285,9 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
                 _with_past_stall(rollout, now),
                 started_at=clock.clamp_to_now(rollout.started_at, now),
                 kept_since=clock.clamp_to_now(rollout.kept_since, now),
-                push=rollouts.clamp_push(rollout.push, now),
+                push=None
+                if rollout.push is None
+                else replace(rollout.push, finished_at=clock.clamp_to_now(rollout.push.finished_at, now)),
             )
             for rollout in status.rollouts
         ),
@@ -404,7 +388,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="ask for a check",
-        step=refreshes.advance_schedule,
+        step=turns.advance_schedule,
         edges=(),
         when="a slot of the schedule is due; the schedule changes, begins or rests",
         written_first="`schedule`, `nextCheck`",
@@ -580,7 +564,19 @@ def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
         # An inconsistent status does not know what is gone.
         is_past = 0 < names.read_number(name) <= status.last_rollout and not is_inconsistent(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
-    return _phase_of_known(rollout, status)
+    table = status.table
+    if rollout.kept_since:
+        return RolloutPhase.KEPT
+    if table is not None and table.parts and windows.is_in_table(rollout.rollout, table):
+        return RolloutPhase.PARTIAL
+    if table is not None and table.rollout == rollout.rollout:
+        return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED
+    if status.candidate is not None and status.candidate.rollout == rollout.rollout:
+        return RolloutPhase.CANDIDATE
+    if rollout.is_candidate:
+        return RolloutPhase.CLAIMED
+    # A status that was lost has no table: routers answer from one that it does not know.
+    return RolloutPhase.DRAINING if table is not None and table.confirmed_at else RolloutPhase.SUPERSEDED
 
 
 def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
@@ -596,19 +592,3 @@ def generation_phase(name: str, status: DatasetStatus) -> GenerationPhase:
         return GenerationPhase.ACTIVE
     is_rolled_out = any(rollout.generation == name for rollout in status.rollouts)
     return GenerationPhase.ROLLED_OUT if is_rolled_out else GenerationPhase.BUILT
-
-
-def _phase_of_known(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPhase:
-    table = status.table
-    if rollout.kept_since:
-        return RolloutPhase.KEPT
-    if table is not None and table.parts and windows.is_in_table(rollout.rollout, table):
-        return RolloutPhase.PARTIAL
-    if table is not None and table.rollout == rollout.rollout:
-        return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED
-    if status.candidate is not None and status.candidate.rollout == rollout.rollout:
-        return RolloutPhase.CANDIDATE
-    if rollout.is_candidate:
-        return RolloutPhase.CLAIMED
-    # A status that was lost has no table: routers answer from one that it does not know.
-    return RolloutPhase.DRAINING if table is not None and table.confirmed_at else RolloutPhase.SUPERSEDED

@@ -23,8 +23,13 @@ from lookupdb_operator.plan.situation import (
     shard_stamps,
     table_stamps,
 )
-from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import ALL, AnnouncedStatus, DatasetStatus, GenerationStatus, RolloutStatus, parse_shards
+from lookupdb_operator.status import (
+    ALL,
+    AnnouncedStatus,
+    DatasetStatus,
+    parse_shards,
+    replace,
+)
 
 Name = tuple[str, str]
 """Kind and name."""
@@ -46,38 +51,49 @@ class ObjectChanges:
 def plan_changes(
     status: DatasetStatus, target: PassTarget, secrets: tuple[Manifest, ...], situation: Situation
 ) -> ObjectChanges:
-    """Return the writes and deletions after which exactly the objects that ``status`` asks for exist. ``secrets``
-    are the Secrets that are due: the store's, and that of the password key."""
+    """Return the writes and deletions after which exactly the objects that ``status`` asks for exist. ``secrets`` are
+    the Secrets that are due: the store's, and that of the password key."""
     observed = situation.observed
-    manifests_due = desired_objects(status, target, situation)
+    # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left
+    # out: rendering a thousand shards takes long.
+    digests = _read_digests(existing for existing in _list_observed(observed) if not existing.deleting)
+    present = {(*name, digest) for name, digest in digests.items()}
+    password_key = manifests.password_key(situation.dataset, situation.config)
+    keys = tuple(sorted({password_key, *(rollout.password_key for rollout in status.rollouts)} - {""}))
+    router_keys: tuple[Manifest, ...] = ()
+    if manifests.uses_service_accounts(situation.dataset) and observed.account_keys:  # else the last ones stay
+        router_keys = (manifests.render_router_keys(situation.dataset, observed.account_keys),)
+    replicas, permanent = _observed_replicas(observed), render_permanent_objects(situation.ingredients, keys)
+    manifests_due = (
+        *_list_build_objects(status, situation, present),
+        *(
+            # The routers' Deployment has its number of pods, which an autoscaler may have chosen.
+            manifests.with_replicas(
+                manifest, manifests.router_replicas(situation.dataset, replicas.get(object_name(manifest), 0))
+            )
+            if manifest["kind"] == "Deployment"
+            else manifest
+            for manifest in permanent
+        ),
+        *router_keys,
+        *_list_rollout_objects(status, target, situation, present),
+        *_list_table_objects(status, situation, present),
+    )
     is_suspended = situation.desired.is_suspended
     repairable = without_edits(manifests_due, situation) if is_suspended else manifests_due
     repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, target, situation))
+    nudges = (  # of each router pod whose kubelet has not been nudged to sync the newest routing table
+        manifests.render_nudge(observed.dataset, pod, status.table.version)
+        for pod in routing_tables.list_live_routers(observed)
+        if status.table is not None and pod.table_version != str(status.table.version)
+    )
     return ObjectChanges(
-        apply=(*secrets, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
+        apply=(*secrets, *without_contested_manifests(repairs, observed), *nudges),
         delete=(
             *find_garbage(status, without_permanent_objects(observed) if is_suspended else observed, manifests_due),
             # Of another rollout the Job would not be made again.
             *rollouts.list_overdue_pushes(rollouts.with_current_alone(status, situation), observed, situation.now),
         ),
-    )
-
-
-def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | None:
-    """Seconds until a refused write is tried again, or silent pods are looked at again."""
-    return reasons.find_earliest((next_retry_in(situation), next_silent_look_in(situation.observed, apply)))
-
-
-def desired_objects(status: DatasetStatus, target: PassTarget, situation: Situation) -> tuple[Manifest, ...]:
-    """The objects that ``status`` asks for, in the order in which they are written. Builds, rollouts and routing tables
-    that are as they should be are left out: rendering a thousand shards takes long."""
-    present, keys = _observed_stamps(situation.observed), list_needed_keys(status, situation)
-    return (
-        *_list_build_objects(status, situation, present),
-        *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients, keys)),
-        *_list_router_keys(situation),
-        *_list_rollout_objects(status, target, situation, present),
-        *_list_table_objects(status, situation, present),
     )
 
 
@@ -98,30 +114,17 @@ def _list_rollout_objects(
         if generation is None:
             continue
         if not rollouts.is_current(rollout, status, situation):
-            yield from _list_service_and_budgets(rollout, generation, situation, present)
+            # Of an older pod template: only its Service and budgets are still written, because it may serve.
+            if not service_and_budget_stamps(situation.ingredients, rollout, generation) <= present:
+                yield from manifests.render_service_and_budgets(situation.dataset, rollout, generation)
             continue
         replicas = rollouts.desired_replicas(rollout, status, target, situation)
         stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
-        if stamps <= present and _has_replicas(rollout, replicas, situation.observed):
+        sets = (item for item in situation.observed.shard_sets if item.rollout == rollout.rollout)
+        if stamps <= present and all(shard_set.replicas == replicas for shard_set in sets):
             continue
         rendered = manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
         yield from rollouts.without_early_servers(rendered, rollout, situation.observed)
-
-
-def _list_service_and_budgets(
-    rollout: RolloutStatus, generation: GenerationStatus, situation: Situation, present: set[Stamp]
-) -> tuple[Manifest, ...]:
-    """The Service and budgets of a rollout that is kept though its servers would be rendered differently now: it may
-    serve."""
-    if service_and_budget_stamps(situation.ingredients, rollout, generation) <= present:
-        return ()
-    return manifests.render_service_and_budgets(situation.dataset, rollout, generation)
-
-
-def _has_replicas(rollout: RolloutStatus, replicas: int, observed: Observed) -> bool:
-    return all(
-        shard_set.replicas == replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout
-    )
 
 
 def _list_table_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
@@ -133,25 +136,12 @@ def _list_table_objects(status: DatasetStatus, situation: Situation, present: se
         yield manifests.render_routing_table(situation.dataset, table, known)
 
 
-def _list_router_keys(situation: Situation) -> Iterator[Manifest]:
-    """While the keys are not known, the last ones that were written stay."""
-    if manifests.uses_service_accounts(situation.dataset) and situation.observed.account_keys:
-        yield manifests.render_router_keys(situation.dataset, situation.observed.account_keys)
-
-
-def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
-    """``manifest``; the routers' Deployment with its number of pods, which an autoscaler may have chosen."""
-    if manifest["kind"] != "Deployment":
-        return manifest
-    present = _observed_replicas(situation.observed).get(object_name(manifest), 0)
-    return manifests.with_replicas(manifest, manifests.router_replicas(situation.dataset, present))
-
-
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
     """Those of ``manifests_due`` whose object is missing or differs. A name that an earlier dataset or a deletion still
     occupies is left out until it is free. So is a Job that exists: it cannot be changed."""
-    digests, taken = _read_digests(_list_observed(observed)), _find_taken_names(observed)
-    replicas = _observed_replicas(observed)
+    digests, replicas = _read_digests(_list_observed(observed)), _observed_replicas(observed)
+    taken = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}
+    taken |= {(existing.ref.kind, existing.ref.name) for existing in _list_observed(observed) if existing.deleting}
 
     def differs(manifest: Manifest) -> bool:
         name = object_name(manifest)
@@ -162,13 +152,6 @@ def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observe
         return is_scaled or digests.get(name) != manifests.read_digest(manifest)
 
     return tuple(filter(differs, manifests_due))
-
-
-def _find_taken_names(observed: Observed) -> set[Name]:
-    predecessors = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}
-    return predecessors | {
-        (observation.ref.kind, observation.ref.name) for observation in _list_observed(observed) if observation.deleting
-    }
 
 
 def without_edits(manifests_due: Iterable[Manifest], situation: Situation) -> tuple[Manifest, ...]:
@@ -183,14 +166,13 @@ def without_edits(manifests_due: Iterable[Manifest], situation: Situation) -> tu
 
 
 def without_permanent_objects(observed: Observed) -> Observed:
-    """``observed`` without what is of no rollout and no generation: none of it is deleted."""
+    """``observed`` without objects of no rollout and no generation, none of which is deleted."""
     numbered = (existing for existing in observed.other_objects if existing.rollout or existing.generation)
     return replace(observed, other_objects=tuple(numbered))
 
 
 def render_scale_changes(status: DatasetStatus, target: PassTarget, situation: Situation) -> tuple[Manifest, ...]:
-    """A new number of servers for each StatefulSet that has a wrong one and is of an older pod template: nothing else
-    of it is written any more."""
+    """New numbers of servers for StatefulSets of an older pod template, of which nothing else is written any more."""
     return tuple(
         manifests.render_scale(situation.dataset, rollout, shard_set.shard, replicas)
         for rollout in status.rollouts
@@ -209,18 +191,6 @@ def without_contested_manifests(repairs: Iterable[Manifest], observed: Observed)
     )
 
 
-def render_router_nudges(status: DatasetStatus, observed: Observed) -> tuple[Manifest, ...]:
-    """The annotation of each router pod whose kubelet has not been nudged to sync the newest routing table."""
-    table = status.table
-    if table is None:
-        return ()
-    return tuple(
-        manifests.render_nudge(observed.dataset, pod, table.version)
-        for pod in routing_tables.list_live_routers(observed)
-        if pod.table_version != str(table.version)
-    )
-
-
 def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
     """``observed`` with the refusals of objects that are still to be written, and of Secrets, which cannot be read."""
     pending = {object_name(manifest) for manifest in apply}
@@ -234,36 +204,32 @@ def object_name(manifest: Manifest) -> Name:
 
 
 def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
-    """The objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that is to run
-    again, and others of ours that nothing asks for. Objects whose number ``status`` has not reached are left alone."""
+    """The objects to delete: of builds that are not under way, of rollouts that are gone, a Job that is to run again,
+    and others of ours that nothing asks for. Objects whose number ``status`` has not reached are left alone."""
     # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
     due = {object_name(manifest) for manifest in manifests_due} | {table}
     if manifests.uses_service_accounts(observed.dataset):  # the last ones that are known, while nobody can read them
         due.add(("ConfigMap", names.router_keys(observed.dataset.name)))
+    lost_job = None
+    if status.build is not None and builds.has_lost_result(status.build, observed):
+        lost_job = builds.find_job(observed, status.build)
     return (
         *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
-        *_find_lost_jobs(status, observed),
+        *((lost_job.ref,) if lost_job is not None and not lost_job.deleting else ()),
         *(
-            shard_set.ref
-            for shard_set in observed.shard_sets
-            if not shard_set.deleting and _is_replaced(shard_set, status)
+            item.ref
+            for item in observed.shard_sets
+            if not item.deleting and _has_no_servers(item.rollout, item.shard, status)
         ),
         *(other.ref for other in observed.other_objects if not other.deleting and _is_garbage(other, status, due)),
     )
 
 
-def _find_lost_jobs(status: DatasetStatus, observed: Observed) -> Iterator[ObjectRef]:
-    if status.build is not None and builds.has_lost_result(status.build, observed):
-        job = builds.find_job(observed, status.build)
-        if job is not None and not job.deleting:
-            yield job.ref
-
-
-def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: set[tuple[str, str]]) -> bool:
+def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: set[Name]) -> bool:
     if existing.rollout:
         is_budget = existing.ref.kind == "PodDisruptionBudget"
-        return _is_gone(existing.rollout, status) or (is_budget and _is_of_replaced_shard(existing, status))
+        return _has_no_servers(existing.rollout, names.read_shard(existing.ref.name) if is_budget else None, status)
     if existing.generation:
         return _is_past_build(existing.generation, status)
     # What has no digest was not written by us.
@@ -271,8 +237,7 @@ def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: 
 
 
 def _is_past_build(generation: str, status: DatasetStatus) -> bool:
-    """Whether the Job of ``generation`` is of no use any more. One that failed stays until the next attempt, for its
-    log."""
+    """Return whether the Job of ``generation`` is past. One that failed stays until the next attempt, for its log."""
     failure = status.failure
     if failure is not None and failure.generation == generation and status.build is None:
         return False
@@ -280,52 +245,27 @@ def _is_past_build(generation: str, status: DatasetStatus) -> bool:
     return phase not in (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING)
 
 
-def _is_gone(rollout: str, status: DatasetStatus) -> bool:
-    return lifecycle.rollout_phase(rollout, status) is RolloutPhase.GONE
-
-
-def _is_replaced(shard_set: ShardSet, status: DatasetStatus) -> bool:
-    """Whether ``shard_set`` is of a rollout that is gone, or of a shard that its rollout has no servers of any more."""
-    return _is_gone(shard_set.rollout, status) or not _has_shard(shard_set.rollout, shard_set.shard, status)
-
-
-def _is_of_replaced_shard(budget: ExistingObject, status: DatasetStatus) -> bool:
-    shard = names.read_shard(budget.ref.name)
-    return shard is not None and not _has_shard(budget.rollout, shard, status)
-
-
-def _has_shard(name: str, shard: int, status: DatasetStatus) -> bool:
-    """Whether the rollout ``name`` has servers of ``shard``; one that is not known may have any."""
+def _has_no_servers(name: str, shard: int | None, status: DatasetStatus) -> bool:
+    """Return whether the rollout ``name`` is gone, or has no servers of ``shard``. An unknown rollout may have any."""
     rollout = status.find_rollout(name)
-    return rollout is None or rollout.shard_ranges == ALL or shard in parse_shards(rollout.shard_ranges)
+    if rollout is None:
+        return lifecycle.rollout_phase(name, status) is RolloutPhase.GONE
+    return shard is not None and rollout.shard_ranges != ALL and shard not in parse_shards(rollout.shard_ranges)
 
 
-def next_retry_in(situation: Situation) -> float | None:
-    """Seconds until a write that was refused, or would be, is tried again; None for none."""
-    observed = situation.observed
-    return REFUSED_RETRY_SECONDS if observed.refusals or observed.lacks_image_volumes else None
-
-
-def next_silent_look_in(observed: Observed, apply: Iterable[Manifest]) -> float | None:
-    """Seconds until silent pods are looked at again, when ``apply`` is written now: pods that make no progress, and
-    do not report why."""
+def next_look_in(apply: Iterable[Manifest], observed: Observed) -> float | None:
+    """Seconds until a refused write is tried again, or pods that make no progress and report no cause are looked at
+    again, if ``apply`` is written now."""
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
-    stuck = (
+    if (
         any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
         or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
         or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
-        or any(
-            shard_set.replicas and (shard_set.rollout, shard_set.shard) not in pods for shard_set in observed.shard_sets
-        )
-    )
-    return SILENT_RECHECK_SECONDS if stuck else None
-
-
-def _observed_stamps(observed: Observed) -> set[Stamp]:
-    """The stamps of what is there and stays, as it was written."""
-    digests = _read_digests(existing for existing in _list_observed(observed) if not existing.deleting)
-    return {(*name, digest) for name, digest in digests.items()}
+        or any(item.replicas and (item.rollout, item.shard) not in pods for item in observed.shard_sets)
+    ):
+        return SILENT_RECHECK_SECONDS
+    return REFUSED_RETRY_SECONDS if observed.refusals or observed.lacks_image_volumes else None
 
 
 def _read_digests(objects: Iterable[BuildJob | ShardSet | ExistingObject]) -> dict[Name, str]:
@@ -360,8 +300,8 @@ def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existin
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which a generation is announced if the store was seen to have it. Once another generation is
-    due, none is: a write whose answer is lost may have had its effect, so the one before would be announced again."""
+    """``status`` in which a generation is announced if the store was seen to have it; none once another one is due,
+    because a write whose answer was lost may have had its effect."""
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:
         return status
@@ -416,68 +356,33 @@ MAKE_AGAIN_AFTER: Final = 60.0
 """Seconds between two attempts on account of routers that lack the key: a kubelet mounts a new Secret within them."""
 
 
-def list_needed_keys(status: DatasetStatus, situation: Situation) -> tuple[str, ...]:
-    """The fingerprints of the keys that routers need, or are about to need."""
-    present = manifests.password_key(situation.dataset, situation.config)
-    return tuple(sorted({present, *(rollout.password_key for rollout in status.rollouts)} - {""}))
-
-
-def render_key(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
-    """The Secret of the present key, if it is to be made now."""
-    if not is_key_due(status, situation):
-        return ()
-    return (manifests.render_key_secret(situation.dataset, situation.config),)
-
-
-def is_key_due(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether the Secret of the present key is to be made now."""
-    present = manifests.password_key(situation.dataset, situation.config)
+def plan_key_secret(
+    status: DatasetStatus, situation: Situation
+) -> tuple[DatasetStatus, tuple[Manifest, ...], float | None]:
+    """Return ``status``, the Secret of the present key if it is to be made now, and the seconds until it is made again
+    if nothing changes."""
+    observed, present = situation.observed, manifests.password_key(situation.dataset, situation.config)
     if not present:
-        return False
-    if status.password_key != present or status.last_rollout != situation.dataset.status.last_rollout:
-        return True
-    # A refused write is retried at each pass: otherwise the refusal would be forgotten.
-    name = names.password_key_secret(situation.dataset.name, present)
-    is_refused = ("Secret", name) in situation.observed.refusals
-    return is_refused or (_is_key_lacking(present, situation.observed) and _remaining_key_wait(status, situation) == 0)
-
-
-def note_key(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the Secret of the present key is made now."""
-    present = manifests.password_key(situation.dataset, situation.config)
-    return replace(status, password_key=present, password_key_written_at=clock.format_moment(situation.now))
-
-
-def forget_key(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` while servers are to ask for no password."""
-    if manifests.password_key(situation.dataset, situation.config):
-        return status
-    return replace(status, password_key="", password_key_written_at="")
-
-
-def next_key_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until the Secret is made again, if nothing changes; None for never."""
-    present = manifests.password_key(situation.dataset, situation.config)
-    if not present or not _is_key_lacking(present, situation.observed):
-        return None
-    return _remaining_key_wait(status, situation)
-
-
-def _is_key_lacking(present: str, observed: Observed) -> bool:
-    """Whether a router says that it lacks the present key."""
-    return any(present in report.missing_keys for report in observed.routers.values())
-
-
-def _remaining_key_wait(status: DatasetStatus, situation: Situation) -> float:
-    if not status.password_key_written_at:
-        return 0.0
-    return clock.seconds_until(status.password_key_written_at, MAKE_AGAIN_AFTER, situation.now)
+        return replace(status, password_key="", password_key_written_at=""), (), None
+    secrets: tuple[Manifest, ...] = ()
+    is_lacking = any(present in report.missing_keys for report in observed.routers.values())
+    if (
+        status.password_key != present
+        or status.last_rollout != situation.dataset.status.last_rollout
+        # A refused write is retried at each pass: otherwise the refusal would be forgotten.
+        or ("Secret", names.password_key_secret(situation.dataset.name, present)) in observed.refusals
+        or (is_lacking and not _remaining_wait(status.password_key_written_at, MAKE_AGAIN_AFTER, situation))
+    ):
+        secrets = (manifests.render_key_secret(situation.dataset, situation.config),)
+        status = replace(status, password_key=present, password_key_written_at=clock.format_moment(situation.now))
+    wait = _remaining_wait(status.password_key_written_at, MAKE_AGAIN_AFTER, situation) if is_lacking else None
+    return status, secrets, wait
 
 
 # The Secret with the store's address and credentials, and when it is written into the dataset's namespace.
 #
-# The operator has no right to read Secrets there. The status notes what was written (``note_store_secret``), and is
-# written before the Secret is. If the Secret's write is lost after that, ``is_store_secret_due`` has it written again
+# The operator has no right to read Secrets there. The status notes what was written (``plan_store_secret``), and is
+# written before the Secret is. If the Secret's write is lost after that, ``plan_store_secret`` has it written again
 # when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
 #
 # With a gateway before the store there is no such Secret, and the status forgets what was written. If the gateway is
@@ -488,60 +393,34 @@ WRITE_AGAIN_AFTER: Final = 30.0
 """Seconds between two writes on account of pods in trouble."""
 
 
-def render_store_secret(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
-    """The Secret, if it is to be written now."""
-    if not is_store_secret_due(status, situation):
-        return ()
-    return (manifests.render_store_secret(situation.dataset, situation.observed.store),)
-
-
-def is_store_secret_due(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether the Secret is to be written now: at first, when it is to hold something else, when a build or a rollout
-    begins, and now and then while pods lack it."""
-    if not situation.has_store_secret or situation.observed.store.problem is not None:
-        return False
+def plan_store_secret(
+    status: DatasetStatus, situation: Situation
+) -> tuple[DatasetStatus, tuple[Manifest, ...], float | None]:
+    """Return ``status``, the Secret if it is to be written now, and the seconds until it is written again if nothing
+    changes. It is written at first, when its content changes, when a build or a rollout begins, and now and then while
+    pods lack it."""
+    observed, dataset, before = situation.observed, situation.dataset, situation.dataset.status
+    if not situation.has_store_secret:
+        return replace(status, store_digest="", store_written_at=""), (), None
+    if observed.store.problem is not None:
+        return status, (), None
+    secrets: tuple[Manifest, ...] = ()
+    troubles = (pod.trouble for pod in observed.pods if not pod.deleting)
+    seems_missing = ("Secret", names.store_secret(dataset.name, dataset.uid)) in observed.refusals or any(
+        trouble is not None and trouble.reason in reasons.STORE_REASONS for trouble in troubles
+    )
     if (
         not status.store_written_at
         or builds.is_store_access_new(status, situation)
-        or _has_claimed_number(situation.dataset.status, status)
+        or (before.last_generation, before.last_rollout) != (status.last_generation, status.last_rollout)
+        or (seems_missing and not _remaining_wait(status.store_written_at, WRITE_AGAIN_AFTER, situation))
     ):
-        return True
-    return _seems_store_secret_missing(situation) and _remaining_store_wait(status, situation) == 0
+        secrets = (manifests.render_store_secret(dataset, observed.store),)
+        now = clock.format_moment(situation.now)
+        status = replace(status, store_digest=observed.store.digest, store_written_at=now)
+    wait = _remaining_wait(status.store_written_at, WRITE_AGAIN_AFTER, situation) if seems_missing else None
+    return status, secrets, wait
 
 
-def note_store_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the Secret is written now; where there is none, nothing was ever written."""
-    if not situation.has_store_secret:
-        return replace(status, store_digest="", store_written_at="")
-    digest = situation.observed.store.digest
-    return replace(status, store_digest=digest, store_written_at=clock.format_moment(situation.now))
-
-
-def next_store_write_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until the Secret is written again, if nothing changes; None for never."""
-    if (
-        not situation.has_store_secret
-        or situation.observed.store.problem is not None
-        or not _seems_store_secret_missing(situation)
-    ):
-        return None
-    return _remaining_store_wait(status, situation)
-
-
-def _has_claimed_number(before: DatasetStatus, after: DatasetStatus) -> bool:
-    return (before.last_generation, before.last_rollout) != (after.last_generation, after.last_rollout)
-
-
-def _seems_store_secret_missing(situation: Situation) -> bool:
-    observed = situation.observed
-    dataset = observed.dataset
-    if ("Secret", names.store_secret(dataset.name, dataset.uid)) in observed.refusals:
-        return True
-    troubles = (pod.trouble for pod in observed.pods if not pod.deleting)
-    return any(trouble is not None and trouble.reason in reasons.STORE_REASONS for trouble in troubles)
-
-
-def _remaining_store_wait(status: DatasetStatus, situation: Situation) -> float:
-    if not status.store_written_at:
-        return 0.0
-    return clock.seconds_until(status.store_written_at, WRITE_AGAIN_AFTER, situation.now)
+def _remaining_wait(written_at: str, seconds: float, situation: Situation) -> float:
+    return clock.seconds_until(written_at, seconds, situation.now) if written_at else 0.0

@@ -30,28 +30,18 @@ from datetime import datetime
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
-from lookupdb_operator.plan import (
-    builds,
-    conditions,
-    cutover,
-    lifecycle,
-    objects,
-    reasons,
-    refreshes,
-    rollouts,
-    turns,
-)
+from lookupdb_operator.plan import builds, conditions, cutover, lifecycle, objects, reasons, rollouts, turns
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import replace
 
 
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     """Return what to do about ``observed`` at ``now``, which is aware. Planned again at once, it asks for nothing
     more."""
     dataset = observed.dataset
-    idle = conditions.plan_idle(observed, config)
-    if idle is not None:  # of a status that is not ours, nothing is read
-        return idle
+    idle_reason = conditions.why_idle(dataset, config)
+    if idle_reason:  # the status is not ours: nothing in it is read
+        return Plan(status=dataset.status, idle_reason=idle_reason)
     status = lifecycle.clamp_moments(dataset.status, now)
     waiting = conditions.plan_standstill(status, observed, config, now)
     if waiting is not None:
@@ -63,27 +53,22 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     status = rollouts.note_stalls(status, situation)
     status = rollouts.note_push_ends(status, observed, now)
     target = rollouts.find_target(status, situation)
-    deadlines = [turns.next_turn_in(status, now), refreshes.next_check_in(status, now)]
-    secret = objects.render_store_secret(status, situation)
-    if secret or not situation.has_store_secret:
-        status = objects.note_store_secret(status, situation)
-    deadlines.append(objects.next_store_write_in(status, situation))
-    key_secret = objects.render_key(status, situation)
-    note_key = objects.note_key if key_secret else objects.forget_key
-    status = note_key(status, situation)
-    deadlines.append(objects.next_key_attempt_in(status, situation))
+    deadlines = [turns.next_turn_in(status, now), turns.next_check_in(status, now)]
+    status, store_secret, next_store_write_in = objects.plan_store_secret(status, situation)
+    status, key_secret, next_key_write_in = objects.plan_key_secret(status, situation)
+    deadlines += [next_store_write_in, next_key_write_in]
     status = objects.note_announced(status, situation)
-    changes = objects.plan_changes(status, target, (*secret, *key_secret), situation)
+    changes = objects.plan_changes(status, target, (*store_secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
-    deadlines.append(objects.next_look_in(changes.apply, reported_situation))
+    deadlines.append(objects.next_look_in(changes.apply, reported_situation.observed))
     deadlines.append(rollouts.next_push_in(rollouts.with_current_alone(status, situation), observed, now))
-    status = refreshes.note_refresh(conditions.with_serving_status(status, observed))
+    status = conditions.note_refresh(conditions.with_serving_status(status, observed))
     lost_pods = conditions.find_lost_pods(observed)
     ready = conditions.assess(status, reported_situation)
     built = builds.assess(status, target, reported_situation)
     rolled_out = cutover.assess(status, target, reported_situation)
     deadlines += [ready.next_look_in, built.next_look_in, rolled_out.next_look_in]
-    deadlines.append(refreshes.next_stale_in(status, situation))
+    deadlines.append(conditions.remaining_freshness(status, situation) or None)
     return Plan(
         ask_routers=cutover.needs_reports(status),
         status=conditions.set_conditions(status, reported_situation, serving=ready, build=built, rollout=rolled_out),

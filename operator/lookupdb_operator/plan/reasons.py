@@ -12,7 +12,7 @@ from typing import Final, ParamSpec
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests import uses_images
-from lookupdb_operator.model import Observed, ObservedDataset, Trouble
+from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.status import Truth
 
 P = ParamSpec("P")
@@ -75,8 +75,8 @@ ROLLED_BACK: Final = "RolledBack"
 REJECTED: Final = "Rejected"
 """An older generation keeps serving: the newer one was rejected, and the source has not changed."""
 DELETION_OVERDUE: Final = "DeletionOverdue"
-"""Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and the next window waits
-for them."""
+"""Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and the next window waits for
+them."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the one before it finishes what is in flight."""
 
@@ -292,15 +292,8 @@ def assess(
 
 
 def is_about_image_volumes(why: str) -> bool:
-    """Whether an API server refuses an object that has a volume of an image because it does not know such, or their
-    feature is off. Of any other object the same words mean something else."""
+    """Return whether an API server refuses an object because it does not support image volumes."""
     return any(words in why for words in _WITHOUT_IMAGE_VOLUMES)
-
-
-def _name_refusal(kind: str, why: str, dataset: ObservedDataset) -> str:
-    if kind == "StatefulSet" and uses_images(dataset) and is_about_image_volumes(why):
-        return IMAGE_VOLUMES_MISSING
-    return QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
 
 
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:
@@ -309,8 +302,8 @@ def find_earliest(deadlines: Iterable[float | None]) -> float | None:
 
 
 def write_sentence(reason: str, message: str) -> str:
-    """``message`` on one line, as a sentence, and what to do about ``reason`` unless the message says so itself: the
-    further lines of an error of lookupdb's are its advice."""
+    """``message`` on one line, as a sentence, with the remedy of ``reason`` unless the message has advice of its own on
+    further lines."""
     text = join_lines(message) or "No message was given"
     text = text if text.endswith((".", "!", "?", "…")) else f"{text}."
     remedy = REMEDIES.get(reason) if len(message.strip().splitlines()) <= 1 else None
@@ -318,7 +311,7 @@ def write_sentence(reason: str, message: str) -> str:
 
 
 def join_lines(message: str) -> str:
-    """``message`` on one line: a line goes on behind a colon, and else behind a semicolon."""
+    """``message`` on one line: lines are joined after a colon, else by a semicolon."""
     text = ""
     for line in filter(None, (" ".join(line.split()) for line in message.splitlines())):
         separator = " " if text.endswith((":", ";", ",")) else "; "
@@ -334,7 +327,9 @@ def shorten(text: str, max_characters: int) -> str:
 def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Iterator[Trouble]:
     """Why objects cannot be written; only those of ``kind``, and whose name begins with ``prefix``."""
     for (refused_kind, name), why in observed.refusals.items():
-        if kind in ("", refused_kind) and name.startswith(prefix):
-            yield Trouble(
-                _name_refusal(refused_kind, why, observed.dataset), f"{refused_kind} {name} cannot be written: {why}"
-            )
+        if kind not in ("", refused_kind) or not name.startswith(prefix):
+            continue
+        reason = QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
+        if refused_kind == "StatefulSet" and uses_images(observed.dataset) and is_about_image_volumes(why):
+            reason = IMAGE_VOLUMES_MISSING
+        yield Trouble(reason, f"{refused_kind} {name} cannot be written: {why}")

@@ -1,7 +1,7 @@
 """Rollouts: which one should serve (``find_target``), when it is claimed or abandoned, when routers may be sent to its
 servers, and what delays it.
 
-While ``spec.suspend`` is true, nothing is built, rolled out or changed, and what serves goes on serving:
+While ``spec.suspend`` is true, nothing is built, rolled out or changed, and what serves keeps serving:
 
     object                                while suspended
     a build under way                     ends: its Job is deleted, its number is past
@@ -29,19 +29,10 @@ from urllib.parse import urlsplit
 from lookupdb.backoff import delay_after
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import (
-    ExistingObject,
-    Manifest,
-    ObjectRef,
-    Observed,
-    ObservedDataset,
-    Pod,
-    Trouble,
-)
+from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset, Pod, Trouble
 from lookupdb_operator.plan import clock, generations, reasons, turns, windows
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     ALL,
     DatasetStatus,
@@ -50,22 +41,23 @@ from lookupdb_operator.status import (
     RolloutStatus,
     TableStatus,
     format_shards,
+    replace,
     shorten_shards,
 )
 
 MOST_ROLLOUTS: Final = 12
-"""Maximum number of rollouts of a dataset. So many exist only while routers confirm nothing for long and the spec
-keeps changing."""
+"""Maximum number of rollouts of a dataset. So many exist only while routers confirm nothing for long and the spec keeps
+changing."""
 MOST_IN_STATUS: Final = 16
-"""Maximum number of rollouts in a status. A status that was lost keeps all that exist until another one serves,
-which needs a place."""
+"""Maximum number of rollouts in a status. A status that was lost keeps all that exist until another one serves, which
+needs a place."""
 GRACE: Final = 60.0
 """Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassTarget:
-    """The generation and the rollout that a dataset should serve; found once and handed down."""
+    """The generation and the rollout that a dataset should serve, found once in a pass."""
 
     generation: GenerationStatus | None = None
     """The desired generation; None while there is none that could serve."""
@@ -76,11 +68,9 @@ class PassTarget:
 
 
 def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
-    """Return the desired generation, and its rollout from the present pod template.
-
-    An unfinished rollout of the same spec comes first unless it is stuck. Otherwise data that is refreshed faster than
-    it is rolled out would never be served.
-    """
+    """Return the desired generation, and its rollout from the present pod template. An unfinished rollout of the same
+    spec comes first unless it is stuck: otherwise data that is refreshed faster than it is rolled out would never
+    serve."""
     generation = _desired_generation(status, situation)
     if generation is None:
         return PassTarget()
@@ -98,11 +88,9 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
 
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
-    """Return the desired generation (``generations.target_generation``).
-
-    What serves comes before a generation that would wait for promotion, while its pod template is outdated: a new image
-    then reaches it without a promotion. This ends when the store has lost it and no server of it can start.
-    """
+    """Return the desired generation (``generations.target_generation``). What serves comes before one that would wait
+    for promotion while its own pod template is outdated, so that a new image reaches it without a promotion; but not
+    once the store has lost it."""
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -128,12 +116,9 @@ def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationSta
 
 
 def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a newer generation comes before ``promoted``, which waited. Not while routers can be sent to it.
-
-    A user who named it has decided, and may decide otherwise; but the dataset does not wait for what the store has
-    lost. If no promotion is required any more, a newer generation also comes before one that is stuck, or that would be
-    rolled out again.
-    """
+    """Return whether a newer generation comes before ``promoted``, which waited. Not while routers can be sent to it: a
+    user has decided. If promotion is automatic again, a newer one also replaces one that is stuck or must be rolled out
+    again."""
     candidate = status.candidate
     rollout = None if candidate is None else status.find_rollout(candidate.rollout)
     if rollout is None:
@@ -148,40 +133,28 @@ def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Sit
 
 
 def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The newest rollout of the present spec and pod template that is not in effect yet: no routing table references
-    it, routers are taking up the one that does, or it replaces another one shard by shard. A rollout that is held
-    back now, because its pin was removed or it was rejected, never comes before another one."""
-    return next(
-        (
-            rollout
-            for rollout in reversed(status.rollouts)
-            if _is_unfinished(rollout, status) and _is_of_present_spec(rollout, status, situation)
-        ),
-        None,
-    )
-
-
-def _is_unfinished(rollout: RolloutStatus, status: DatasetStatus) -> bool:
+    """The newest rollout of the present spec and pod template that is not in effect everywhere yet. One that is held
+    back now, because its pin was removed or it was rejected, does not count."""
     table = status.table
-    if table is not None and table.rollout == rollout.rollout:
-        # One that a candidate waits beside was in effect before: routers take the candidate up, or other numbers.
-        return (not table.confirmed_at or bool(table.parts)) and status.candidate is None
-    return rollout.is_candidate
-
-
-def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    generation = status.find_generation(rollout.generation)
-    if generation is None or generation.content != situation.desired.content_hash or rollout.overtaken_by:
-        return False
-    return not generations.is_held_back(generation, status) and is_current(rollout, status, situation)
+    for rollout in reversed(status.rollouts):
+        if table is not None and table.rollout == rollout.rollout:
+            # One that a candidate waits beside was in effect before: routers take the candidate up, or other numbers.
+            is_unfinished = (not table.confirmed_at or bool(table.parts)) and status.candidate is None
+        else:
+            is_unfinished = rollout.is_candidate
+        generation = status.find_generation(rollout.generation) if is_unfinished else None
+        if generation is None or generation.content != situation.desired.content_hash or rollout.overtaken_by:
+            continue
+        if not generations.is_held_back(generation, status) and is_current(rollout, status, situation):
+            return rollout
+    return None
 
 
 def _find_standing_rollout(
     generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> RolloutStatus | None:
-    """A rollout of ``generation``, which somebody has named, whose servers routers can be sent to now: of the present
-    pod template rather than of an older one. None once they answer from this generation: then the present template
-    counts."""
+    """A rollout of ``generation``, which a user has named, that routers can be sent to now, even of an older pod
+    template. None once they answer from this generation: then the present template counts."""
     table, desired = status.table, situation.desired
     is_pinned = table is not None and generation.generation == desired.pinned_generation
     if not is_pinned and generation != _find_promoted(status, situation):
@@ -214,21 +187,21 @@ def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation
 
 
 def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` has the pod template that one of its generation would have now. Of an older template only the
-    number of servers may change: what its pods are made from is not known any more."""
+    """Return whether ``rollout`` has the present pod template. With an older one only the number of servers may
+    change."""
     generation = status.find_generation(rollout.generation)
     return generation is not None and situation.template_for(generation) == rollout.template
 
 
 def with_current_alone(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without the rollouts of which nothing is written any more but Services and budgets."""
+    """``status`` without the rollouts of an older pod template."""
     current = tuple(rollout for rollout in status.rollouts if is_current(rollout, status, situation))
     return replace(status, rollouts=current)
 
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the target rollout, its number claimed, or with its next window, or with a ticket.
-    What serves stays as it is while no generation of the present spec is built."""
+    """``status`` with the target rollout claimed, its next window, or a ticket. What serves stays until a generation of
+    the present spec is built."""
     desired = find_target(status, situation)
     generation, target = desired.generation, desired.rollout
     window = frozenset() if target is None else windows.next_window(target, status, situation)
@@ -244,7 +217,17 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         return replace(status, rollout_ticket=turns.wait_for_turn(status.rollout_ticket, template, situation.now))
     status = replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
     if target is None:
-        return _with_claimed_rollout(generation, status, situation)
+        number, size = status.last_rollout + 1, windows.window_size(generation, status, situation)
+        claimed = RolloutStatus(
+            rollout=names.rollout_name(number),
+            generation=generation.generation,
+            template=situation.template_for(generation),
+            started_at=clock.format_moment(situation.now),
+            workers=situation.desired.workers,
+            shard_ranges=shorten_shards(range(size), generation.shards),
+            password_key=manifests.password_key(situation.dataset, situation.config),
+        )
+        return replace(status, rollouts=(*status.rollouts, claimed), last_rollout=number)
     wider = windows.with_next_window(target, window, status, situation)
     return replace(status, rollouts=tuple(wider if rollout == target else rollout for rollout in status.rollouts))
 
@@ -252,31 +235,16 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def _has_place(
     target: RolloutStatus | None, generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> bool:
-    """Whether servers of ``generation`` may be made beside those that are there."""
+    """Return whether servers of ``generation`` may be made beside those that are there."""
     if target is None and len(status.rollouts) >= (MOST_IN_STATUS if status.table is None else MOST_ROLLOUTS):
         return False
     is_at_once = windows.window_size(generation, status, situation) == generation.shards
     return is_at_once or windows.may_begin(status, situation, is_first=target is None)
 
 
-def _with_claimed_rollout(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    number = status.last_rollout + 1
-    claimed = RolloutStatus(
-        rollout=names.rollout_name(number),
-        generation=generation.generation,
-        template=situation.template_for(generation),
-        started_at=clock.format_moment(situation.now),
-        workers=situation.desired.workers,
-        shard_ranges=shorten_shards(windows.first_window(generation, status, situation), generation.shards),
-        password_key=manifests.password_key(situation.dataset, situation.config),
-    )
-    return replace(status, rollouts=(*status.rollouts, claimed), last_rollout=number)
-
-
 def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without servers that no routing table ever referenced and that are not asked for any more: whole
-    rollouts, and windows. They go whether or not they are ready: a correction never waits for the mistake that it
-    corrects."""
+    """``status`` without rollouts and windows that no routing table ever referenced and that are not asked for any
+    more. They go ready or not: a correction never waits for the mistake that it corrects."""
     if not any(rollout.is_starting for rollout in status.rollouts):
         return status
     desired = find_target(status, situation)
@@ -298,8 +266,7 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _without_going_on(status: DatasetStatus, target: PassTarget) -> DatasetStatus:
-    """``status`` in which a shard-by-shard rollout ends if its window is stuck and newer data comes before it. Without
-    that window it would look as if it were between two windows, and be continued before the newer data."""
+    """``status`` in which a shard-by-shard rollout ends if its window is stuck and newer data comes before it."""
     overtaken, newer = target.unfinished, target.generation
     if overtaken is None or overtaken == target.rollout or not overtaken.window or newer is None:
         return status
@@ -308,16 +275,15 @@ def _without_going_on(status: DatasetStatus, target: PassTarget) -> DatasetStatu
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` has to give its slot up. If a routing table references all its servers, or may reference
-    them now, it has no slot."""
+    """Return whether ``rollout`` has to give its slot up. It has none once a table may reference all its servers."""
     if not rollout.is_starting or not situation.observed.turns.rollout.must_yield:
         return False
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
 def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, target: PassTarget, situation: Situation) -> int:
-    """Number of servers that each shard of ``rollout`` should have: as many as are desired, also while it is kept,
-    and never fewer than a routing table references that a router may answer from."""
+    """Number of servers of each shard of ``rollout``: the desired one, but never fewer than a routing table
+    references."""
     is_asked_for = rollout == target.rollout or windows.is_in_table(rollout.rollout, status.table)
     is_whole = is_asked_for or bool(rollout.kept_since)
     return max(situation.desired.replicas if is_whole else 1, rollout.minimum_replicas)
@@ -330,12 +296,9 @@ def is_servable(
     situation: Situation,
     shards: Collection[int] | None = None,
 ) -> bool:
-    """Whether routers may be sent to ``shards`` of ``rollout``, or to those that they are not sent to yet
-    (``awaited_shards``): all their servers are ready; or of each shard all but one, and at least one, while the others
-    are in trouble after the grace, or the progress deadline has passed.
-
-    The routing table references the missing servers too: routers use them once they come.
-    """
+    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. All their servers
+    are ready; or of each shard all but one, and at least one, while the others are in trouble after the grace, or the
+    progress deadline has passed. The routing table references missing servers too: routers use them once they come."""
     chosen = awaited_shards(rollout, status) if shards is None else shards
     if not chosen:
         return False
@@ -351,31 +314,30 @@ def is_servable(
 
 
 def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards of ``rollout`` whose servers are waited for: those that the newest routing table does not route to it,
-    or all."""
+    """The shards of ``rollout`` that the newest routing table does not route to it; all if it routes every shard to
+    it."""
     return windows.pending_shards(rollout, status) or windows.held_shards(rollout, status)
 
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` is unlikely to get into effect by itself: its deadline has passed, or a shard has too few
-    servers without trouble. Not between two windows, when nothing of it starts."""
+    """Return whether ``rollout`` is unlikely to get into effect by itself: its deadline has passed, or a shard has too
+    few servers without trouble. Not between two windows."""
     table = status.table
     if table is not None and table.rollout == rollout.rollout and table.confirmed_at and not rollout.is_starting:
         return False
     if has_exceeded_deadline(rollout, status, situation):
         return True
     shards = windows.list_shard_servers(rollout, situation.desired.replicas, awaited_shards(rollout, status), situation)
-    return not all(servers.may_suffice for servers in shards)
+    return any(servers.replicas - servers.troubled < servers.needed_servers for servers in shards)
 
 
 def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` should be in effect by now."""
+    """Return whether ``rollout`` should be in effect by now."""
     return remaining_progress(rollout, status, situation) == 0
 
 
 def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
-    """Seconds until the progress deadline of ``rollout``. It runs from the claim for its servers, or those of its
-    window, and from when its table was written for the routers."""
+    """Seconds until the progress deadline of ``rollout``: from the claim for servers, from its table for routers."""
     table = status.table
     is_referenced = table is not None and table.rollout == rollout.rollout and not rollout.is_starting
     since = table.written_at if table is not None and is_referenced else rollout.started_at
@@ -383,8 +345,7 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 
 
 def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situation) -> float | None:
-    """Seconds until missing servers may be left out, or the rollout is overdue, or one of its servers; None for
-    none."""
+    """Seconds until missing servers may be left out, or the rollout or one of its servers is overdue; None for none."""
     rollout = target.rollout
     if rollout is None:
         return None
@@ -398,8 +359,8 @@ def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situa
 def diagnose_obstacle(
     rollout: RolloutStatus, observed: Observed, shards: Collection[int] | None = None
 ) -> Trouble | None:
-    """The obstacle that keeps servers of ``shards`` of ``rollout``, or of all, from getting ready, its push
-    included. The report of a pod comes before the failure of a push, because it may explain that."""
+    """The obstacle that keeps servers of ``shards`` of ``rollout`` (default: all) from getting ready. The report of a
+    pod comes before the failure of a push, because it may explain that."""
     sets = (
         shard_set.trouble
         for shard_set in observed.shard_sets
@@ -412,7 +373,13 @@ def diagnose_obstacle(
         and not pod.ready
         and (shards is None or pod.component == names.PUSHER or pod.shard in shards)
     )
-    cluster = _diagnose_cluster(rollout, observed)
+    cluster = None
+    if observed.lacks_image_volumes and not any(found.rollout == rollout.rollout for found in observed.shard_sets):
+        cluster = Trouble(
+            reasons.IMAGE_VOLUMES_MISSING,
+            "the cluster has no image volumes: its API server leaves them out; turn its feature ImageVolume on"
+            " (Kubernetes 1.33 or newer), or take another spec.serving.delivery",
+        )
     pushed = (other.trouble for other in observed.other_objects if other.rollout == rollout.rollout)
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
     refused = (trouble for kind in ("StatefulSet", "Job") for trouble in reasons.list_refusals(observed, kind, prefix))
@@ -430,22 +397,12 @@ def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: S
 
 def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the reason why the rollout that has a slot makes no progress, and no other rollout."""
-    candidate = turns.find_candidate(status)
-    noted = tuple(
-        replace(
-            rollout,
-            stall=turns.note_stall(
-                rollout.stall,
-                diagnose_stall(rollout, status, situation),
-                situation.now,
-                shares_store=situation.shares_store,
-            )
-            if rollout is candidate
-            else None,
-        )
-        for rollout in status.rollouts
-    )
-    return replace(status, rollouts=noted)
+    candidate, stall = turns.find_candidate(status), None
+    if candidate is not None:
+        trouble = diagnose_stall(candidate, status, situation)
+        stall = turns.note_stall(candidate.stall, trouble, situation.now, shares_store=situation.shares_store)
+    noted = (replace(rollout, stall=stall if rollout is candidate else None) for rollout in status.rollouts)
+    return replace(status, rollouts=tuple(noted))
 
 
 def describe_rollout(dataset: ObservedDataset, rollout: RolloutStatus) -> str:
@@ -465,7 +422,17 @@ def diagnose_candidate(status: DatasetStatus, target: PassTarget, situation: Sit
     rollout, table = target.rollout, status.table
     if rollout is None or (table is not None and not is_starting(rollout, table, status, situation)):
         return _diagnose_ticket(status, target, situation)
-    trouble = _diagnose_servers(rollout, status, situation)
+    shards = awaited_shards(rollout, status)
+    trouble = name_store(diagnose_obstacle(rollout, situation.observed, shards), situation)
+    if trouble is not None:
+        trouble = with_next_push(trouble, rollout, with_current_alone(status, situation), situation)
+    servers = tuple(windows.list_shard_servers(rollout, situation.desired.replicas, shards, situation))
+    if rollout.is_starting:
+        is_overdue = has_exceeded_deadline(rollout, status, situation)
+    else:  # it was ready once, and is not ready for longer than its deadline
+        is_overdue = any(shard.overdue for shard in servers)
+    if is_overdue:
+        trouble = _diagnose_overdue(rollout, servers, trouble, situation)
     return None if trouble is None else generations.with_loss_advice(trouble, rollout.generation, status, situation)
 
 
@@ -476,21 +443,6 @@ def _diagnose_ticket(status: DatasetStatus, target: PassTarget, situation: Situa
     if trouble is None or ticket is None or generation is None or ticket.digest != situation.template_for(generation):
         return trouble
     return generations.with_loss_advice(trouble, generation.generation, status, situation)
-
-
-def _diagnose_servers(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why the servers of ``target`` do not get ready."""
-    observed = situation.observed
-    shards = awaited_shards(target, status)
-    trouble = name_store(diagnose_obstacle(target, observed, shards), situation)
-    if trouble is not None:
-        trouble = with_next_push(trouble, target, with_current_alone(status, situation), situation)
-    servers = tuple(windows.list_shard_servers(target, situation.desired.replicas, shards, situation))
-    if target.is_starting:
-        is_overdue = has_exceeded_deadline(target, status, situation)
-    else:  # it was ready once, and is not ready for longer than its deadline
-        is_overdue = any(shard.overdue for shard in servers)
-    return _diagnose_overdue(target, servers, trouble, situation) if is_overdue else trouble
 
 
 def _diagnose_overdue(
@@ -515,7 +467,7 @@ def _diagnose_overdue(
 
 
 def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``target`` has servers that are asked for and that no routing table references yet."""
+    """Return whether ``target`` has servers that are asked for and that no routing table references yet."""
     if table.rollout != target.rollout or table.replicas < situation.desired.replicas:
         return True
     return bool(windows.pending_shards(target, status))
@@ -527,8 +479,19 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
     ready = windows.count_ready_shards(rollout, replicas, shards, situation.observed)
     where = describe_rollout(situation.dataset, rollout)
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, rollout) else ""
-    why = f"{_explain_push(rollout, status, situation)}{_explain_at_once(rollout, status, situation)}"
-    why += _explain_promotion(rollout, status, situation)
+    image, why = situation.dataset.spec["serving"]["delivery"].get("image"), ""
+    if image is not None and not is_pushed(rollout, situation.observed):
+        pushes = _list_made_again(status, situation.observed, rollout)
+        failed = (at for push, at in pushes if push.push_state == "Failed")
+        again = next((f"; the next attempt is at {clock.format_moment(at)}" for at in failed), "")
+        why = f" Its images are pushed to {image['repository']} first{again}."
+    generation = status.find_generation(rollout.generation)
+    at_once = "" if generation is None else windows.explain_at_once(generation, status, situation)
+    if at_once and rollout.is_starting:
+        why += f" All shards are replaced at once: {at_once}."
+    promoted = generations.promoted_candidate(status, situation.desired)
+    if promoted is not None and promoted.generation == rollout.generation:
+        why += f" It is promoted, and serves when they are; {names.REJECT}={promoted.generation} gives it up."
     progress = (
         f"{windows.describe_progress(status)}{ready} of {format_count(len(shards), 'shard')}{which} of {where}"
         f" {'has its' if len(shards) == 1 else 'have their'} servers ready ({replicas} each).{why}"
@@ -539,27 +502,6 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
         return Verdict("False", reasons.STARTING_SERVERS, f"{progress}{idle}")
     text = reasons.write_sentence(trouble.reason, trouble.message)
     return Verdict("False", trouble.reason, f"{progress} {text}{idle}")
-
-
-def _explain_promotion(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
-    promoted = generations.promoted_candidate(status, situation.desired)
-    if promoted is None or promoted.generation != target.generation:
-        return ""
-    return f" It is promoted, and serves when they are; {names.REJECT}={target.generation} gives it up."
-
-
-def _explain_push(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
-    image = situation.dataset.spec["serving"]["delivery"].get("image")
-    if image is None or is_pushed(target, situation.observed):
-        return ""
-    again = _describe_next_push(target, status, situation.observed)
-    return f" Its images are pushed to {image['repository']} first{again}."
-
-
-def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
-    generation = status.find_generation(target.generation)
-    why = "" if generation is None else windows.explain_at_once(generation, status, situation)
-    return f" All shards are replaced at once: {why}." if why and target.is_starting else ""
 
 
 def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
@@ -576,7 +518,8 @@ def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situatio
 
 
 def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situation: Situation) -> str:
-    """A sentence about an annotation that does nothing. One that promotes what is about to be rolled out does."""
+    """A sentence about an annotation that does nothing. One that promotes what is about to be rolled out is not
+    idle."""
     generation, promoted = target.generation, situation.desired.promote
     is_next = generation is not None and generation.generation == promoted
     is_early = is_next and not generations.is_premature(promoted, status)
@@ -584,57 +527,41 @@ def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situat
 
 
 def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: Situation) -> Verdict:
-    """RolledOut of a dataset that is suspended, of which nothing is being taken up or drains."""
+    """RolledOut of a suspended dataset, while nothing is being taken up or drains."""
     held = "Nothing is built or rolled out while spec.suspend is true"
     rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
         is_lost = any(other.referenced_replicas for other in status.rollouts)
-        serves = "what serves stays, and nobody knows what it is" if is_lost else "nothing serves"
+        serves = "what serves stays, and is not known" if is_lost else "nothing serves"
         return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}.")
     progress = windows.describe_progress(status).rstrip("; ")
     serves = progress or f"routers answer from {describe_rollout(situation.dataset, rollout)}"
-    if is_as_specified(table, status, situation):
+    # What would be asked for without the suspension.
+    target = generations.target_generation(status, replace(situation.desired, is_suspended=False))
+    parsed = situation.dataset.parsed
+    is_whole = parsed is not None and not table.parts and parsed.replicas == table.replicas
+    is_target = target is not None and target.generation == table.generation
+    if is_whole and is_target and is_current(rollout, status, situation):
         return Verdict("True", reasons.SUSPENDED, f"{held}; {serves}.")
     return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}, and what the spec asks for waits.")
-
-
-def is_as_specified(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether what ``table`` references is what would be asked for without the suspension."""
-    target = generations.target_generation(status, replace(situation.desired, is_suspended=False))
-    rollout = status.find_rollout(table.rollout)
-    parsed = situation.dataset.parsed
-    return (
-        target is not None
-        and rollout is not None
-        and parsed is not None
-        and target.generation == table.generation
-        and not table.parts
-        and parsed.replicas == table.replicas
-        and is_current(rollout, status, situation)
-    )
 
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 
 def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
-    """``trouble``, and of which store it is when it is a store's and does not say so."""
+    """``trouble`` with the name of the store, if it is a store's and does not name it."""
     if trouble is None or trouble.reason not in reasons.STORE_REASONS - {reasons.SECRET_MISSING}:
         return trouble
-    own = situation.dataset.own_store
+    own, environment = situation.dataset.own_store, situation.observed.store.environment
     if own is None:
-        known = [("", situation.config.store), ("at ", _find_host(situation)), ("behind ", situation.config.gateway)]
+        endpoint = next((environment[name] for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
+        host = urlsplit(endpoint).netloc.rpartition("@")[2]  # without user and password
+        known = [("", situation.config.store), ("at ", host), ("behind ", situation.config.gateway)]
     else:
         known = [("", own["url"])]
     named = [before + part for before, part in known if part and part not in trouble.message]
     return Trouble(trouble.reason, f"{trouble.message}; the store is {' '.join(named)}") if named else trouble
-
-
-def _find_host(situation: Situation) -> str:
-    """Host and port of the endpoint, without what a URL may hold of a secret: user, password, query."""
-    environment = situation.observed.store.environment
-    endpoint = next((environment[name] for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
-    return urlsplit(endpoint).netloc.rpartition("@")[2]
 
 
 # The push of a rollout whose servers get their shards from images. Servers are created only after the push, because a
@@ -644,7 +571,7 @@ def _find_host(situation: Situation) -> str:
 
 
 BELIEVED_SECONDS: Final = 360.0
-"""For which what was pushed counts as there: kubelets that do not find an image look again within five minutes."""
+"""Seconds for which pushed images count as there: kubelets that do not find one look again within five minutes."""
 _MOST_PUSHES: Final = 999_999_999
 """As the CRD has it."""
 
@@ -652,9 +579,8 @@ _MOST_PUSHES: Final = 999_999_999
 def without_early_servers(
     rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed
 ) -> tuple[Manifest, ...]:
-    """Return ``rendered``, the objects of ``rollout``, without StatefulSets that wait for its push, and without the
-    push if the cluster has no image volumes. Existing objects stay. A rollout that a routing table references waits for
-    no push: its images were pushed once."""
+    """Return ``rendered`` without new StatefulSets that wait for their push, and without the push if the cluster has no
+    image volumes. A rollout that a routing table references waits for no push."""
     manifests = tuple(rendered)
     push = "Job", names.push(observed.dataset.name, rollout.rollout)
     if not any((manifest["kind"], manifest["metadata"]["name"]) == push for manifest in manifests):
@@ -669,43 +595,29 @@ def without_early_servers(
     )
 
 
-def _diagnose_cluster(rollout: RolloutStatus, observed: Observed) -> Trouble | None:
-    """Return the trouble that the cluster has no image volumes for the servers of ``rollout``, or None."""
-    if not observed.lacks_image_volumes or any(found.rollout == rollout.rollout for found in observed.shard_sets):
-        return None
-    return Trouble(
-        reasons.IMAGE_VOLUMES_MISSING,
-        "the cluster has no image volumes: its API server leaves them out; turn its feature ImageVolume on (Kubernetes"
-        " 1.33 or newer), or take another spec.serving.delivery",
-    )
-
-
 def is_pushed(rollout: RolloutStatus, observed: Observed) -> bool:
-    """Whether the Job that pushes the images of ``rollout`` has ended well."""
+    """Return whether the Job that pushes the images of ``rollout`` has ended well."""
     return any(other.rollout == rollout.rollout and other.push_state == "Succeeded" for other in observed.other_objects)
 
 
 def note_push_ends(status: DatasetStatus, observed: Observed, now: datetime) -> DatasetStatus:
     """``status`` with each push that is seen to have ended, and the number of pushes in a row without effect."""
     ended = {push.rollout: push for push in observed.other_objects if _has_ended(push)}
-    noted = tuple(
-        replace(rollout, push=_note_end(ended[rollout.rollout], rollout, observed, now))
-        if rollout.rollout in ended
-        else rollout
-        for rollout in status.rollouts
-    )
-    return replace(status, rollouts=noted)
+
+    def with_end(rollout: RolloutStatus) -> RolloutStatus:
+        push, before = ended.get(rollout.rollout), rollout.push
+        if push is None:
+            return rollout
+        count = _count_vain(push, rollout, observed)
+        if before is not None and before.job == push.ref.uid:
+            return replace(rollout, push=replace(before, count=count))
+        return replace(rollout, push=PushStatus(push.ref.uid, clock.format_moment(now), count))
+
+    return replace(status, rollouts=tuple(map(with_end, status.rollouts)))
 
 
 def _has_ended(push: ExistingObject) -> bool:
     return push.push_state in ("Succeeded", "Failed") and not push.deleting
-
-
-def _note_end(push: ExistingObject, rollout: RolloutStatus, observed: Observed, now: datetime) -> PushStatus:
-    before, count = rollout.push, _count_vain(push, rollout, observed)
-    if before is not None and before.job == push.ref.uid:
-        return replace(before, count=count)
-    return PushStatus(push.ref.uid, clock.format_moment(now), count)
 
 
 def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed) -> int:
@@ -722,9 +634,8 @@ def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed
 
 
 def _have_images(rollout: RolloutStatus, observed: Observed, *, were_made: bool) -> bool:
-    """Whether all servers of ``rollout`` that should exist by now have their images. Servers that no node has room
-    for do not count: they are unknown, and a push too many costs less than one too late. ``were_made``: some exist,
-    unless they are lost just now."""
+    """Return whether all servers of ``rollout`` that should exist have their images. Servers without a node do not
+    count: a push too many costs less than one too late. ``were_made``: some exist, unless they are lost just now."""
     sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
     pods = [pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS]
     unschedulable = Counter(pod.shard for pod in pods if not pod.ready and _is_unschedulable(pod))
@@ -739,14 +650,8 @@ def _is_unschedulable(pod: Pod) -> bool:
     return pod.trouble is not None and pod.trouble.reason == reasons.UNSCHEDULABLE
 
 
-def clamp_push(push: PushStatus | None, now: datetime) -> PushStatus | None:
-    """``push``, not seen to have ended after ``now``: the clock was set back."""
-    return None if push is None else replace(push, finished_at=clock.clamp_to_now(push.finished_at, now))
-
-
 def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:
-    """The Jobs of pushes that are to be made again now: those that were failed for good, and those of which servers
-    miss images."""
+    """The Jobs of pushes that must be made again now: they failed for good, or servers miss images."""
     return (push.ref for push, retry_at in _list_made_again(status, observed) if retry_at <= now)
 
 
@@ -756,15 +661,8 @@ def next_push_in(status: DatasetStatus, observed: Observed, now: datetime) -> fl
     return reasons.find_earliest(wait for wait in waits if wait > 0)
 
 
-def _describe_next_push(rollout: RolloutStatus, status: DatasetStatus, observed: Observed) -> str:
-    """When the push of ``rollout`` that was failed for good is made again; empty when it was not."""
-    failed = (at for push, at in _list_made_again(status, observed, rollout) if push.push_state == "Failed")
-    return next((f"; the next attempt is at {clock.format_moment(at)}" for at in failed), "")
-
-
 def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble`` of servers of ``rollout``; if they miss an image that is pushed again after a while, with when that
-    is."""
+    """``trouble`` of servers of ``rollout``, with the time of the next push if they miss an image."""
     if trouble.reason != reasons.IMAGE_NOT_FOUND:
         return trouble
     pushes = _list_made_again(status, situation.observed, rollout)
@@ -775,9 +673,8 @@ def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStat
 def _list_made_again(
     status: DatasetStatus, observed: Observed, rollout: RolloutStatus | None = None
 ) -> Iterator[tuple[ExistingObject, datetime]]:
-    """Pushes that are made again, of ``rollout`` or of all that ``status`` knows, and when each is: those that have
-    failed, and those whose rollout's servers miss an image. None in a cluster without image volumes, where no push is
-    made."""
+    """Pushes to be made again, of ``rollout`` or of all, and when: failed ones, and those whose servers miss an image.
+    None in a cluster without image volumes."""
     if observed.lacks_image_volumes:
         return
     missing = {

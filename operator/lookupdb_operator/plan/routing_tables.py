@@ -25,7 +25,6 @@ from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
 from lookupdb_operator.plan.windows import count_ready_shards
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     ALL,
     CandidateStatus,
@@ -36,6 +35,7 @@ from lookupdb_operator.status import (
     TablePart,
     TableStatus,
     format_shards,
+    replace,
 )
 
 # Versions of routing tables: claimed in the status, written to the ConfigMap, taken up by routers.
@@ -52,26 +52,20 @@ def known_table_version(status: DatasetStatus) -> int:
 
 
 def newest_table_version(observed: Observed) -> int:
-    """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
-    set back: a router takes up none but a newer one. What routers read is the text, in which somebody may have raised
-    the version; it says nothing of status."""
+    """The highest version of a routing table that the status, the ConfigMap or a router has; 0 for none."""
     texts = (existing.text_version for existing in observed.other_objects)
     return max(written_table_version(observed), find_highest(texts), newest_read_version(observed))
 
 
 def newest_read_version(observed: Observed) -> int:
-    """The highest version of a routing table that a router reports: 0 for none. A router that has taken one that is
-    not believed refuses all others until it restarts."""
+    """The highest version that a router reports; 0 for none. It refuses all lower ones until it restarts."""
     return find_highest(report.newest for report in observed.routers.values())
 
 
 def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
-    """The version of the next routing table: above any that exists.
-
-    When the status and the ConfigMap are lost and routers were not asked, that version is unknown. Routers that have
-    this very version would seem to confirm a table that they ignore. Seconds since 1970 are more than there were
-    tables.
-    """
+    """The version of the next routing table: above any that exists. When the status and the ConfigMap are lost and
+    routers were not asked, that version is unknown. Routers that have this very version would seem to confirm a table
+    that they ignore. Seconds since 1970 are more than there were tables."""
     newest = max(known_table_version(status), newest_table_version(observed))
     if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
         return int(now.timestamp())
@@ -79,34 +73,32 @@ def next_table_version(status: DatasetStatus, observed: Observed, now: datetime)
 
 
 def written_table_version(observed: Observed) -> int:
-    """The version of the routing table that is written: 0 for none. A table that was not edited is the operator's
-    own, however high its version is."""
+    """The version of the routing table in the ConfigMap; 0 for none. An unedited one is ours, however high it is."""
     objects = observed.other_objects
     own = max((existing.table_version for existing in objects if not existing.changed), default=0)
     return max(own, find_highest(existing.table_version for existing in objects if existing.changed))
 
 
 def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
-    """Whether a newer routing table is written than ``status`` knows of: it was wiped or set back. If the ConfigMap
-    was edited, its version may be edited, too, and does not prove that alone."""
+    """Return whether the written routing table is newer than ``status``, which was wiped or set back. The version in an
+    edited ConfigMap may be edited too, and proves nothing alone."""
     if written_table_version(observed) <= known_table_version(status):
         return False
     return status.table is None or not is_edited(observed) or _is_behind(status, observed)
 
 
 def is_edited(observed: Observed) -> bool:
-    """Whether somebody has edited the ConfigMap of the routing table since it was written."""
+    """Return whether somebody has edited the ConfigMap of the routing table since it was written."""
     return any(existing.changed for existing in observed.other_objects if existing.table_version)
 
 
 def find_highest(versions: Iterable[int]) -> int:
-    """The highest of ``versions``, of those that are believed, and overtaken, though somebody may have written them by
-    hand: 0 for none."""
+    """The highest of ``versions`` that is believed and overtaken, though it may be written by hand; 0 for none."""
     return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
 
 
 def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
-    """Whether there is an object of a rollout, or of a build, that ``status`` has not come to."""
+    """Return whether there is an object of a rollout, or of a build, that ``status`` has not come to."""
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     rollouts = (names.recover_number(item.rollout) for item in rollout_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
@@ -123,7 +115,7 @@ def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
 
 
 def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
-    """Routers that are not about to go."""
+    """Routers that have not ended and are not being deleted."""
     return tuple(
         pod
         for pod in observed.pods
@@ -148,21 +140,21 @@ def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
 
 
 def has_router_down(observed: Observed) -> bool:
-    """Whether a router that was started does not answer now. When it restarts it may read an older table: its
-    kubelet syncs the mounted file a while later."""
+    """Return whether a started router does not answer now. After its restart it may read an older table until its
+    kubelet syncs the mounted file."""
     answering_uids = {pod.uid for pod in list_answering_routers(observed)}
     return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
 
 
 def is_router_behind(observed: Observed, table: TableStatus) -> bool:
-    """Whether a router answers from an older table than ``table``."""
+    """Return whether a router answers from an older table than ``table``."""
     reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
     return any(report is not None and 0 < (report.table_version or 0) < table.version for report in reports)
 
 
 def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: str) -> bool:
-    """Whether a router answers from another table of the version of ``table``, whose text has ``digest``, and refuses
-    this one. Empty: that is not known, and not compared."""
+    """Return whether a router answers from another table of the version of ``table`` and refuses this one, whose text
+    has ``digest`` (empty: unknown, not compared)."""
     if not observed.routers:  # as at most looks: they were not asked
         return False
     reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
@@ -170,8 +162,7 @@ def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: s
 
 
 def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
-    """Whether ``report`` says so, or that it has another text or generation than this version: what the router is given
-    may be the other table still."""
+    """Return whether ``report`` has another text or generation than this version, or reports a contradiction."""
     if describe_contradiction(table.version) in report.problem:
         return True
     if not _answers_from_version(report, table):
@@ -180,12 +171,12 @@ def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
 
 
 def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
-    """Whether all workers do: one that has come before the others to a higher one has somebody else's."""
+    """Return whether all workers of the router answer from this version of the table."""
     return report.table_version == report.newest == table.version
 
 
 def find_confirming_routers(observed: Observed, table: TableStatus, digest: str) -> frozenset[str]:
-    """The uids of the routers that say that they answer from ``table``, whose text has ``digest``."""
+    """The uids of the routers that report that they answer from ``table``, whose text has ``digest``."""
     reports = ((pod.uid, observed.routers.get(pod.uid)) for pod in list_answering_routers(observed))
     return frozenset(uid for uid, report in reports if report is not None and _confirms(report, table, digest))
 
@@ -226,43 +217,14 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 # the same, because it may be undone meanwhile.
 
 
-def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether what the routing table of ``status`` says is to be written under the next version, now."""
-    table = status.table
-    if table is None:
-        return False
-    generations = find_generations(table, status)
-    if generations is None:
-        return False
-    is_noted = known_table_version(status) > table.version
-    is_read = is_contradicted(table, status, situation)
-    is_taken = is_noted or is_read or _is_written_otherwise(table, generations, situation)
-    return is_taken and not _is_left_alone(table, generations, situation)
-
-
-def note_taken_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with a higher version claimed than any that is seen, when that of its routing table is taken and the
-    ConfigMap is left alone; once, and again when a still higher one is seen. No table gets this one: that a higher one
-    than the table's is claimed says that it is to have another, and routers may have read what somebody has written."""
-    table = status.table
-    generations = None if table is None else find_generations(table, status)
-    if table is None or generations is None or not _is_left_alone(table, generations, situation):
-        return status
-    if not _is_written_otherwise(table, generations, situation):
-        return status
-    newest = max(table.version + 1, newest_table_version(situation.observed))
-    return replace(status, last_table=max(status.last_table, newest))
-
-
 def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a router says that it answers from another table of the version of ``table``, which is that of
-    ``status``."""
+    """Return whether a router answers from another table of the version of ``table``."""
     return is_contradicted_by_reports(situation.observed, table, find_digest(table, status, situation))
 
 
 def find_digest(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
-    """The digest that routers report once they have read ``table`` as it should be written; empty if no router was
-    asked, or if the status lacks a generation of the table."""
+    """The digest that routers report once they have read ``table``; empty if no router was asked, or if the status
+    lacks a generation of the table."""
     generations = find_generations(table, status) if situation.observed.routers else None
     return "" if generations is None else table_content(situation.ingredients, table, generations)
 
@@ -276,10 +238,9 @@ def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, 
 def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
-    """Whether the ConfigMap has other content than should be there, under the version of ``table``. In what somebody
-    has edited, the version may be edited, too: it was written if it was confirmed, and this or a higher one may have
-    been read. One that is not overtaken would say so of each next one, too, while that cannot be written. Of labels
-    and annotations alone routers read nothing: they are put right under the same version."""
+    """Return whether the ConfigMap has other content under the version of ``table``, and routers may have read it. An
+    edited version is believed if it was confirmed, or if it is overtaken. Labels and annotations do not count: routers
+    do not read them."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
@@ -296,7 +257,7 @@ def _is_written_otherwise(
 
 
 def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation) -> bool:
-    """Whether somebody else keeps changing the ConfigMap, and it is not to be written now."""
+    """Return whether somebody else keeps changing the ConfigMap, and it is not to be written now."""
     name = names.routing_table(situation.dataset.name)
     held = {
         contest.mark
@@ -321,56 +282,33 @@ _HEADER: Final = "Lookupdb-Generation"
 
 
 def with_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollout that waits for promotion, if one does. While the dataset is suspended it goes on
-    waiting."""
+    """``status`` with the rollout that waits for promotion, if any. While the dataset is suspended it keeps waiting."""
     if situation.desired.is_suspended and status.candidate is not None:
         is_there = status.find_rollout(status.candidate.rollout) is not None
         return status if is_there else replace(status, candidate=None)
     return replace(status, candidate=_find_candidate(status, target, situation))
 
 
-def without_routed_candidate(status: DatasetStatus) -> DatasetStatus:
-    """``status`` without a candidate that its routing table routes to: it was promoted, and waits for nothing more."""
-    candidate, table = status.candidate, status.table
-    is_routed = candidate is not None and table is not None and candidate.generation == table.generation
-    return replace(status, candidate=None) if is_routed else status
-
-
-def _is_taking_effect(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
-    """Whether the candidate is promoted and goes on to take effect, at once or when its servers are ready again."""
-    candidate, desired = status.candidate, situation.desired
-    promoted = None if desired.pinned_generation else generations.promoted_candidate(status, desired)
-    if candidate is None or promoted is None or status.find_rollout(candidate.rollout) is None:
-        return False
-    return promoted == target.generation and promoted != generations.served_generation(status)
-
-
 def _find_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> CandidateStatus | None:
-    if _is_taking_effect(status, target, situation):
-        return status.candidate
-    rollout, waiting = target.rollout, status.candidate
-    if rollout is None:  # what comes next is queued
-        return waiting if _is_asked_for(status, target, situation) else None
-    if generations.may_take_effect(rollout.generation, status, situation.desired):
+    desired, rollout, waiting = situation.desired, target.rollout, status.candidate
+    if waiting is not None and status.find_rollout(waiting.rollout) is not None and not desired.pinned_generation:
+        promoted = generations.promoted_candidate(status, desired)
+        if promoted is not None and target.generation == promoted != generations.served_generation(status):
+            return waiting  # it takes effect, at once or when its servers are ready again
+        if rollout is None and target.generation is not None and generations.waiting_generation(status, desired):
+            return waiting  # what comes next is queued
+    if rollout is None or generations.may_take_effect(rollout.generation, status, desired):
         return None
     if waiting is not None and waiting.rollout == rollout.rollout:
         return waiting
-    if not rollouts.is_servable(rollout, situation.desired.replicas, status, situation):
+    if not rollouts.is_servable(rollout, desired.replicas, status, situation):
         return None
     return CandidateStatus(rollout.generation, rollout.rollout, clock.format_moment(situation.now))
 
 
-def _is_asked_for(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
-    """Whether the candidate would be asked for if nothing newer were there."""
-    candidate, desired = status.candidate, situation.desired
-    if candidate is None or desired.pinned_generation or status.find_rollout(candidate.rollout) is None:
-        return False
-    return target.generation is not None and generations.waiting_generation(status, desired) is not None
-
-
 def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situation) -> TableCandidate | None:
-    """The candidate that a routing table with ``active`` should reference. If it is referenced already, fewer
-    servers are referenced first and stopped later, and more are started first and referenced later."""
+    """The candidate that a routing table with ``active`` should reference. Fewer servers are referenced first and
+    stopped later; more are started first and referenced later."""
     rollout = None if status.candidate is None else status.find_rollout(status.candidate.rollout)
     if rollout is None or rollout.generation == active.generation or active.is_mixed:
         return None
@@ -383,18 +321,22 @@ def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situa
             rollout.workers or desired.workers,
             password_key=rollout.password_key,
         )
-    elif desired.is_suspended:
-        wanted = referenced
-    elif desired.replicas < referenced.replicas or _has_servers(rollout, status, situation):
+    elif not desired.is_suspended and (
+        desired.replicas < referenced.replicas or rollouts.is_servable(rollout, desired.replicas, status, situation)
+    ):
         wanted = replace(referenced, replicas=desired.replicas)
     else:
         wanted = referenced
-    return wanted if _has_room(status, active, wanted, situation) else None
+    # One table must be able to name the servers of both. The active ones come first: they are never left out.
+    generation, other = status.find_generation(active.generation), status.find_generation(wanted.generation)
+    if generation is None or other is None:
+        return None
+    both = (active, generation.shards), (wanted, other.shards)
+    return wanted if manifests.has_room_for_both(situation.dataset, *both) else None
 
 
 def with_offered_replicas(status: DatasetStatus, table: TableStatus | None, situation: Situation) -> DatasetStatus:
-    """``status`` in which the servers of the candidate stay, whether or not ``table`` has room for it. While no table
-    is known, none references another one."""
+    """``status`` in which the servers of the candidate stay, whether or not ``table`` has room for it."""
     waiting, offered = status.candidate, None if table is None else table.candidate
     replicas = situation.desired.replicas if offered is None else offered.replicas
 
@@ -406,48 +348,27 @@ def with_offered_replicas(status: DatasetStatus, table: TableStatus | None, situ
     return replace(status, rollouts=tuple(map(with_replicas, status.rollouts)))
 
 
-def _has_servers(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    return rollouts.is_servable(rollout, situation.desired.replicas, status, situation)
-
-
-def _has_room(status: DatasetStatus, active: TableStatus, candidate: TableCandidate, situation: Situation) -> bool:
-    """Whether one table can name the servers of both. The active ones come first: they are never left out."""
-    generation, other = status.find_generation(active.generation), status.find_generation(candidate.generation)
-    if generation is None or other is None:
-        return False
-    return manifests.has_room_for_both(situation.dataset, (active, generation.shards), (candidate, other.shards))
-
-
 def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: Situation) -> Verdict:
     """Report the generation that waits for promotion, how to ask for it, and how to promote or reject it."""
     dataset, rollout = situation.dataset, status.find_rollout(candidate.rollout)
     assert rollout is not None, f"{candidate.rollout} is gone, and waits for promotion"
     name, replicas = candidate.generation, situation.desired.replicas
     annotate = f"kubectl annotate lds {dataset.name} -n {dataset.namespace} --overwrite"
-    lacking = _describe_lacking(rollout, replicas, status, situation)
+    shards = generations.count_shards(status, rollout)
+    ready = count_ready_shards(rollout, replicas, range(shards), situation.observed)
+    lacking = "" if ready == shards else f", with {ready} of {format_count(shards, 'shard')} ready"
+    served, lost = None if status.table is None else status.find_rollout(status.table.rollout), ""
+    if served is not None and generations.is_renewal_lost(served, status, situation):
+        lost = f" {served.generation} keeps its servers, of an earlier pod template, because the store has lost it."
     return Verdict(
         "False",
         reasons.CANDIDATE_WAITING,
         f"{rollouts.describe_rollout(dataset, rollout)} waits for promotion since {candidate.since}{lacking};"
         f" {_describe_asking(name, status)}. It serves after {annotate} {names.PROMOTE}={name}, and ends after"
         f" {names.REJECT}={name}, or when something newer is rolled out."
-        f"{_describe_lost_renewal(status, situation)}"
+        f"{lost}"
         f"{generations.describe_idle_annotations(status, situation.desired)}",
     )
-
-
-def _describe_lost_renewal(status: DatasetStatus, situation: Situation) -> str:
-    """A sentence about what serves, if a new pod template cannot reach it."""
-    served = None if status.table is None else status.find_rollout(status.table.rollout)
-    if served is None or not generations.is_renewal_lost(served, status, situation):
-        return ""
-    return f" {served.generation} keeps its servers, of an earlier pod template, because the store has lost it."
-
-
-def _describe_lacking(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> str:
-    shards = generations.count_shards(status, rollout)
-    ready = count_ready_shards(rollout, replicas, range(shards), situation.observed)
-    return "" if ready == shards else f", with {ready} of {format_count(shards, 'shard')} ready"
 
 
 def _describe_asking(generation: str, status: DatasetStatus) -> str:
@@ -462,39 +383,33 @@ def _describe_asking(generation: str, status: DatasetStatus) -> str:
 
 
 def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the routing table that should be written by now, its version claimed; and with the rollout that
-    waits for promotion."""
+    """``status`` with the routing table that should be written by now, its version claimed, and with the candidate."""
     target = rollouts.find_target(status, situation)
     offering = with_candidate(status, target, situation)
     if offering.candidate != status.candidate:
         target = rollouts.find_target(offering, situation)
     status = _with_next_version(_with_desired_table(offering, target, situation), situation)
-    return without_routed_candidate(status)
+    # A candidate that the routing table routes to was promoted, and waits for nothing more.
+    candidate, table = status.candidate, status.table
+    is_routed = candidate is not None and table is not None and candidate.generation == table.generation
+    return replace(status, candidate=None) if is_routed else status
 
 
 def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Situation) -> DatasetStatus:
-    active = _desired_active(status, target, situation)
+    table = status.table
+    active = None if target.rollout is None else _following_table(target.rollout, status, situation)
+    if active is None and table is not None:
+        # Fewer servers are referenced first and stopped later, more are started first and referenced later.
+        active = replace(table, replicas=_reachable_replicas(table, situation.desired.replicas, status, situation))
     if active is None:
         return with_offered_replicas(status, None, situation)
     desired = replace(active, candidate=table_candidate(status, active, situation))
     status = with_offered_replicas(status, desired, situation)
-    return status if desired == status.table else _with_table(status, desired, situation)
-
-
-def _desired_active(status: DatasetStatus, target: PassTarget, situation: Situation) -> TableStatus | None:
-    """The present table with another rollout, more shards of it, or another number of servers of what is active; as it
-    is when nothing changes. None while nothing can be active."""
-    table, desired = status.table, situation.desired
-    following = None if target.rollout is None else _following_table(target.rollout, status, situation)
-    if following is not None or table is None:
-        return following
-    # Fewer servers are referenced first and stopped later, more are started first and referenced later.
-    return replace(table, replicas=_reachable_replicas(table, desired.replicas, status, situation))
+    return status if desired == table else _with_table(status, desired, situation)
 
 
 def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> TableStatus | None:
-    """The table that routes all shards that ``target`` has servers of to it, from other rollouts or from none; None
-    while it may not."""
+    """The table that routes to ``target`` all shards that it has servers of; None while it may not."""
     desired, generation = situation.desired, status.find_generation(target.generation)
     if generation is None or desired.is_suspended or not windows.pending_shards(target, status):
         return None
@@ -541,7 +456,7 @@ def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus
 
 
 def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether routers may be sent to ``replicas`` servers of each shard that the present table references."""
+    """Return whether routers may be sent to ``replicas`` servers of each shard that the present table references."""
     serving = windows.serving_rollouts(status)
     return bool(serving) and all(
         rollouts.is_servable(rollout, replicas, status, situation, windows.routed_shards(rollout, status))
@@ -550,45 +465,43 @@ def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> 
 
 
 def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with its routing table under a higher version if routers would not take it otherwise: above any
-    that a router has, after the cluster was restored; or the next one, if another party changed the table's content."""
-    table = status.table
-    if table is None or not _needs_next_version(table, status, situation):
-        return note_taken_version(status, situation)
-    renewed = replace(
-        table,
-        version=next_table_version(status, situation.observed, situation.now),
-        written_at=clock.format_moment(situation.now),
-        confirmed_at="",
-    )
-    return replace(status, table=renewed, last_table=renewed.version)
-
-
-def _needs_next_version(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    observed = situation.observed
+    """``status`` with its routing table under a higher version if routers would not take it up otherwise: after a
+    restore of the cluster, or if another party changed the table's content."""
+    table, observed = status.table, situation.observed
+    if table is None:
+        return status
+    known = find_generations(table, status)
     # An edited ConfigMap may have any version: only versions that routers report count.
     find_newest = newest_read_version if is_edited(observed) else newest_table_version
-    if find_newest(observed) > table.version and _is_servable(table.replicas, status, situation):
-        return True
-    # Else routers go on with a newer table, which has other servers perhaps: status was set back. But what has another
-    # content now than it was written with has another version, too.
-    return is_version_taken(status, situation)
+    if find_newest(observed) <= table.version or not _is_servable(table.replicas, status, situation):
+        # If routers have a newer table, they may keep it: it may have other servers, since the status was set back.
+        if known is None:
+            return status
+        is_written_otherwise = _is_written_otherwise(table, known, situation)
+        if _is_left_alone(table, known, situation):
+            # The claimed gap says that the table needs another version: routers may have read the edited one.
+            newest = max(status.last_table, table.version + 1, newest_table_version(observed))
+            return replace(status, last_table=newest) if is_written_otherwise else status
+        is_noted = known_table_version(status) > table.version
+        if not is_noted and not is_written_otherwise and not is_contradicted(table, status, situation):
+            return status
+    return _with_new_version(status, table, situation)
+
+
+def _with_new_version(status: DatasetStatus, table: TableStatus, situation: Situation) -> DatasetStatus:
+    version = next_table_version(status, situation.observed, situation.now)
+    written = replace(table, version=version, written_at=clock.format_moment(situation.now), confirmed_at="")
+    return replace(status, table=written, last_table=version)
 
 
 def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situation) -> DatasetStatus:
-    table = replace(
-        desired,
-        version=next_table_version(status, situation.observed, situation.now),
-        written_at=clock.format_moment(situation.now),
-        confirmed_at="",
-    )
-    referenced = tuple(_with_referenced_replicas(rollout, table) for rollout in status.rollouts)
     pinned = status.find_generation(situation.desired.pinned_generation)
-    if pinned is not None and pinned.generation == table.generation:
+    if pinned is not None and pinned.generation == desired.generation:
         status = replace(
             generations.without_rejection(status, pinned), rolled_back=generations.with_marks(status, pinned)
         )
-    return replace(status, table=table, last_table=table.version, rollouts=referenced)
+    referenced = tuple(_with_referenced_replicas(rollout, desired) for rollout in status.rollouts)
+    return replace(_with_new_version(status, desired, situation), rollouts=referenced)
 
 
 def _with_referenced_replicas(rollout: RolloutStatus, table: TableStatus) -> RolloutStatus:

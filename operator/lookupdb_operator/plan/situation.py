@@ -18,8 +18,7 @@ from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, ObservedDataset
 from lookupdb_operator.plan import clock
-from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import BuildStatus, GenerationStatus, RolloutStatus, TableStatus
+from lookupdb_operator.status import BuildStatus, GenerationStatus, RolloutStatus, TableStatus, replace
 
 T = TypeVar("T")
 Stamp = tuple[str, str, str]
@@ -52,13 +51,12 @@ class Situation:
 
     @property
     def shares_store(self) -> bool:
-        """Whether its generations are in the store of the release, as those of other datasets."""
+        """Return whether its generations are in the store of the release."""
         return self.observed.dataset.own_store is None
 
     @property
     def has_store_secret(self) -> bool:
-        """Whether its pods reach the store by a Secret that the operator writes: neither through a gateway, nor by one
-        of their own."""
+        """Return whether its pods need a Secret of ours for the store: there is no gateway and no store of its own."""
         return self.shares_store and not self.config.gateway
 
     @property
@@ -68,12 +66,14 @@ class Situation:
 
     def template_for(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
-        return template_digest(self.ingredients, generation)
+        dataset, config = self.observed.dataset, self.config
+        render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
+        return _render_once(self.ingredients, ("template digest", generation), render)
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredSchedule:
-    """When the source is to be looked at."""
+    """The schedule for checks of the source."""
 
     expression: str
     time_zone: str
@@ -81,7 +81,7 @@ class DesiredSchedule:
 
     @classmethod
     def from_refresh(cls, refresh: Refresh) -> Self | None:
-        """The schedule of ``refresh``; None when there is none, or it rests."""
+        """The schedule of ``refresh``; None without one or while it is suspended."""
         if refresh.schedule is None or refresh.suspend:
             return None
         return cls(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
@@ -102,7 +102,7 @@ class Desired:
     """The refresh annotation; empty for none."""
     schedule: DesiredSchedule | None
     stale_after_seconds: int | None
-    """How old the data that serve may become."""
+    """Age in seconds at which the data that serve are too old."""
     build_digest: str
     """Digest of everything that a builder's Job would be made from now."""
     shards: int
@@ -128,31 +128,33 @@ class Desired:
     reject: str
     """The reject annotation: the generation that is not to be served; empty for none."""
     drain_seconds: float
-    """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
+    """Time for which servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
     """Seconds that servers stay for lookups that come in through a router that is being stopped."""
     keep_previous_seconds: float
-    """How long the servers of the generation before stay after they have drained."""
+    """Time for which the servers of the generation before stay after they have drained."""
     progress_deadline_seconds: float
     """In which the servers of a rollout should get ready, and then routers take up its table."""
 
     @classmethod
     def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
         """Return what ``dataset``, whose usable spec is ``spec``, asks for."""
-        deadline = spec.router.deadline_milliseconds / 1000
+        ingredients = Ingredients(dataset, config)
+        deadline, table = spec.router.deadline_milliseconds / 1000, dataset.status.table
+        is_suspended = dataset.spec["suspend"]
         return cls(
-            content_hash=content_hash(Ingredients(dataset, config)),
+            content_hash=_render_once(ingredients, "content hash", spec.content_hash),
             refresh=dataset.refresh,
             schedule=DesiredSchedule.from_refresh(spec.refresh),
             stale_after_seconds=spec.refresh.stale_after_seconds,
-            build_digest=build_digest(Ingredients(dataset, config)),
+            build_digest=_render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config)),
             shards=spec.shards,
-            replicas=_count_replicas(dataset, spec),
+            replicas=table.replicas if is_suspended and table is not None else spec.replicas,
             workers=spec.serving_workers,
             normalize=spec.key.normalize,
             value_format=spec.value.format,
             keep_generations=spec.keep_generations,
-            is_suspended=dataset.spec["suspend"],
+            is_suspended=is_suspended,
             pinned_generation=dataset.spec.get("generation", ""),
             adopt=manifests.adopted_address(dataset),
             strategy=dataset.spec["rollout"]["strategy"],
@@ -165,12 +167,6 @@ class Desired:
             progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],
             router_drain_seconds=spec.router.drain_seconds + deadline,
         )
-
-
-def _count_replicas(dataset: ObservedDataset, spec: DatasetSpec) -> int:
-    """As many as the spec says; while it is suspended as many as serve."""
-    table = dataset.status.table
-    return table.replicas if dataset.spec["suspend"] and table is not None else spec.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,29 +183,9 @@ class Ingredients:
         return dataset.spec, dataset.parsed, self.config, (dataset.namespace, dataset.name, dataset.uid)
 
 
-def content_hash(ingredients: Ingredients) -> str:
-    """``DatasetSpec.content_hash()``."""
-    parsed = ingredients.dataset.parsed
-    assert parsed is not None, "of a spec that cannot be used, nothing is made"
-    return _render_once(ingredients, "content hash", parsed.content_hash)
-
-
-def build_digest(ingredients: Ingredients) -> str:
-    """``manifests.build_digest``."""
-    dataset, config = ingredients.dataset, ingredients.config
-    return _render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config))
-
-
-def template_digest(ingredients: Ingredients, generation: GenerationStatus) -> str:
-    """``manifests.template_digest``."""
-    dataset, config = ingredients.dataset, ingredients.config
-    render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
-    return _render_once(ingredients, ("template digest", generation), render)
-
-
 def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
-    """Return the objects that exist from the first pass on: network policies, routers, which have the keys
-    ``password_keys``, and the DaemonSet that keeps generations on nodes. Do not change them."""
+    """Return the objects that exist from the first pass on: network policies, routers and the DaemonSet. Do not change
+    them."""
     dataset, config = ingredients.dataset, ingredients.config
     return _render_once(
         ingredients,
@@ -278,20 +254,15 @@ def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
 
 
 def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
-    """Return what ``render`` returned for ``name`` the first time, from the same ingredients."""
+    """Return what ``render`` returned for ``name`` the first time, from the same ingredients. Specs are compared by
+    identity: comparing two takes longer than rendering."""
     renderings: dict[Any, Any] = ingredients.dataset.renderings
-    if not _is_same(ingredients.inputs, renderings.get(_INGREDIENTS)) or len(renderings) > _MAX_RENDERINGS:
+    *sources, identity = ingredients.inputs
+    *sources_before, identity_before = renderings.get(_INGREDIENTS) or (None, None, None, None)
+    is_same = identity == identity_before and all(map(operator.is_, sources, sources_before))
+    if not is_same or len(renderings) > _MAX_RENDERINGS:
         renderings.clear()
         renderings[_INGREDIENTS] = ingredients.inputs
     if name not in renderings:
         renderings[name] = render()
     return cast(T, renderings[name])
-
-
-def _is_same(inputs: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
-    """Whether both are the same objects. A parsed spec never changes, and comparing two takes longer than rendering."""
-    if before is None:
-        return False
-    *sources, identity = inputs
-    *sources_before, identity_before = before
-    return identity == identity_before and all(map(operator.is_, sources, sources_before))

@@ -1,5 +1,7 @@
-"""Build slots and rollout slots, and the queues for them. Without them an upgrade of the chart, which changes all
-datasets, would begin everywhere at once. Each candidate would be half placed, in a cluster that has room for a few.
+"""When a build or a rollout may begin: slots with their queues, and the checks of a schedule.
+
+Without slots an upgrade of the chart, which changes all datasets, would begin everywhere at once. Each candidate
+would be half placed, in a cluster that has room for a few.
 
 The queues are read from statuses, after a restart too; nothing is remembered here alone. Datasets that serve nothing
 yet come first, then those that have waited longest.
@@ -19,12 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from lookupdb.backoff import delay_after
+from lookupdb.dataset.schedule import Schedule
 from lookupdb_operator.model import Trouble, Turn, Turns
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
+from lookupdb_operator.plan.situation import DesiredSchedule, Situation
+from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, ScheduleStatus, Stall, Ticket, replace
 
 # One dataset's slot. A dataset has it while its status holds a build, or a rollout with servers that no routing table
 # references. It waits while its ticket has a time (``Ticket.since``). A slot that makes no progress has a ``Stall``,
@@ -36,8 +40,8 @@ from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, 
 PATIENCE: Final = 180.0
 """Seconds that a stall may last before its turn may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""The same while the store does not answer, or refuses the credentials. Usually other datasets could not use the
-slot either, but the network of one namespace may be at fault."""
+"""Seconds for a stall while the store does not answer, or refuses the credentials. Usually other datasets could not use
+the slot either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two that give up: pods are placed meanwhile where the first one's were."""
 FIRST_BACKOFF: Final = 60.0
@@ -50,13 +54,13 @@ of a thousand does not write a thousand statuses each time."""
 
 
 def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
-    """Whether a slot is granted, and was not given up in this very pass."""
+    """Return whether a slot is granted, and was not given up in this very pass."""
     return turn.is_granted and (ticket is None or ticket.since <= clock.format_moment(now))
 
 
 def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
-    """The ticket of a dataset that is queued to begin with ``digest``. It keeps its place. If the last slot was
-    given up for another digest, it does not back off."""
+    """The ticket of a dataset that is queued to begin with ``digest``. It keeps its place, but not the backoff of
+    another digest."""
     if ticket is None or (ticket.given_up and ticket.digest != digest):
         return Ticket(since=clock.format_moment(now))
     return ticket if ticket.since else replace(ticket, since=clock.format_moment(now))
@@ -70,9 +74,8 @@ def take_turn(ticket: Ticket | None) -> Ticket | None:
 def give_turn_up(
     ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime, *, shares_store: bool = True
 ) -> Ticket:
-    """The ticket of a dataset that gives up its slot for ``digest`` because of ``trouble``. If the shared store does
-    not answer, the wait does not grow, or every dataset would still wait when it answers again. A store of the
-    dataset's own makes it grow."""
+    """The ticket of a dataset that gives up its slot for ``digest`` because of ``trouble``. The wait does not grow
+    while the shared store is down, or every dataset would still wait when it answers again."""
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
     count = max(1, before) if shares_store and trouble.reason in reasons.SHARED_REASONS else before + 1
     return Ticket(
@@ -92,8 +95,8 @@ def backoff_seconds(given_up: int) -> float:
 def note_stall(
     stall: Stall | None, trouble: Trouble | None, now: datetime, *, shares_store: bool = True
 ) -> Stall | None:
-    """The stall because of ``trouble``, dated when progress first stopped; None without trouble. Trouble with the
-    dataset's own store is noted as a failed fetch: other datasets, whose store answers, could use the slot."""
+    """The stall because of ``trouble``, dated when progress first stopped. Trouble with the dataset's own store is
+    noted as a failed fetch: other datasets could use the slot."""
     if trouble is None:
         return None
     is_own = not shares_store and trouble.reason in reasons.SHARED_REASONS
@@ -107,7 +110,7 @@ def patience_seconds(stall: Stall) -> float:
 
 
 def is_long_stall(stall: Stall, now: datetime) -> bool:
-    """Whether a slot with ``stall`` may have to be given up."""
+    """Return whether a slot with ``stall`` may have to be given up."""
     return clock.seconds_until(stall.since, patience_seconds(stall), now) == 0
 
 
@@ -117,8 +120,8 @@ def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
 
 
 def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
-    """Seconds until a backoff ends, or a slot may have to be given up; None for neither. A dataset that gets a slot
-    is woken without this."""
+    """Seconds until a backoff ends, or a slot may have to be given up. A granted slot wakes the dataset without
+    this."""
     ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
     waits = [clock.seconds_until(since, 0, now) for since in ends if since]
     holders = (status.build, find_candidate(status))
@@ -136,7 +139,7 @@ def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
 
 
 def is_waiting(ticket: Ticket | None) -> bool:
-    """Whether ``ticket`` waits for a slot, or for the end of its backoff."""
+    """Return whether ``ticket`` waits for a slot, or for the end of its backoff."""
     return ticket is not None and bool(ticket.since)
 
 
@@ -144,13 +147,9 @@ def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
     """The end of a sentence about a queued build or rollout: since when it waits, and the number before it."""
     assert ticket is not None, "who waits has a ticket"
     when = f"not before {ticket.since}" if ticket.given_up else f"since {ticket.since}"
-    return f" waits for its turn {when}, {_describe_ahead(turn.ahead)} before it."
-
-
-def _describe_ahead(count: int) -> str:
-    if count <= _EXACT_PLACES:
-        return str(count)
-    return f"more than {next(step for step in _COARSE_PLACES if count > step)}"
+    coarse = next((step for step in _COARSE_PLACES if turn.ahead > step), 0)
+    ahead = str(turn.ahead) if turn.ahead <= _EXACT_PLACES else f"more than {coarse}"
+    return f" waits for its turn {when}, {ahead} before it."
 
 
 def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:
@@ -169,8 +168,7 @@ POSTPONEMENT_SECONDS: Final = 60.0
 
 
 class TurnQueues:
-    """The slots of all datasets, as their statuses say: each status is noted when it is seen, and when it is about
-    to be written."""
+    """The slots of all datasets. Each status is noted when it is seen, and when it is about to be written."""
 
     def __init__(self, *, builds: int, rollouts: int) -> None:
         self._builds = _TurnQueue(builds)
@@ -243,7 +241,12 @@ class _TurnQueue:
         """Note what the status of ``key`` says."""
         before = self._turns.pop(key, None)
         self._leave(key)
-        self._clamp_moments(key, now)
+        # The clock was set back, perhaps: nothing waits until it is where it was.
+        self._yielded_at = clock.clamp_to_now(self._yielded_at, now)
+        if key in self._postponed:
+            self._postponed[key] = clock.clamp_moment(
+                self._postponed[key], now + timedelta(seconds=POSTPONEMENT_SECONDS)
+            )
         if holder is not None:
             self._turns[key] = _ActiveTurn(holder.started_at, holder.stall)
             self._postponed.pop(key, None)
@@ -269,13 +272,17 @@ class _TurnQueue:
             self._enter(key, place[1].since, place[0])
 
     def find_turn(self, key: Key, is_urgent: bool, now: datetime) -> Turn:
-        """Whether it is the turn of ``key``; one that is not known yet comes last."""
+        """Return the turn of ``key``; one that is not known yet comes last."""
         turn = self._turns.get(key)
         if turn is not None:
             return Turn(must_yield=self._must_yield(key, turn, now))
-        ahead, moment = self._count_ahead(key, is_urgent, now), clock.format_moment(now)
         place = self._places.get(key)
-        is_backing_off = place is not None and place[1].since > moment
+        ahead = self._count_eligible(is_urgent, now)
+        if place is not None:
+            ahead = min(ahead, bisect.bisect_left(self._waiting[place[0]], place[1]))
+        if not is_urgent:
+            ahead += self._count_eligible(True, now)
+        is_backing_off = place is not None and place[1].since > clock.format_moment(now)
         return Turn(not is_backing_off and ahead < self._count_free_turns(now), ahead)
 
     def list_granted(self, now: datetime) -> Iterator[Key]:
@@ -295,19 +302,13 @@ class _TurnQueue:
         return 0 if lacks_room else max(0, self._limit - len(usable))
 
     def _usable_turns(self, now: datetime) -> dict[Key, _ActiveTurn]:
-        """The turns without those of datasets that could not be written lately, which can neither end nor be given
-        up."""
+        """The turns without those of datasets whose status could not be written lately: these can neither end nor be
+        given up."""
         moment = clock.format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
-    def _count_ahead(self, key: Key, is_urgent: bool, now: datetime) -> int:
-        place = self._places.get(key)
-        eligible = self._count_eligible(is_urgent, now)
-        before = eligible if place is None else min(eligible, bisect.bisect_left(self._waiting[place[0]], place[1]))
-        return before if is_urgent else before + self._count_eligible(True, now)
-
     def _count_eligible(self, is_urgent: bool, now: datetime) -> int:
-        """How many that wait do not back off."""
+        """Number of queued datasets that do not back off."""
         return bisect.bisect_right(
             self._waiting[is_urgent], clock.format_moment(now), key=lambda waiting: waiting.since
         )
@@ -323,14 +324,6 @@ class _TurnQueue:
         ]
         has_waiting = any(self._count_eligible(is_urgent, now) for is_urgent in (True, False))
         return (turn.since, key) == max(stalled) and (has_waiting or len(stalled) > 1)
-
-    def _clamp_moments(self, key: Key, now: datetime) -> None:
-        """The clock was set back, perhaps: nothing waits until it is where it was."""
-        self._yielded_at = clock.clamp_to_now(self._yielded_at, now)
-        if key in self._postponed:
-            self._postponed[key] = clock.clamp_moment(
-                self._postponed[key], now + timedelta(seconds=POSTPONEMENT_SECONDS)
-            )
 
     def _enter(self, key: Key, since: str, is_urgent: bool) -> None:
         waiting = _Place(max(since, self._postponed.get(key, "")), key)
@@ -354,3 +347,153 @@ def _must_roll_out_soon(status: DatasetStatus) -> bool:
 
 def _gave_up(ticket: Ticket | None) -> bool:
     return ticket is not None and ticket.given_up > 0
+
+
+# Checks: a builder looks at the source when the schedule of ``spec.refresh`` is due. ``generations.is_build_needed``
+# counts a due check like a refresh annotation that is not answered.
+#
+# A slot is a time of the schedule, and its check is due a little later (``due_moment``): each dataset has its own
+# offset, so that five hundred datasets at two o'clock do not begin together.
+#
+#     event                                    effect
+#     the next check is due                    the check of the newest slot is asked for; earlier slots, from while no
+#                                              operator ran, are not made up for
+#     it is late by more than                  it is skipped, and the status and an event say so
+#     startingDeadlineSeconds
+#     a check is being made                    the newer one is made after it
+#     a check waits to be made                 newer slots are not noted, and nothing is written; the newest one
+#                                              replaces it when its build begins
+#     the schedule or its zone changes         it starts again from now; a check that is asked for stays
+#     it is suspended or removed               no more checks; a build under way continues
+#     the clock was set forward                as when no operator ran
+#     the clock was set back                   a slot that has passed does not pass again; if more than one has, the
+#                                              schedule starts again, so that nothing waits longer than an interval
+
+
+def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the check that is asked for, if one is due, and with the moment of the next one."""
+    desired = situation.desired.schedule
+    if desired is None:
+        schedule, build = status.schedule, status.build
+        if schedule is not None:  # the check that is being made remains
+            schedule = replace(schedule, due=build.slot) if build is not None and build.slot else None
+        return replace(status, next_check="", schedule=schedule)
+    timetable = Timetable.from_desired(desired, situation.dataset.uid)
+    schedule = status.schedule
+    if schedule is None or not status.next_check or schedule.expression != desired.text:
+        return _with_fresh_schedule(status, timetable, situation.now)
+    passed = clock.parse_moment(schedule.slot)
+    if remaining_seconds(status.next_check, situation.now) > 0:
+        if passed <= situation.now + timedelta(seconds=1) or passed <= timetable.next_slot(situation.now):
+            return status
+        return _with_fresh_schedule(status, timetable, situation.now)  # the clock was set back by too much
+    if is_check_waiting(status):
+        return status
+    slot = timetable.newest_due_slot(passed, situation.now)
+    lateness = (situation.now - timetable.due_moment(slot)).total_seconds()
+    deadline = desired.starting_deadline_seconds
+    name = clock.format_moment(slot)
+    if deadline is not None and lateness > deadline:
+        schedule = replace(schedule, slot=name, skipped=name)
+    else:
+        schedule = replace(schedule, slot=name, due=name)
+    return replace(status, schedule=schedule, next_check=timetable.next_check(slot))
+
+
+def is_check_waiting(status: DatasetStatus) -> bool:
+    """Return whether a check is due and no build has begun for it, for example because it is queued."""
+    schedule, build = status.schedule, status.build
+    return schedule is not None and bool(schedule.due) and (build is None or build.slot != schedule.due)
+
+
+def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status``, before a build begins, with the newest due slot in place of the one that waited: the build answers
+    both. It is never skipped, however late."""
+    desired, schedule = situation.desired.schedule, status.schedule
+    if desired is None or schedule is None or not schedule.due or not status.next_check:
+        return status
+    if schedule.expression != desired.text or remaining_seconds(status.next_check, situation.now) > 0:
+        return status
+    timetable = Timetable.from_desired(desired, situation.dataset.uid)
+    slot = timetable.newest_due_slot(clock.parse_moment(schedule.slot), situation.now)
+    name = clock.format_moment(slot)
+    return replace(status, schedule=replace(schedule, slot=name, due=name), next_check=timetable.next_check(slot))
+
+
+def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datetime) -> DatasetStatus:
+    """``status`` with a schedule that begins now; if the clock was set back, after the slot that passes again."""
+    before = status.schedule
+    begin = now
+    if before is not None:
+        passed = clock.parse_moment(before.slot)
+        begin = passed if now < passed <= timetable.next_slot(now) else now
+    schedule = ScheduleStatus(
+        expression=timetable.text,
+        slot=clock.format_moment(begin),
+        due=before.due if before is not None else "",
+        skipped=before.skipped if before is not None else "",
+    )
+    return replace(status, schedule=schedule, next_check=timetable.next_check(begin))
+
+
+def answer_check(status: DatasetStatus, slot: str) -> DatasetStatus:
+    """``status`` when the check of ``slot`` was made: it is not asked for any more, unless a newer one is."""
+    schedule = status.schedule
+    if schedule is None or not slot or schedule.due != slot:
+        return status
+    return replace(status, schedule=replace(schedule, due=""))
+
+
+def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int) -> DatasetStatus:
+    """``status`` when build number ``read_by`` has read the source for ``refresh`` and ``slot``; either may be
+    empty."""
+    status = answer_check(status, slot)
+    if refresh in ("", status.refreshed) and not slot:
+        return status
+    return replace(status, refreshed=refresh or status.refreshed, refreshed_by=read_by)
+
+
+def next_check_in(status: DatasetStatus, now: datetime) -> float | None:
+    """Seconds until the next check is due; None without a schedule, and while one waits to be made."""
+    return remaining_seconds(status.next_check, now) if status.next_check and not is_check_waiting(status) else None
+
+
+def remaining_seconds(moment: str, now: datetime) -> float:
+    """Seconds until ``moment``; 0 when it has passed."""
+    return max(0.0, (clock.parse_moment(moment) - now).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """The slots of a dataset's schedule, and when their checks are due."""
+
+    text: str
+    schedule: Schedule
+    uid: str
+
+    @classmethod
+    def from_desired(cls, desired: DesiredSchedule, uid: str) -> Timetable:
+        """The timetable of the dataset ``uid``."""
+        return cls(desired.text, Schedule(desired.expression, ZoneInfo(desired.time_zone)), uid)
+
+    def next_slot(self, after: datetime) -> datetime:
+        """The first slot after ``after``."""
+        slot = self.schedule.next_slot(after)
+        assert slot is not None, "a schedule that does not strike in fifty years is refused"
+        return slot
+
+    def due_moment(self, slot: datetime) -> datetime:
+        """When the check of ``slot`` is due, in whole seconds."""
+        return self.schedule.due_moment(slot, self.uid)
+
+    def next_check(self, after: datetime) -> str:
+        """The time at which the check of the first slot after ``after`` is due, as the status has it."""
+        return clock.format_moment(self.due_moment(self.next_slot(after)))
+
+    def newest_due_slot(self, after: datetime, now: datetime) -> datetime:
+        """The newest slot whose check is due; at least the first one after ``after``."""
+        slot = self.schedule.last_slot(now)
+        if slot is not None and self.due_moment(slot) > now:
+            slot = self.schedule.last_slot(slot - timedelta(seconds=1))
+        first = self.next_slot(after)
+        return first if slot is None else max(first, slot)

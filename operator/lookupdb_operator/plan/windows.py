@@ -22,15 +22,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Absence, Deletion, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.model import Absence, Deletion, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, generations, reasons
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     DatasetStatus,
     GenerationStatus,
@@ -38,6 +37,7 @@ from lookupdb_operator.status import (
     TableStatus,
     format_shards,
     parse_shards,
+    replace,
     select_shards,
     shorten_shards,
 )
@@ -52,8 +52,8 @@ so."""
 MOST_REPLICAS: Final = 64
 """Maximum number of servers of a shard, from the CRD."""
 STALE_MOUNT_SECONDS: Final = 120.0
-"""Seconds for which a container that restarts may find an older routing table mounted: its kubelet syncs every
-minute, from a cache that may be another minute old."""
+"""Seconds for which a container that restarts may find an older routing table mounted: its kubelet syncs every minute,
+from a cache that may be another minute old."""
 
 
 def held_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
@@ -85,8 +85,7 @@ def pending_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[i
 
 
 def count_replicas(rollout: str, observed: Observed) -> int:
-    """Number of servers of each shard of ``rollout`` that the cluster is asked for; at most as many as a status can
-    hold, though somebody may have scaled a set beyond that."""
+    """Number of servers of each shard of ``rollout`` in the cluster, at most as many as a status can hold."""
     counts = (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout)
     return min(max(counts, default=0), MOST_REPLICAS)
 
@@ -97,7 +96,7 @@ def serving_rollouts(status: DatasetStatus) -> tuple[RolloutStatus, ...]:
 
 
 def is_in_table(rollout: str, table: TableStatus | None) -> bool:
-    """Whether ``table`` routes shards to ``rollout``."""
+    """Return whether ``table`` routes shards to ``rollout``."""
     return table is not None and rollout in (table.rollout, *(part.rollout for part in table.parts))
 
 
@@ -110,23 +109,23 @@ def count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 
 def is_draining(status: DatasetStatus) -> bool:
-    """Whether servers are kept that only an older table than the one in effect references."""
+    """Return whether servers are kept that only an older table than the one in effect references."""
     table = status.table
     if table is None or not table.confirmed_at:
         return False
-    return any(_is_drained_by(table, rollout, status) for rollout in status.rollouts)
-
-
-def _is_drained_by(table: TableStatus, rollout: RolloutStatus, status: DatasetStatus) -> bool:
-    is_routed_to = is_in_table(rollout.rollout, table)
-    replicas = table.replicas if is_routed_to else 0
-    if rollout.referenced_replicas > replicas or rollout.offered_replicas > count_offered(status, rollout):
-        return True
-    return is_routed_to and not referenced_shards(rollout, status) <= routed_shards(rollout, status)
+    for rollout in status.rollouts:
+        is_routed_to = is_in_table(rollout.rollout, table)
+        if (
+            rollout.referenced_replicas > (table.replicas if is_routed_to else 0)
+            or rollout.offered_replicas > count_offered(status, rollout)
+            or (is_routed_to and not referenced_shards(rollout, status) <= routed_shards(rollout, status))
+        ):
+            return True
+    return False
 
 
 def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a router takes too long to take up the routing table."""
+    """Return whether a router takes too long to take up the routing table."""
     table = status.table
     if table is None or table.confirmed_at:
         return False
@@ -134,7 +133,7 @@ def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool
 
 
 def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
-    """Whether a router keeps the servers of an older table for long after the drain time of ``table``."""
+    """Return whether a router keeps the servers of an older table for long after the drain time of ``table``."""
     seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, STALE_MOUNT_SECONDS)
     return clock.seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
 
@@ -162,16 +161,11 @@ class Leftover:
 def list_leftovers(status: DatasetStatus, observed: Observed) -> list[Leftover]:
     """The StatefulSets and pods that are to go, in order of their names."""
     held = {rollout.rollout: held_shards(rollout, status) for rollout in status.rollouts}
-    found = (server for server in _list_servers(observed) if server.shard not in held.get(server.rollout, ()))
+    servers = [Leftover("StatefulSet", x.ref.name, x.rollout, x.shard, x.deletion) for x in observed.shard_sets]
+    pods = (pod for pod in observed.pods if pod.component == names.SHARDS)
+    servers += [Leftover("Pod", pod.name, pod.rollout, pod.shard, pod.deletion) for pod in pods]
+    found = (server for server in servers if server.shard not in held.get(server.rollout, ()))
     return sorted(found, key=lambda server: (server.name, server.kind))
-
-
-def _list_servers(observed: Observed) -> Iterator[Leftover]:
-    for item in observed.shard_sets:
-        yield Leftover("StatefulSet", item.ref.name, item.rollout, item.shard, item.deletion)
-    for pod in observed.pods:
-        if pod.component == names.SHARDS:
-            yield Leftover("Pod", pod.name, pod.rollout, pod.shard, pod.deletion)
 
 
 def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Situation) -> Trouble | None:
@@ -196,15 +190,11 @@ def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situat
 
 
 def _remaining_seconds(leftover: Leftover, table: TableStatus, situation: Situation) -> float:
-    """Seconds until ``leftover`` is overdue: it should be gone when its grace is over, and not before servers have
-    drained."""
+    """Seconds until ``leftover`` is overdue, counted from the end of its grace and of the drain time."""
     since = clock.parse_moment(table.confirmed_at) + timedelta(seconds=situation.desired.drain_seconds)
     since = max(since, leftover.deletion.due) if leftover.deletion is not None else since
-    return _seconds_between(situation.now, since + timedelta(seconds=situation.desired.progress_deadline_seconds))
-
-
-def _seconds_between(now: datetime, due: datetime) -> float:
-    return max(0.0, (due - now).total_seconds())
+    until = since + timedelta(seconds=situation.desired.progress_deadline_seconds)
+    return max(0.0, (until - situation.now).total_seconds())
 
 
 def describe_holder(leftover: Leftover, namespace: str) -> str:
@@ -217,7 +207,7 @@ def describe_holder(leftover: Leftover, namespace: str) -> str:
         finalizers, them = ("its finalizers", "them") if len(deletion.finalizers) > 1 else ("its finalizer", "it")
         command = f"kubectl patch -n {namespace} {kind} {leftover.name} --type=merge"
         return (
-            f"{finalizers} {held_by} must be removed by whoever has set {them}. If nobody does, this removes all:"
+            f"{finalizers} {held_by} must be removed by whoever has set {them}. Otherwise this removes all:"
             f' {command} -p \'{{"metadata":{{"finalizers":null}}}}\''
         )
     return f"look why with: kubectl describe -n {namespace} {kind} {leftover.name}"
@@ -229,8 +219,7 @@ MOST_SERVING: Final = 6
 
 
 def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> str:
-    """Why all shards of a rollout of ``generation`` are made at once though the spec says PerShard; empty when they are
-    not, or it does not."""
+    """Why all shards of a rollout are made at once though the spec says PerShard; empty if they are not."""
     desired, table = situation.desired, status.table
     if desired.strategy != PER_SHARD:
         return ""
@@ -258,14 +247,9 @@ def window_size(generation: GenerationStatus, status: DatasetStatus, situation: 
     return min(desired.max_surge_shards, generation.shards)
 
 
-def first_window(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> frozenset[int]:
-    """The shards with which a rollout of ``generation`` begins."""
-    return frozenset(range(window_size(generation, status, situation)))
-
-
 def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> frozenset[int]:
-    """The shards of ``target``, which is asked for, that are to be made next: none while some of it wait to be routed
-    to, unless all are made at once."""
+    """The shards of ``target`` to make next; none while some of it wait to be routed to, unless all are made at
+    once."""
     generation = status.find_generation(target.generation)
     if generation is None or situation.desired.is_suspended:
         return frozenset()
@@ -277,13 +261,16 @@ def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situati
 
 
 def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) -> bool:
-    """Whether the next window may be made, of shards that replace others one by one: what the last one has replaced is
-    gone. The first one of a rollout may be made, too, when routers keep that from going for long."""
+    """Return whether the next window may begin: what the last one replaced is gone. The first window may also begin
+    while routers keep that from going for long."""
     table = status.table
     if table is None:
         return True
-    if _are_servers_given_up(status, situation):  # they may be on their way, and be seen later than that
-        return False
+    held = {rollout.rollout: held_shards(rollout, status) for rollout in status.rollouts}
+    before = situation.observed.dataset.status
+    for rollout in before.rollouts:
+        if not held_shards(rollout, before) <= held.get(rollout.rollout, frozenset()):
+            return False  # servers that were given up in this pass may be on their way, and be seen later
     if table.confirmed_at and not is_draining(status):
         return not list_leftovers(status, situation.observed)
     if not is_first:
@@ -292,19 +279,10 @@ def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) ->
     return bool(is_late) or is_confirmation_overdue(status, situation)
 
 
-def _are_servers_given_up(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether there were servers until this pass of which ``status`` has none any more."""
-    before = situation.observed.dataset.status
-    held = {rollout.rollout: held_shards(rollout, status) for rollout in status.rollouts}
-    return any(
-        not held_shards(rollout, before) <= held.get(rollout.rollout, frozenset()) for rollout in before.rollouts
-    )
-
-
 def with_next_window(
     target: RolloutStatus, window: frozenset[int], status: DatasetStatus, situation: Situation
 ) -> RolloutStatus:
-    """``target`` with the servers of ``window``, too, which are to start now."""
+    """``target`` with the servers of ``window`` too."""
     held = held_shards(target, status) | window
     starting = parse_shards(target.window) | window
     return replace(
@@ -317,7 +295,7 @@ def with_next_window(
 
 
 def without_window(rollout: RolloutStatus, status: DatasetStatus) -> RolloutStatus:
-    """``rollout``, which some table references, without servers that none does."""
+    """``rollout`` without servers that no routing table references."""
     if not rollout.window:
         return rollout
     held = held_shards(rollout, status) - parse_shards(rollout.window)
@@ -326,8 +304,8 @@ def without_window(rollout: RolloutStatus, status: DatasetStatus) -> RolloutStat
 
 
 def with_due_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus:
-    """``target``, which is asked for, with the window under way as large as it is to be now: ``maxSurgeShards`` or the
-    strategy may have changed. What no table references may go at once."""
+    """``target`` with the size that its window should have now: ``maxSurgeShards`` or the strategy may have changed.
+    Servers that no table references may go at once."""
     generation = status.find_generation(target.generation)
     if generation is None or not target.is_starting:
         return target
@@ -351,8 +329,7 @@ def with_due_window(target: RolloutStatus, status: DatasetStatus, situation: Sit
 
 
 def describe_progress(status: DatasetStatus) -> str:
-    """How far the rollout shard by shard is, as the beginning of a sentence; empty while all shards are of one
-    rollout."""
+    """Return the progress of a shard-by-shard rollout, as the beginning of a sentence; empty if there is none."""
     table = status.table
     if table is None or not table.parts:
         return ""
@@ -398,15 +375,10 @@ class ShardServers:
         """Number of servers that must be ready before routers are sent to them: all but one, and at least one."""
         return max(1, self.replicas - 1)
 
-    @property
-    def may_suffice(self) -> bool:
-        """Whether enough are ready, or may get ready while the trouble of the others lasts."""
-        return self.replicas - self.troubled >= self.needed_servers
-
 
 def count_ready_shards(rollout: RolloutStatus, replicas: int, shards: Collection[int], observed: Observed) -> int:
-    """Number of ``shards`` of ``rollout`` that have ``replicas`` ready servers, pods 0 to replicas-1 among them.
-    Both their StatefulSet and their pods must say so: either may be seen late."""
+    """Number of ``shards`` of ``rollout`` that have ``replicas`` ready servers, pods 0 to replicas-1 among them. Both
+    their StatefulSet and their pods must say so: either may be seen late."""
     ready = Counter(
         pod.shard
         for pod in observed.pods
@@ -439,7 +411,15 @@ def list_shard_servers(
         if shard_set.rollout == rollout.rollout and not shard_set.deleting
     }
     for shard in sorted(shards):
-        yield _count_servers(shard, replicas, sets.get(shard), tuple(pods.get(shard, {}).values()), situation)
+        shard_set, servers = sets.get(shard), tuple(pods.get(shard, {}).values())
+        ready = sum(pod.ready and not pod.deleting for pod in servers)
+        overdue = sum(_is_silent(pod) and not _remaining_patience(pod, situation) for pod in servers)
+        troubled = overdue + sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in servers)
+        if shard_set is not None and shard_set.trouble is not None:
+            troubled += replicas - len(servers)
+        # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
+        ready = min(ready, 0 if shard_set is None else shard_set.ready)
+        yield ShardServers(shard, replicas, ready, troubled, overdue)
 
 
 def next_server_overdue_in(rollout: RolloutStatus, situation: Situation) -> float | None:
@@ -454,21 +434,9 @@ def _is_silent(pod: Pod) -> bool:
 
 
 def _remaining_patience(pod: Pod, situation: Situation) -> float:
-    """Seconds for which ``pod``, which is not ready, may go on so. The clock on the wall has no part in it."""
+    """Seconds for which ``pod`` may stay unready, whatever the wall clock shows."""
     seen = situation.observed.absences.get(pod.uid, _UNSEEN)
     return max(0.0, situation.desired.progress_deadline_seconds - seen.unready)
-
-
-def _count_servers(
-    shard: int, replicas: int, shard_set: ShardSet | None, pods: Collection[Pod], situation: Situation
-) -> ShardServers:
-    ready = sum(pod.ready and not pod.deleting for pod in pods)
-    overdue = sum(_is_silent(pod) and not _remaining_patience(pod, situation) for pod in pods)
-    troubled = overdue + sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in pods)
-    if shard_set is not None and shard_set.trouble is not None:
-        troubled += replicas - len(pods)
-    # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
-    return ShardServers(shard, replicas, min(ready, 0 if shard_set is None else shard_set.ready), troubled, overdue)
 
 
 def _ordinal(pod: Pod) -> int:
