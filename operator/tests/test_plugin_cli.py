@@ -400,7 +400,7 @@ def test_a_time_to_wait_is_written_as_for_kubectl(text: str, seconds: float) -> 
 
 def test_a_time_that_is_none_is_refused() -> None:
     for text in ("nan", "inf", "-inf", "1e+300", "20x", "s", "", "5m20"):
-        with pytest.raises(click.BadParameter, match=r"is no |is not in the range"):
+        with pytest.raises(click.BadParameter, match=r"is not a |is not in the range"):
             Seconds(0).convert(text, None, None)
 
 

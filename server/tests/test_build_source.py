@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import gzip
 import io
+import itertools
 import lzma
 import os
 import tarfile
@@ -664,47 +665,47 @@ def found_twice(base: Path, pattern: str, **source: str) -> list[str]:
     return local
 
 
+PATTERNS = [
+    ("a/*.csv", "a/[1].csv a/x.csv a/y-1.csv a/é.csv"),
+    ("a/**.csv", "a/[1].csv a/x.csv a/y-1.csv a/é.csv"),
+    ("a/**/x.csv", "a/b/c/x.csv a/x.csv"),
+    ("**/c/*", "a/b/c/x.csv"),
+    ("*/b/?/x.csv", "a/b/c/x.csv"),
+    ("a/b/**", "a/b/c/x.csv"),
+    ("a/y-[0-9].csv", "a/y-1.csv"),
+    ("a/[!x-z]*.csv", "a/[1].csv a/é.csv"),
+    ("a/[^x-z]*.csv", "a/[1].csv a/é.csv"),
+    ("a/?.csv", "a/x.csv a/é.csv"),
+    ("a/[[]1[]].csv", "a/[1].csv"),
+    ("a/[1].csv", "a/[1].csv"),
+    ("a/[é].csv", "a/é.csv"),
+    ("a/X.[c]sv", ""),
+    ("a/x?csv*/*", ""),
+    ("[ab]/*x.csv", "a/x.csv b/a+x.csv"),
+    ("_a=[1]/*.csv", "_a=1/x.csv"),
+    ("*/x.csv", "_a=1/x.csv a/x.csv"),
+    ("a/_*.csv", "a/_x.csv"),
+    ("a/.*", "a/.x.csv"),
+    ("a/_t/*", "a/_t/x.csv"),
+    ("**/_t/**/x.csv", "a/_t/x.csv"),
+    ("*/_t/.u/*.csv", "a/_t/.u/x.csv"),
+]
+
+
 @pytest.mark.parametrize("levels", [100, 0], ids=["folder by folder", "all below"])
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("a/*.csv", "a/[1].csv a/x.csv a/y-1.csv a/é.csv"),
-        ("a/**.csv", "a/[1].csv a/x.csv a/y-1.csv a/é.csv"),
-        ("a/**/x.csv", "a/b/c/x.csv a/x.csv"),
-        ("**/c/*", "a/b/c/x.csv"),
-        ("*/b/?/x.csv", "a/b/c/x.csv"),
-        ("a/b/**", "a/b/c/x.csv"),
-        ("a/y-[0-9].csv", "a/y-1.csv"),
-        ("a/[!x-z]*.csv", "a/[1].csv a/é.csv"),
-        ("a/[^x-z]*.csv", "a/[1].csv a/é.csv"),
-        ("a/?.csv", "a/x.csv a/é.csv"),
-        ("a/[[]1[]].csv", "a/[1].csv"),
-        ("a/[1].csv", "a/[1].csv"),
-        ("a/[é].csv", "a/é.csv"),
-        ("a/X.[c]sv", ""),
-        ("a/x?csv*/*", ""),
-        ("[ab]/*x.csv", "a/x.csv b/a+x.csv"),
-        ("_a=[1]/*.csv", "_a=1/x.csv"),
-        ("*/x.csv", "_a=1/x.csv a/x.csv"),
-        ("a/_*.csv", "a/_x.csv"),
-        ("a/.*", "a/.x.csv"),
-        ("a/_t/*", "a/_t/x.csv"),
-        ("**/_t/**/x.csv", "a/_t/x.csv"),
-        ("*/_t/.u/*.csv", "a/_t/.u/x.csv"),
-    ],
-)
 def test_patterns_mean_the_same_in_folders_and_buckets(
-    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, expected: str, levels: int
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, levels: int
 ) -> None:
     monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
     put(tmp_path, bucket, "a/x.csv", "a/y-1.csv", "a/é.csv", "a/[1].csv", "a/b/c/x.csv", "b/a+x.csv", "_a=1/x.csv")
     put(tmp_path, bucket, "a/_x.csv", "a/.x.csv", "a/_t/x.csv", "a/_t/.u/x.csv", "a/x.csv._COPYING_", "_SUCCESS")
-    if expected:
-        assert found_twice(tmp_path, pattern) == expected.split()
-        return
-    for base, url in ((tmp_path, pattern), (None, f"s3://data/{pattern}")):
-        with pytest.raises(SourceUnreadable, match="matches no file"):
-            urls(base, url)
+    for pattern, expected in PATTERNS:
+        if expected:
+            assert found_twice(tmp_path, pattern) == expected.split(), pattern
+            continue
+        for base, url in ((tmp_path, pattern), (None, f"s3://data/{pattern}")):
+            with pytest.raises(SourceUnreadable, match="matches no file"):
+                urls(base, url)
 
 
 def test_of_hidden_names_alone_it_is_said_that_they_were_left_out(tmp_path: Path, bucket: Any) -> None:
@@ -775,19 +776,17 @@ def test_what_matches_and_cannot_be_read_is_never_left_out(tmp_path: Path) -> No
         urls(tmp_path, "*.csv")
 
 
+TABLE_PATTERNS = ["t/*.parquet", "t/a.parquet", "t/**/*.parquet", "**/*.parquet", "t/c=1/*.parquet", "*/c=*/b.parquet"]
+
+
 @pytest.mark.parametrize("mark", ["_delta_log/0.json", ".hoodie/hoodie.properties", "metadata/v1.metadata.json"])
-@pytest.mark.parametrize(
-    "pattern", ["t/*.parquet", "t/a.parquet", "t/**/*.parquet", "**/*.parquet", "t/c=1/*.parquet", "*/c=*/b.parquet"]
-)
-@pytest.mark.parametrize("levels", [100, 0], ids=["folder by folder", "all below"])
-def test_a_tables_files_are_refused(
-    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, mark: str, pattern: str, levels: int
-) -> None:
-    monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
+def test_a_tables_files_are_refused(tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     put(tmp_path, bucket, "t/a.parquet", "t/c=1/b.parquet", f"t/{mark}")
-    for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
-        with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):
-            urls(base, prefix + pattern)
+    for levels, pattern in itertools.product([100, 0], TABLE_PATTERNS):
+        monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
+        for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
+            with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):
+                urls(base, prefix + pattern)
 
 
 def test_what_only_looks_like_a_tables_folder_is_read(tmp_path: Path, bucket: Any) -> None:

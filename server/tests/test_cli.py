@@ -15,6 +15,8 @@ import click.shell_completion
 import orjson
 import pytest
 from click.testing import CliRunner
+from support.command_line import run_here
+from support.up_stack import write_dataset
 
 import lookupdb.cli as lookupdb_cli
 from lookupdb import __version__, native
@@ -23,6 +25,13 @@ from lookupdb.errors import Unavailable
 
 
 def lookupdb(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in this process."""
+    run = run_here(*words)
+    return subprocess.CompletedProcess(run.args, run.returncode, run.stdout.decode(), run.stderr.decode())
+
+
+def lookupdb_elsewhere(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own, which chooses its kernels."""
     command = [sys.executable, "-m", "lookupdb", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -115,8 +124,8 @@ PLUGIN = "from lookupdb_operator.plugin.cli import main; main()"
 
 @pytest.mark.parametrize(
     "words",
-    [["-m", "lookupdb", "--help"], ["-m", "lookupdb", "get", "--help"], ["-c", PLUGIN, "--help"]],
-    ids=["lookupdb", "get", "kubectl-lookupdb"],
+    [["-m", "lookupdb", "get", "--help"], ["-c", PLUGIN, "--help"]],
+    ids=["lookupdb", "kubectl-lookupdb"],
 )
 def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -144,7 +153,8 @@ def run_closed(redirection: str, *words: str) -> subprocess.CompletedProcess[str
 
 def test_a_build_with_standard_output_closed_builds(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    words = ["build", "-f", "examples/airports.yaml", "--store", str(store), "--progress", "none"]
+    write_dataset(tmp_path)
+    words = ["build", "-f", str(tmp_path / "people.yaml"), "--store", str(store), "--progress", "none"]
     run = run_closed(">&-", *words)
     assert (run.returncode, run.stderr) == (0, "")
     assert len(list(store.rglob("g1/manifest.json"))) == 1
@@ -200,14 +210,14 @@ def test_help_lists_every_verb_without_loading_any() -> None:
 @pytest.mark.parametrize("value", ["", "0"])
 def test_the_version_comes_with_the_kernels_that_are_used(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(native.VARIABLE, value)
-    run = lookupdb("--version")
+    run = lookupdb_elsewhere("--version")
     assert run.returncode == 0, run.stderr
     assert run.stdout == f"lookupdb, version {__version__} ({native.describe()})\n"
 
 
 def test_a_wrong_choice_of_kernels_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.VARIABLE, "no")
-    run = lookupdb("--version")
+    run = lookupdb_elsewhere("--version")
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith("error: LOOKUPDB_NATIVE: expected 0 or 1, found 'no'\n")
 

@@ -75,9 +75,9 @@ def test_a_verb_whose_bucket_does_not_answer_ends_soon(
         assert (result["outcome"], result["reason"], result["exitCode"]) == ("failed", "Interrupted", code)
 
 
-@SIGNALS
-@pytest.mark.parametrize("output", [full, gone])
-@pytest.mark.parametrize("verb", ["fetch", "build"])
+@pytest.mark.parametrize(
+    ("verb", "output", "number", "code"), [("fetch", full, signal.SIGINT, 130), ("build", gone, signal.SIGTERM, 143)]
+)
 def test_a_verb_that_cannot_write_its_result_ends_soon(
     tmp_path: Path, silent: socket.socket, verb: str, output: Output, number: signal.Signals, code: int
 ) -> None:

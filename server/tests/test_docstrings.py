@@ -37,8 +37,8 @@ MODULES: Final = sorted(
 
 @dataclass(frozen=True)
 class Module:
-    """What is read of one. Its syntax tree is not kept: four hundred of them are half a million objects, which every
-    look for garbage in this process would go through."""
+    """The docstrings and classes of a module. Its syntax tree is not kept: four hundred of them are half a million
+    objects, which every collection of garbage in this process would go through."""
 
     docstrings: tuple[tuple[int, str], ...]
     """Those of modules, classes, functions and members, with their lines."""
@@ -111,10 +111,10 @@ def is_found(name: str) -> bool:
     return all(member in members[owner] for owner, member in itertools.pairwise(parts) if owner in members)
 
 
-@pytest.mark.parametrize("path", MODULES)
-def test_what_docstrings_name_is_there(path: str) -> None:
+def test_what_docstrings_name_is_there() -> None:
     missing = [
         f"{path}:{line}: {name}"
+        for path in MODULES
         for line, text in module(path).docstrings
         for name in _NAME.findall(text)
         if not is_found(name)

@@ -34,7 +34,7 @@ from lookupdb.manifest import FILE_NAME, Refusal
 from lookupdb.store.stored_generation import find_in_folder
 
 pytest_plugins = ["support.registry_fixtures"]
-pytestmark = pytest.mark.usefixtures("impatient")
+pytestmark = pytest.mark.usefixtures("oras", "impatient")
 
 RECORDS = {f"key {number}": os.urandom(500) for number in range(2000)}
 

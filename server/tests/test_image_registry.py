@@ -15,7 +15,7 @@ from lookupdb.image import push as client
 from lookupdb.image.artifact import INDEX_TYPE, Blob, describe_blob
 
 pytest_plugins = ["support.registry_fixtures"]
-pytestmark = pytest.mark.usefixtures("impatient")
+pytestmark = pytest.mark.usefixtures("oras", "impatient")
 
 CONTENT = b"content"
 BLOB = describe_blob("application/octet-stream", CONTENT)

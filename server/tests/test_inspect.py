@@ -1,4 +1,4 @@
-"""`lookupdb inspect`: what a shard file or a generation holds."""
+"""`lookupdb inspect` shows the contents of a shard file or a generation."""
 
 from __future__ import annotations
 
@@ -116,27 +116,37 @@ def test_verify_finds_a_changed_byte(manifest: Manifest, dataset: StoredDataset,
     assert "its manifest says" in str(error)
 
 
-def end_of(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, which a signal may end."""
-    command = [sys.executable, "-m", "lookupdb", "inspect", *arguments, "--store", str(tmp_path / "store")]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+IN_ONE_PROCESS = """
+import json, sys
+from support.command_line import run_here
+runs = [run_here("inspect", *words) for words in json.loads(sys.argv[1])]
+print(json.dumps([[run.returncode, run.stderr.decode()] for run in runs]))
+"""
+
+
+def inspect_elsewhere(tmp_path: Path, *commands: list[str]) -> list[tuple[int, str]]:
+    """Return exit code and standard error of each command. They run in another process, which a signal may end."""
+    words = json.dumps([[*command, "--store", str(tmp_path / "store")] for command in commands])
+    program = [sys.executable, "-c", IN_ONE_PROCESS, words]
+    ended = subprocess.run(program, stdout=subprocess.PIPE, cwd=Path(__file__).parent, check=True)
+    return [(code, errors) for code, errors in json.loads(ended.stdout)]
 
 
 @pytest.mark.parametrize("keep", [1, 30_000])
-@pytest.mark.parametrize("arguments", [[], ["--verify"]], ids=str)
 def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(
-    manifest: Manifest, dataset: StoredDataset, tmp_path: Path, keep: int, arguments: list[str]
+    manifest: Manifest, dataset: StoredDataset, tmp_path: Path, keep: int
 ) -> None:
     folder = dataset.local_path("g1")
     assert folder
     path = folder / manifest.shards[1].file
     path.chmod(0o644)
     os.truncate(path, keep)
-    for target in (path, folder, "g1"):
-        ended = end_of(tmp_path, str(target), *arguments)
-        assert ended.returncode == 5, ended
-        assert f"{path} is {keep} bytes long, its manifest says {manifest.shards[1].bytes}" in ended.stderr
-        assert "the generation is damaged" in ended.stderr
+    targets = (str(path), str(folder), "g1")
+    commands = [[target, *options] for target in targets for options in ([], ["--verify"])]
+    for code, errors in inspect_elsewhere(tmp_path, *commands):
+        assert code == 5, errors
+        assert f"{path} is {keep} bytes long, its manifest says {manifest.shards[1].bytes}" in errors
+        assert "the generation is damaged" in errors
 
 
 def test_a_file_without_a_manifest_says_itself_how_long_it_is(
@@ -147,9 +157,9 @@ def test_a_file_without_a_manifest_says_itself_how_long_it_is(
     path = (folder / manifest.shards[1].file).rename(tmp_path / "alone.lmdb")
     path.chmod(0o644)
     os.truncate(path, 30_000)
-    ended = end_of(tmp_path, str(path))
-    assert ended.returncode == 5, ended
-    assert f"{path} is cut short: it is 30000 bytes long, and says of itself {manifest.shards[1].bytes}" in ended.stderr
+    ((code, errors),) = inspect_elsewhere(tmp_path, [str(path)])
+    assert code == 5, errors
+    assert f"{path} is cut short: it is 30000 bytes long, and says of itself {manifest.shards[1].bytes}" in errors
 
 
 def test_one_file_is_verified_by_the_manifest_beside_it(

@@ -15,9 +15,9 @@ from support.registry import Registry, serve_registry
 TOOLS = Path(__file__).parents[3] / ".tools" / "bin"
 
 
-@pytest.fixture(autouse=True)
-def _oras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oras as it is in the container image, on PATH."""
+@pytest.fixture
+def oras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put oras on PATH, as in the container image. Not ``autouse``: pytest would run that for every module's tests."""
     monkeypatch.setenv("PATH", str(TOOLS), prepend=os.pathsep)
     if shutil.which("oras", path=str(TOOLS)):
         return
@@ -28,12 +28,12 @@ def _oras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    """One that asks nobody for credentials."""
+    """A registry that asks nobody for credentials."""
     with serve_registry() as running:
         yield running
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is tried again at once."""
+    """Retry at once what fails."""
     monkeypatch.setattr(client, "_FIRST_BACKOFF_SECONDS", 0.01)
