@@ -8,11 +8,10 @@ from typing import Any, Final
 from fuzzing.target import Target, in_pieces
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey, make_key_encoder, shard_number
 from lookupdb.process import admin
-from lookupdb.router.batch_keys import BatchKeys
+from lookupdb.router.batch_keys import BatchKeys, choose_keys
 from lookupdb.router.http import request as request_target
-from lookupdb.router.http.batches import Batches, choose_batches
 from lookupdb.router.http.problems import MAX_CHUNK_OVERHEAD_BYTES, MAX_HEAD_BYTES, SLICE_BYTES, HttpProblem
-from lookupdb.router.http.request import Request, RequestReader, parse_accept
+from lookupdb.router.http.request import Request, RequestReader, parse_accept, parse_batch
 
 _MAX_BODY: Final = 2048
 _MAX_KEYS: Final = 16
@@ -84,12 +83,12 @@ def check_batch(data: bytes) -> None:
     assert _parse(_NATIVE, data) == _parse(_PYTHON, data)
 
 
-_NATIVE, _PYTHON = choose_batches(), Batches()
+_NATIVE, _PYTHON = choose_keys(), BatchKeys
 
 
-def _parse(batches: Batches, data: bytes) -> tuple[Any, ...]:
+def _parse(kind: type[BatchKeys], data: bytes) -> tuple[Any, ...]:
     try:
-        keys, partial = batches.parse(data, _MAX_KEYS)
+        keys, partial = parse_batch(data, _MAX_KEYS, kind)
     except HttpProblem as problem:
         return problem.kind.status, problem.detail
     groups = [_group(keys, steps) for steps in _STEPS]

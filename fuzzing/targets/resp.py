@@ -8,14 +8,8 @@ import hiredis
 
 from fuzzing.target import Target, in_pieces
 from lookupdb.resp.requests import Command, ProtocolError, RequestParser
-from lookupdb.router.resp.reader import (
-    GETS,
-    CommandReader,
-    LookupCodec,
-    LookupCommands,
-    ReadLimits,
-    choose_codec,
-)
+from lookupdb.router.batch_keys import GETS, BatchKeys, choose_keys
+from lookupdb.router.resp.reader import CommandReader, LookupCommands, ReadLimits
 from lookupdb.router.servers.connection import ElementReader, NotResp
 from lookupdb.shard.limits import ServerLimits
 
@@ -46,16 +40,16 @@ def check_requests(data: bytes) -> None:
 
 def check_lookups(data: bytes) -> None:
     """A router's reader gives the same lookups and commands in any pieces, with both kinds of kernels."""
-    codecs: tuple[LookupCodec, ...] = (LookupCodec(), choose_codec())
-    whole = [_look_up(codec, [data]) for codec in codecs]
+    kinds: tuple[type[BatchKeys], ...] = (BatchKeys, choose_keys())
+    whole = [_look_up(kind, [data]) for kind in kinds]
     assert whole[0] == whole[1]
-    assert whole[0] == _look_up(codecs[1], in_pieces(data))
+    assert whole[0] == _look_up(kinds[1], in_pieces(data))
 
 
-def _look_up(codec: LookupCodec, pieces: list[bytes]) -> tuple[list[list[bytes]], str]:
+def _look_up(kind: type[BatchKeys], pieces: list[bytes]) -> tuple[list[list[bytes]], str]:
     """Return the commands, each GET apart, and the error of what follows them."""
     commands: list[list[bytes]] = []
-    reader = CommandReader(codec, _ROUTER_LIMITS)
+    reader = CommandReader(kind, _ROUTER_LIMITS)
     try:
         for piece in pieces:
             reader.feed(piece)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,8 +18,8 @@ from lookupdb import batch_frames, native
 from lookupdb.keys import NORMALIZATIONS, make_key_encoder
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues
 from lookupdb.router.budget import RouterBudget
-from lookupdb.router.http.batches import Batches, PackedBatches
 from lookupdb.router.http.problems import HttpProblem
+from lookupdb.router.http.request import parse_batch
 from lookupdb.router.lookups import ServedGeneration
 from lookupdb.router.servers.connection import ServerConnection
 
@@ -35,14 +36,13 @@ steps = st.lists(st.sampled_from(NORMALIZATIONS), max_size=3).map(tuple)
 values = st.one_of(st.none(), st.binary(max_size=12), st.sampled_from([b"", b'{"a": 1}', b"x" * 5000, b"\r\n$3\r\n"]))
 
 
-def kinds() -> list[Batches]:
+def kinds() -> list[type[BatchKeys]]:
     assert KERNELS is not None
-    return [Batches(), PackedBatches(KERNELS)]
+    return [BatchKeys, KERNELS.PackedKeys]
 
 
 def keys_of_both(keys: list[str]) -> list[BatchKeys]:
-    assert KERNELS is not None
-    return [BatchKeys(keys), KERNELS.PackedKeys(keys)]
+    return [kind(keys) for kind in kinds()]
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def test_more_keys_than_the_limit_are_never_counted_wrong(count: int) -> None:
         with pytest.raises(
             HttpProblem, match=f"^({count}|too many) keys, the limit is {MAX_KEYS}; send them in several"
         ):
-            kind.parse(body, MAX_KEYS)
+            parse_batch(body, MAX_KEYS, kind)
 
 
 def literal(text: str) -> st.SearchStrategy[str]:
@@ -93,9 +93,9 @@ bodies = st.one_of(
 )
 
 
-def parse(batches: Batches, body: bytes) -> Any:
+def parse(kind: type[BatchKeys], body: bytes) -> Any:
     try:
-        keys, partial = batches.parse(body, MAX_KEYS)
+        keys, partial = parse_batch(body, MAX_KEYS, kind)
     except HttpProblem as problem:
         return problem.body()
     return keys.to_list(), len(keys), partial
@@ -333,11 +333,11 @@ def test_an_answer_is_the_same(
     records = dict(cases)
     served = generation(is_raw, *names)
     answers: list[Any] = []
-    for batches, keys in zip(kinds(), keys_of_both(list(records)), strict=True):
+    for keys in keys_of_both(list(records)):
         values, size = gather(keys, list(records.values()), slice_keys, in_one_reply)
         listed = list(values.to_list(UNAVAILABLE))
-        encoded = encode(batches, served, keys, values, partial=partial, framed=False)
-        body = b"".join(batches.encode_in_pieces(served, keys, values, partial=partial, framed=False))
+        encoded = encode(served, keys, values, partial=partial, framed=False)
+        body = b"".join(values.encode_in_pieces(start(served), keys, is_raw, partial))
         assert encoded == answer_with(body)
         answers.append((encoded, size, listed, values.unavailable_count, len(values)))
     assert answers[0] == answers[1]
@@ -351,11 +351,11 @@ def test_an_answer_is_the_same(
 def test_an_answer_as_frames_is_the_same(cases: list[tuple[str, Any]], slice_keys: int, in_one_reply: bool) -> None:
     records = dict(cases)
     answers: list[bytes] = []
-    for batches, keys in zip(kinds(), keys_of_both(list(records)), strict=True):
+    for keys in keys_of_both(list(records)):
         values, _ = gather(keys, list(records.values()), slice_keys, in_one_reply)
         listed = list(values.to_list(UNAVAILABLE))  # a key that no record can have is missing
-        encoded = encode(batches, generation(True), keys, values, partial=True, framed=True)
-        body = b"".join(batches.encode_in_pieces(generation(True), keys, values, partial=True, framed=True))
+        encoded = encode(generation(True), keys, values, partial=True, framed=True)
+        body = b"".join(values.encode_frames_in_pieces(keys))
         assert encoded == answer_with(body)
         answers.append(body)
     assert answers[0] == answers[1]
@@ -365,8 +365,18 @@ def test_an_answer_as_frames_is_the_same(cases: list[tuple[str, Any]], slice_key
     assert told.unavailable == [key for key, value in zip(records, listed, strict=True) if value is UNAVAILABLE]
 
 
-def encode(batches: Batches, served: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool) -> bytes:
-    return batches.encode(b"Content-Length: ", b"X: y\r\n", served, keys, values, partial=partial, framed=framed)
+def encode(served: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool) -> bytes:
+    head, fields = b"Content-Length: ", b"X: y\r\n"
+    encoded: bytes
+    if framed:
+        encoded = values.encode_frames(head, fields, keys)
+    else:
+        encoded = values.encode(head, fields, start(served), keys, served.value_format == "raw", partial)
+    return encoded
+
+
+def start(served: ServedGeneration) -> bytes:
+    return b'%b,"found":{' % orjson.dumps(served.members)[:-1]
 
 
 def answer_with(body: bytes) -> bytes:
@@ -375,9 +385,9 @@ def answer_with(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("framed", [False, True], ids=["json", "frames"])
 def test_a_key_that_is_no_text_can_be_no_answer(framed: bool) -> None:
-    for batches, keys in zip(kinds(), keys_of_both(["\ud800"]), strict=True):
+    for keys in keys_of_both(["\ud800"]):
         with pytest.raises((UnicodeEncodeError, TypeError)):
-            encode(batches, generation(True), keys, keys.make_values(), partial=False, framed=framed)
+            encode(generation(True), keys, keys.make_values(), partial=False, framed=framed)
 
 
 def test_values_of_another_batch_are_refused() -> None:

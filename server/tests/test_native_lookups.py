@@ -15,15 +15,8 @@ from support.resp import command
 from lookupdb import native
 from lookupdb.keys import make_key_encoder
 from lookupdb.resp.requests import ProtocolError
-from lookupdb.router.batch_keys import UNAVAILABLE
-from lookupdb.router.resp.reader import (
-    GETS,
-    CommandReader,
-    LookupCodec,
-    LookupCommands,
-    PackedCodec,
-    ReadLimits,
-)
+from lookupdb.router.batch_keys import GETS, UNAVAILABLE, BatchKeys
+from lookupdb.router.resp.reader import CommandReader, LookupCommands, ReadLimits
 
 
 def _kernels() -> ModuleType:
@@ -32,7 +25,7 @@ def _kernels() -> ModuleType:
     return module
 
 
-KINDS: tuple[LookupCodec, LookupCodec] = (LookupCodec(), PackedCodec(_kernels()))
+KINDS: tuple[type[BatchKeys], type[BatchKeys]] = (BatchKeys, _kernels().PackedKeys)
 
 keys = st.one_of(
     st.sampled_from([b"", b"a", b"\r\n", b"\xff\xfe", b"x" * 511, b"x" * 512, "é".encode(), b'"', b"\\", b"a b"]),
@@ -55,10 +48,10 @@ LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=1 << 20, max_inline
 NARROW = ReadLimits(max_arguments=3, max_request_bytes=64, max_inline_bytes=16)
 
 
-def read(codec: LookupCodec, pieces: list[bytes], limits: ReadLimits) -> list[Any]:
+def read(keys_type: type[BatchKeys], pieces: list[bytes], limits: ReadLimits) -> list[Any]:
     """The commands of ``pieces``, each GET apart; why what follows is refused; or whether some of it is not whole."""
     found: list[Any] = []
-    reader = CommandReader(codec, limits)
+    reader = CommandReader(keys_type, limits)
     try:
         for piece in pieces:
             reader.feed(piece)
@@ -86,7 +79,7 @@ def in_two(data: bytes, at: int) -> list[bytes]:
 @example(command("GET", "k") * 600, 0, 5_000, LIMITS)
 def test_the_same_commands_are_read_from_the_same_bytes(data: bytes, removed: int, at: int, limits: ReadLimits) -> None:
     for part in (data, data[: len(data) - removed]):
-        native_reads, python_reads = (read(codec, in_two(part, at), limits) for codec in KINDS)
+        native_reads, python_reads = (read(kind, in_two(part, at), limits) for kind in KINDS)
         assert native_reads == python_reads
 
 
@@ -108,23 +101,23 @@ def test_keys_are_grouped_alike(words: list[bytes], normalize: tuple[str, ...], 
     groups = [
         [
             (group.shard, group.packed, group.positions)
-            for group in batches.make_keys(words).group(encode, normalize, shards)
+            for group in keys_type.from_bytes(words).group(encode, normalize, shards)
         ]
-        for batches in KINDS
+        for keys_type in KINDS
     ]
     assert groups[0] == groups[1]
 
 
 def test_what_is_no_utf_8_is_a_key_that_no_record_has() -> None:
-    for batches in KINDS:
-        made = batches.make_keys([b"\xff", b"a", b"\xc3"])
+    for keys_type in KINDS:
+        made = keys_type.from_bytes([b"\xff", b"a", b"\xc3"])
         assert len(made) == 3
         assert [group.positions for group in made.group(make_key_encoder(()), (), 1)] == [[1]]
 
 
-def fill(batches: LookupCodec, found: list[Any]) -> Any:
+def fill(keys_type: type[BatchKeys], found: list[Any]) -> Any:
     """Values for keys that are all of one shard."""
-    made = batches.make_keys([b"k%d" % number for number in range(len(found))])
+    made = keys_type.from_bytes([b"k%d" % number for number in range(len(found))])
     values = made.make_values()
     for group in made.group(make_key_encoder(()), (), 1):
         own = [found[position] for position in group.positions]
@@ -159,11 +152,11 @@ def expected(found: list[Any], nil: bytes, error: bytes, *, is_list: bool) -> by
 def test_replies_are_the_same_in_one_piece_and_in_several(is_list: bool, found: list[Any]) -> None:
     for nil in (b"$-1\r\n", b"_\r\n"):
         wanted = expected(found, nil, b"-UNAVAILABLE x\r\n", is_list=is_list)
-        for batches in KINDS:
-            values = fill(batches, found)
-            assert batches.count_found(values) == sum(isinstance(value, bytes) for value in found)
-            assert batches.encode(fill(batches, found), nil, b"-UNAVAILABLE x\r\n", is_list=is_list) == wanted
-            pieces = batches.encode_in_pieces(values, nil, b"-UNAVAILABLE x\r\n", is_list=is_list)
+        for keys_type in KINDS:
+            values = fill(keys_type, found)
+            assert values.found_count == sum(isinstance(value, bytes) for value in found)
+            assert fill(keys_type, found).encode_replies(is_list, nil, b"-UNAVAILABLE x\r\n") == wanted
+            pieces = values.encode_replies_in_pieces(is_list, nil, b"-UNAVAILABLE x\r\n")
             assert b"".join(pieces) == wanted
             if any(found):
                 assert max(map(len, pieces)) <= max(70_000, 1 << 17)

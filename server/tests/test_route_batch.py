@@ -11,7 +11,7 @@ from hiredis import ReplyError
 from lookupdb import native
 from lookupdb.router.batch_keys import ReplyValues
 from lookupdb.router.budget import RouterBudget
-from lookupdb.router.lookups import PendingLookup, Problem
+from lookupdb.router.lookups import PendingLookup, Problem, fail_tries
 from lookupdb.router.servers.connection import ServerConnection
 from lookupdb.router.shards.lane import ShardBatch
 
@@ -130,5 +130,5 @@ class TestAccept:
 
 def test_a_failure_is_that_of_every_lookup() -> None:
     lookups = [Lookup(1), Lookup(3)]
-    batch_of(*lookups).fail(PROBLEM)
+    fail_tries(batch_of(*lookups).lookups, PROBLEM)
     assert [lookup.told for lookup in lookups] == [[PROBLEM], [PROBLEM]]

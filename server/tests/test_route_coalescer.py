@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 from support.waiting import soon
 
@@ -22,7 +23,7 @@ class Sender:
 
 async def test_one_that_is_added_sends_once() -> None:
     coalescer, sender = Coalescer(), Sender()
-    coalescer.add(sender)
+    coalescer.add(cast("Any", sender))
     assert not sender.sent
     await soon(lambda: sender.sent, "it has sent")
     for _ in range(2 * MAX_ITERATIONS):
@@ -33,7 +34,7 @@ async def test_one_that_is_added_sends_once() -> None:
 async def test_all_that_were_added_send_at_the_same_turn() -> None:
     coalescer, senders = Coalescer(), [Sender(), Sender()]
     for sender in senders:
-        coalescer.add(sender)
+        coalescer.add(cast("Any", sender))
     for _ in range(2 * MAX_ITERATIONS):
         assert bool(senders[0].sent) == bool(senders[1].sent)
         await asyncio.sleep(0)
@@ -42,7 +43,7 @@ async def test_all_that_were_added_send_at_the_same_turn() -> None:
 
 async def test_while_each_turn_brings_more_they_wait_for_it_but_not_for_ever() -> None:
     coalescer, sender = Coalescer(), Sender()
-    coalescer.add(sender)
+    coalescer.add(cast("Any", sender))
     for _ in range(4 * MAX_ITERATIONS):
         await asyncio.sleep(0)
         sender.outstanding += 1
@@ -52,7 +53,7 @@ async def test_while_each_turn_brings_more_they_wait_for_it_but_not_for_ever() -
 
 async def test_what_is_enough_for_a_batch_waits_for_nothing() -> None:
     coalescer, sender = Coalescer(), Sender(ENOUGH_KEYS)
-    coalescer.add(sender)
+    coalescer.add(cast("Any", sender))
     await asyncio.sleep(0)
     assert sender.sent
 
@@ -60,5 +61,5 @@ async def test_what_is_enough_for_a_batch_waits_for_nothing() -> None:
 async def test_one_that_sends_may_be_added_again() -> None:
     coalescer, sender = Coalescer(), Sender()
     for count in (1, 2, 3):
-        coalescer.add(sender)
+        coalescer.add(cast("Any", sender))
         await soon(lambda count=count: len(sender.sent) == count, "it has sent again")  # type: ignore[misc]

@@ -457,7 +457,7 @@ async def test_a_promoted_candidate_answers_on_the_connections_that_it_has(
 ) -> None:
     await started(router, entries["g1"], entries["g2"])
     pool = router.core.cutover._pool._endpoints
-    await soon(lambda: all(endpoint.was_ready for endpoint in pool.values()), "the candidate is connected")
+    await soon(lambda: all(endpoint.link.was_ready for endpoint in pool.values()), "the candidate is connected")
     before = set(pool.values())
     async with Load(router.core):
         router.write(table_file(entries["g2"], entries["g1"], version=2))
@@ -473,7 +473,7 @@ async def test_of_a_rejected_candidate_what_is_in_flight_is_answered_and_what_co
 ) -> None:
     await started(router, entries["g1"], entries["g2"])
     pool = router.core.cutover._pool._endpoints
-    await soon(lambda: all(endpoint.was_ready for endpoint in pool.values()), "the candidate is connected")
+    await soon(lambda: all(endpoint.link.was_ready for endpoint in pool.values()), "the candidate is connected")
     in_flight = router.core.find_many(KEYS, "g2")
     router.write(table_file(entries["g1"], version=2))
     await router.in_effect(2)

@@ -13,7 +13,7 @@ from lookupdb.cli.route import DIRECTIVES, command
 from lookupdb.dataset import schema
 from lookupdb.dataset.spec import Router, parse_resource
 from lookupdb.errors import InvalidManifest, UsageError
-from lookupdb.router.flags import FLAGS, render_flags
+from lookupdb.router.budget import FLAGS, render_flags
 
 RESOURCE: dict[str, Any] = {
     "apiVersion": schema.api_version(),

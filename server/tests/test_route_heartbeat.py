@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -53,7 +54,7 @@ class Idle:
 def watched(heartbeat: Heartbeat, count: int, *, answers: bool = True) -> list[Idle]:
     idles = [Idle(answers=answers) for _ in range(count)]
     for idle in idles:
-        heartbeat.watch(idle, idle.fall_silent)
+        heartbeat.watch(cast("Any", idle), idle.fall_silent)
     return idles
 
 

@@ -237,7 +237,7 @@ def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
 @pytest.mark.parametrize("begin", ClientPhase)
 @pytest.mark.parametrize("end", ClientPhase)
 def test_no_other_transition_is_possible(server: Server, begin: ClientPhase, end: ClientPhase) -> None:
-    client = server.protocol.make_connection(server.front)
+    client = server.make_connection(server.service, server.front)
     client.phase = begin
     if end in TRANSITIONS[begin]:
         client._enter(end)

@@ -20,7 +20,7 @@ from support.waiting import soon, until
 from lookupdb import shard_passwords
 from lookupdb.cli import serve
 from lookupdb.errors import UsageError
-from lookupdb.router.servers.proof import MOST_KEYS, PasswordRef, Passwords, UnknownKey
+from lookupdb.router.servers.link import MOST_KEYS, PasswordRef, Passwords, UnknownKey
 from lookupdb.router.table.routing_table import InvalidTable
 
 pytestmark = pytest.mark.long

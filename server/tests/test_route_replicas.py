@@ -28,6 +28,7 @@ class Endpoint:
 
     def __init__(self, host: str = "10.0.0.1", *, is_ready: bool = True) -> None:
         self.address = ServerAddress(host, 7000)
+        self.link = self
         self.state = LinkState.READY if is_ready else LinkState.BROKEN
         self.last_failure = None if is_ready else "no route to host"
         self.observers: list[Callable[[], None]] = []

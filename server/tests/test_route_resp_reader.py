@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.resp import command
 
 from lookupdb.resp.requests import ProtocolError, RequestParser
+from lookupdb.router.batch_keys import GETS, MGET, BatchKeys, choose_keys
 from lookupdb.router.resp.reader import (
-    GETS,
     GROUP_KEYS,
-    MGET,
     SLICE_BYTES,
     CommandReader,
     LookupCommands,
     ReadLimits,
-    choose_codec,
 )
 
 LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
@@ -26,7 +25,7 @@ NARROW = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=2
 
 
 def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
-    return CommandReader(choose_codec(), limits)
+    return CommandReader(choose_keys(), limits)
 
 
 def next_of(reader: CommandReader) -> Any:
@@ -176,18 +175,17 @@ def test_the_parser_is_given_a_slice_a_turn(data: bytes, monkeypatch: pytest.Mon
 def test_bytes_of_a_lookup_that_trickles_are_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte is looked at 32 times at most, whatever the pieces."""
     looked_at = 0
-    batches = choose_codec()
-    cut = batches.cut
+    cut = choose_keys().cut
 
     def count(data: bytes, at: int, most: int) -> Any:
         nonlocal looked_at
         looked_at += len(data) - at
         return cut(data, at, most)
 
-    batches.cut = count  # type: ignore[method-assign, assignment]
+    keys_type = SimpleNamespace(cut=count, from_bytes=choose_keys().from_bytes)
     keys = [b"key %d" % number for number in range(20_000)]
     data = command(b"MGET", *keys)
-    reader = CommandReader(batches, ReadLimits(100_001, 1 << 20, 1 << 16))
+    reader = CommandReader(cast("type[BatchKeys]", keys_type), ReadLimits(100_001, 1 << 20, 1 << 16))
     taken = []
     for at in range(0, len(data), 11):
         reader.feed(data[at : at + 11])

@@ -75,5 +75,5 @@ class TestStallWatch:
         wire = Wire(0.03)
         wire.send()
         wire.since = None
-        await soon(lambda: not wire.watch.is_watching, "the timer ends")
+        await soon(lambda: wire.watch.timer is None, "the timer ends")
         assert not wire.stalls

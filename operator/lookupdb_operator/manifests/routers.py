@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.router import flags
+from lookupdb.router import budget
 from lookupdb.router.table.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
@@ -207,7 +207,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "--port": names.ROUTER_PORT,
         **({"--resp-port": names.RESP_PORT} if config.router_resp else {}),
         "--admin-port": names.ADMIN_PORT,
-        **flags.render_flags(dataset.parsed.router),
+        **budget.render_flags(dataset.parsed.router),
         **render_options(dataset),
         **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }

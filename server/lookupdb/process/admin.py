@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Any, Final, Literal, Protocol
 
@@ -57,7 +57,7 @@ class _Request:
     method: str
     path: str
     is_last: bool
-    """Whether to close the connection afterwards: the client asked for it, or a body follows, which is not read."""
+    """True if the connection is closed afterwards: the client asked for it, or a body follows, which is not read."""
 
 
 class _BadRequest(Exception):
@@ -255,54 +255,44 @@ METRICS_SECONDS: Final = 10.0
 """/metrics is answered 503 if figures take longer, as those of a process that hangs in the kernel may."""
 
 
-@dataclass(frozen=True, slots=True)
 class AdminPort:
     """The admin port. Every function is called for each request."""
 
-    explain_unready: Callable[[], str | None]
-    """Returns why the service is not ready, as a sentence, or None."""
-    status: Callable[[], Mapping[str, Any]]
-    collectors: Iterable[Collector] = field(default=())
-
-    async def start(self, listener: socket.socket) -> ProbeServer:
-        """Serve on the bound socket ``listener`` until ``cleanup()`` of the returned server."""
-        paths = self._paths()
-
-        async def answer(path: str) -> ProbeAnswer | None:
-            return await paths[path]() if path in paths else None
-
-        server = ProbeServer(answer)
-        await server.start(listener)
-        return server
-
-    def _paths(self) -> Mapping[str, Callable[[], Awaitable[ProbeAnswer]]]:
-        figures = _Figures(self.collectors)
-
-        async def healthz() -> ProbeAnswer:
-            return ProbeAnswer(b"ok\n")
-
-        async def readyz() -> ProbeAnswer:
-            reason = self.explain_unready()
-            return ProbeAnswer(f"{to_utf8(reason or 'ready')}\n".encode(), 503 if reason else 200)
-
-        async def status() -> ProbeAnswer:
-            body = render_json(self.status(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            return ProbeAnswer(body, content_type="application/json")
-
-        return {"/healthz": healthz, "/readyz": readyz, "/metrics": figures.answer, "/status": status}
-
-
-class _Figures:
-    """Answers /metrics."""
-
-    def __init__(self, collectors: Iterable[Collector]) -> None:
+    def __init__(
+        self,
+        explain_unready: Callable[[], str | None],
+        status: Callable[[], Mapping[str, Any]],
+        collectors: Iterable[Collector] = (),
+    ) -> None:
+        """``explain_unready`` returns why the service is not ready, as a sentence, or None."""
+        self._explain_unready = explain_unready
+        self._status = status
         self._collectors = tuple(collectors)
         self._collecting: asyncio.Future[bytes] | None = None
 
-    async def answer(self) -> ProbeAnswer:
+    async def start(self, listener: socket.socket) -> ProbeServer:
+        """Serve on the bound socket ``listener`` until ``cleanup()`` of the returned server."""
+        server = ProbeServer(self._answer)
+        await server.start(listener)
+        return server
+
+    async def _answer(self, path: str) -> ProbeAnswer | None:
+        match path:
+            case "/healthz":
+                return ProbeAnswer(b"ok\n")
+            case "/readyz":
+                reason = self._explain_unready()
+                return ProbeAnswer(f"{to_utf8(reason or 'ready')}\n".encode(), 503 if reason else 200)
+            case "/status":
+                body = render_json(self._status(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+                return ProbeAnswer(body, content_type="application/json")
+            case "/metrics":
+                return await self._collect()
+        return None
+
+    async def _collect(self) -> ProbeAnswer:
         # In a thread: reading /proc takes long for a process with a large map. Waiting scrapes share one thread,
-        # because
-        # threads are few.
+        # because threads are few.
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.ensure_future(asyncio.to_thread(render_metrics, self._collectors))
         try:
@@ -344,7 +334,7 @@ class ServiceCollector:
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the families. Processes are labelled ``supervisor``, ``worker-0``, …"""
         ready = self.supervisor.state == "ready"
-        yield self._gauge("ready", "1 while the service answers lookups and does not drain.", int(ready))
+        yield gauge(f"{self.prefix}_ready", "1 while the service answers lookups and does not drain.", int(ready))
         restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
         yield counter(f"{self.prefix}_worker_restarts", "Workers restarted after they ended.", restarts)
         kills = sum(worker.kills for worker in self.supervisor.workers)
@@ -360,20 +350,6 @@ class ServiceCollector:
             "Page faults of the running process that had to wait for the disk.",
             memory.major_faults,
         )
-        yield from self._container()
-
-    def _gauge(self, name: str, help_text: str, value: float) -> MetricFamily:
-        return gauge(f"{self.prefix}_{name}", help_text, value)
-
-    def _by_process(self, name: str, help_text: str, read: Callable[[int], int | None]) -> MetricFamily:
-        figures = [(process, read(pid)) for process, pid in self._pids()]
-        samples = [({"process": process}, value) for process, value in figures if value is not None]
-        return labelled_gauge(f"{self.prefix}_{name}", help_text, samples)
-
-    def _pids(self) -> list[tuple[str, int]]:
-        return [("supervisor", os.getpid()), *self.supervisor.pids.items()]
-
-    def _container(self) -> Iterator[MetricFamily]:
         figures = memory.container_memory()
         for name, help_text, value in (
             ("container_limit_bytes", "The container's memory limit.", figures.limit),
@@ -381,4 +357,10 @@ class ServiceCollector:
             ("container_file_bytes", "The container's page cache, which holds the shard.", figures.file),
         ):
             if value is not None:
-                yield self._gauge(name, help_text, value)
+                yield gauge(f"{self.prefix}_{name}", help_text, value)
+
+    def _by_process(self, name: str, help_text: str, read: Callable[[int], int | None]) -> MetricFamily:
+        pids = [("supervisor", os.getpid()), *self.supervisor.pids.items()]
+        figures = [(process, read(pid)) for process, pid in pids]
+        samples = [({"process": process}, value) for process, value in figures if value is not None]
+        return labelled_gauge(f"{self.prefix}_{name}", help_text, samples)

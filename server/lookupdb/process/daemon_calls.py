@@ -43,7 +43,7 @@ async def call_in_thread(function: Callable[..., T], *arguments: Any, **options:
 
 
 def are_unfinished() -> bool:
-    """Whether a call is still running. It must not return during interpreter shutdown: use ``end_at_once``."""
+    """Return whether a call is still running. It must not return during interpreter shutdown: use ``end_at_once``."""
     return any(thread.is_alive() for thread in tuple(_unfinished))
 
 

@@ -1,4 +1,4 @@
-"""How a server starts and ends: standard streams, the change to the supervisor, the ready file, the termination log.
+"""The start and end of a server: standard streams, the change to the supervisor, the ready file, the termination log.
 
 The command line reads the options, and then becomes the supervisor by exec (``become_supervisor``). That frees the
 memory of the option parser (click, YAML, the CRD's schema), and keeps process id, files, environment and the words in a
@@ -35,11 +35,6 @@ def write(path: Path, members: dict[str, Any]) -> None:
     except OSError:
         unfinished.unlink(missing_ok=True)
         raise
-
-
-def remove(path: Path) -> None:
-    """Remove the ready file, because the process is no longer ready."""
-    path.unlink(missing_ok=True)
 
 
 _LAST: Final = 2

@@ -61,7 +61,10 @@ def raise_limit() -> int:
 
     Processes started afterwards inherit it. A limit that cannot be raised stays.
     """
-    soft, hard = (_as_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    soft, hard = (
+        (MAX_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit)
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
     goal = min(hard, MAX_DESCRIPTORS)
     if soft < goal:
         try:
@@ -74,15 +77,11 @@ def raise_limit() -> int:
 
 def free_descriptors() -> int:
     """Return the number of files that this process can still open, after raising its limit."""
-    return max(0, raise_limit() - open_descriptors())
-
-
-def open_descriptors() -> int:
-    """Return the number of files and sockets that this process has open."""
     try:
-        return sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
+        open_files = sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
     except OSError:
-        return 0
+        open_files = 0
+    return max(0, raise_limit() - open_files)
 
 
 def require_descriptors(count: int, purpose: str, remedy: str) -> None:
@@ -110,7 +109,3 @@ def enough_descriptors(purpose: str) -> Iterator[None]:
             f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}",
             hint=RAISE_OPEN_FILES,
         ) from error
-
-
-def _as_number(limit: int) -> int:
-    return MAX_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit

@@ -33,20 +33,21 @@ def private_bytes(pid: int) -> int | None:
 
 def major_faults(pid: int) -> int | None:
     """Return the page faults of process ``pid`` that waited for the disk; None if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The command name, in parentheses, may contain spaces, so count the fields after it.
-    return int(text.rpartition(")")[2].split()[9])
+    fields = _read_stat(pid)
+    return int(fields[9]) if fields else None
 
 
 def is_in_disk_sleep(pid: int) -> bool:
     """Return whether process ``pid`` waits for a disk, during which not even SIGKILL ends it."""
+    return _read_stat(pid)[:1] == ["D"]
+
+
+def _read_stat(pid: int) -> list[str]:
+    """Return the fields after the command name, which may contain spaces, or none if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
+        return []
 
 
 def peak_resident() -> int:
@@ -64,8 +65,6 @@ def return_large_blocks() -> None:
     glibc keeps such blocks of up to 32 MiB after the first was freed. What several threads freed came to 100 MiB in a
     build of values of 11 MB.
     """
-    import ctypes  # only for a build
-
     with contextlib.suppress(AttributeError):  # another C library lacks this setting
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
@@ -212,10 +211,6 @@ def _mincore(file: int, start: int, length: int) -> int:
         if _libc.mincore(address, length, pages):
             raise OSError(ctypes.get_errno(), "mincore")
         # Only the lowest bit of each byte is defined.
-        return sum(count * (value & 1) for value, count in _histogram(pages.raw).items())
+        return sum(pages.raw.count(value) * (value & 1) for value in set(pages.raw))
     finally:
         _libc.munmap(address, length)
-
-
-def _histogram(data: bytes) -> dict[int, int]:
-    return {value: data.count(value) for value in set(data)}

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,6 @@ from lookupdb.process.admin import AdminPort, Collector
 from lookupdb.process.supervisor import Fleet, Supervisor, WorkerState, reported_error
 
 log = logging.getLogger(__name__)
-
-
-async def _prepare_nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class Service:
     admin_listener: socket.socket
     ready_members: Mapping[str, Any]
     ready_file: Path | None = None
-    prepare: Callable[[], Awaitable[None]] = _prepare_nothing
+    prepare: Callable[[], Awaitable[None]] = field(default=partial(asyncio.sleep, 0))
     """Awaited before the workers start, while the admin port already reports that the service is not ready."""
     collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
     status: Callable[[], Mapping[str, Any]] = field(default=dict)
@@ -56,12 +52,26 @@ async def run_service(service: Service) -> None:
         preparation.cancel()
         supervisor.drain()
 
+    def describe() -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "state": supervisor.state,
+            **service.ready_members,
+            "workers": [worker.describe() for worker in supervisor.workers],
+            **service.status(),
+        }
+
     admin = AdminPort(
         explain_unready=lambda: _explain_unready(supervisor, preparation),
-        status=lambda: _status(service, supervisor),
+        status=describe,
         collectors=service.collectors(supervisor),
     )
-    with _handle_signals(service, supervisor, stop):
+    loop = asyncio.get_running_loop()
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: supervisor.hang_up}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
         server = await admin.start(service.admin_listener)
         announcement = asyncio.create_task(_announce(service, supervisor))
         try:
@@ -74,8 +84,11 @@ async def run_service(service: Service) -> None:
         finally:
             announcement.cancel()
             if service.ready_file:
-                launch.remove(service.ready_file)
+                service.ready_file.unlink(missing_ok=True)
             await server.cleanup()
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:
@@ -86,19 +99,6 @@ async def _announce(service: Service, supervisor: Supervisor) -> None:
     log.info("ready", extra={**ports, "kernels": kernels})
     if service.ready_file:
         launch.write(service.ready_file, {"pid": os.getpid(), "kernels": kernels, **ports})
-
-
-@contextlib.contextmanager
-def _handle_signals(service: Service, supervisor: Supervisor, stop: Callable[[], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGHUP, supervisor.hang_up)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(number)
 
 
 def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) -> str | None:
@@ -115,14 +115,3 @@ def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) 
             if any(worker.state is WorkerState.STALLED for worker in unready_workers):
                 reason = ": its event loop does not run"
             return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{reason}"
-
-
-def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:
-    return {
-        "version": __version__,
-        "pid": os.getpid(),
-        "state": supervisor.state,
-        **service.ready_members,
-        "workers": [worker.describe() for worker in supervisor.workers],
-        **service.status(),
-    }

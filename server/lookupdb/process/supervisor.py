@@ -98,7 +98,7 @@ class Liveness:
     judged_at: float
     limits: LivenessLimits = field(default_factory=LivenessLimits)
     has_begun: bool = False
-    """Whether it has beaten or reported that it is ready."""
+    """True if it has beaten or reported that it is ready."""
     silence: float = 0.0
     """Seconds watched without a beat."""
 
@@ -177,7 +177,6 @@ class WorkerProcess:
         """The last value of every member that the running process reported."""
         self.ready = asyncio.Event()
         """Set once it has been ready for the first time."""
-        self._ready_at: float | None = None
         self._kernels: str | None = None
         """The kernels of the last process that was ready."""
         self._liveness: Liveness | None = None
@@ -189,21 +188,20 @@ class WorkerProcess:
         """Start the process and wait until it ends. Return its exit status, and the seconds that it was ready, or
         None."""
         fleet = self.fleet
-        self.report, self._ready_at, self.state = {}, None, WorkerState.STARTING
+        self.report, self.state = {}, WorkerState.STARTING
         with contextlib.ExitStack() as resources:
-            reports = await self._reports(resources)
-            process = await self._start(resources)
+            process, reports = await self._start(resources)
             self.pid = process.pid
             self._liveness = Liveness(fleet.counters.beats(self.index), time.monotonic(), fleet.liveness)
             if self._is_draining:
                 self.drain()
             try:
-                await self._follow(reports)
+                ready_at = await self._follow(reports)
                 status = await process.wait()
             finally:
                 self.pid = self._liveness = None
                 self.state = WorkerState.STOPPED
-        return status, self._ready_seconds()
+        return status, None if ready_at is None else time.monotonic() - ready_at
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process, if there is one."""
@@ -216,7 +214,10 @@ class WorkerProcess:
         if self.pid is None or self._liveness is None or self._is_draining:
             return
         beats = self.fleet.counters.beats(self.index)
-        match self._liveness.judge(now, beats, waits_for_disk=self._waits_for_disk(self.pid)):
+        # Whether it waits for the disk, or has since the last check.
+        previous, self._faults = self._faults, memory.major_faults(self.pid)
+        waits_for_disk = self._faults != previous or memory.is_in_disk_sleep(self.pid)
+        match self._liveness.judge(now, beats, waits_for_disk=waits_for_disk):
             case LivenessVerdict.ALIVE if self.state is WorkerState.STALLED:
                 self.state = WorkerState.READY
             case LivenessVerdict.STALE if self.state is WorkerState.READY:
@@ -227,11 +228,6 @@ class WorkerProcess:
                 self.kills += 1
                 self.send(signal.SIGKILL)
                 self._liveness = None
-
-    def _waits_for_disk(self, pid: int) -> bool:
-        """Return whether it waits for the disk, or has since the last check."""
-        previous, self._faults = self._faults, memory.major_faults(pid)
-        return self._faults != previous or memory.is_in_disk_sleep(pid)
 
     def drain(self) -> None:
         """Make the process drain and end."""
@@ -244,7 +240,11 @@ class WorkerProcess:
         """Return why it could not start: its reported error, or how it ended."""
         failure = self.report.get("failed")
         if failure:
-            return _error_class(failure["reason"])(failure["message"], hint=failure["hint"])
+            kinds: list[type[LookupdbError]] = [LookupdbError]
+            for kind in kinds:
+                kinds += kind.__subclasses__()
+            kind = next((kind for kind in kinds if kind.reason == failure["reason"]), LookupdbError)
+            return kind(failure["message"], hint=failure["hint"])
         ending = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return LookupdbError(
             f"worker {self.index} ({self.fleet.module}) {ending} before it was ready",
@@ -261,41 +261,20 @@ class WorkerProcess:
             "report": self.report,
         }
 
-    def _ready_seconds(self) -> float | None:
-        return None if self._ready_at is None else time.monotonic() - self._ready_at
-
-    async def _reports(self, resources: contextlib.ExitStack) -> asyncio.StreamReader:
-        """Return a reader of the process's reports; ``self._reports_fd`` is the process's end."""
-        read_fd, self._reports_fd = os.pipe()
+    async def _start(self, resources: contextlib.ExitStack) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
+        """Start the process. Return it with a reader of its reports."""
+        fleet = self.fleet
+        read_fd, reports_fd = os.pipe()
         reader = asyncio.StreamReader(limit=2 * MAX_REPORT_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0)
         )
         resources.callback(transport.close)
-        return reader
-
-    async def _start(self, resources: contextlib.ExitStack) -> asyncio.subprocess.Process:
         alive_fd, lifeline_fd = os.pipe()
         resources.callback(os.close, lifeline_fd)
         boot_fd = os.memfd_create("lookupdb-boot")
-        inherited = (boot_fd, alive_fd, self._reports_fd)
-        boot = self._boot(alive_fd)
-        os.pwrite(boot_fd, boot.to_json(), 0)
-        try:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "lookupdb.process.start", self.fleet.module, str(boot_fd)),
-                stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, **self.fleet.environment},
-                pass_fds=(*inherited, boot.counters_fd, *boot.sockets),
-                process_group=0,  # the supervisor handles Ctrl-C
-            )
-        finally:
-            for fd in inherited:
-                os.close(fd)
-
-    def _boot(self, alive_fd: int) -> WorkerBoot:
-        fleet = self.fleet
-        return WorkerBoot(
+        inherited = (boot_fd, alive_fd, reports_fd)
+        boot = WorkerBoot(
             index=self.index,
             workers=len(fleet.configs),
             config=dict(fleet.configs[self.index]),
@@ -303,42 +282,43 @@ class WorkerProcess:
             counter_names=fleet.counters.names,
             counters_fd=fleet.counters.fd,
             alive_fd=alive_fd,
-            reports_fd=self._reports_fd,
+            reports_fd=reports_fd,
             drain_seconds=fleet.drain_seconds,
             log_format=fleet.log_format,
         )
+        os.pwrite(boot_fd, boot.to_json(), 0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "lookupdb.process.start", fleet.module, str(boot_fd)),
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, **fleet.environment},
+                pass_fds=(*inherited, boot.counters_fd, *boot.sockets),
+                process_group=0,  # the supervisor handles Ctrl-C
+            )
+        finally:
+            for fd in inherited:
+                os.close(fd)
+        return process, reader
 
-    async def _follow(self, reports: asyncio.StreamReader) -> None:
-        """Read reports until the process closes the pipe, or ends."""
+    async def _follow(self, reports: asyncio.StreamReader) -> float | None:
+        """Read reports until the process closes the pipe, or ends. Return the time at which it became ready."""
+        ready_at: float | None = None
         while (line := await reports.readline()).endswith(b"\n"):
             members = orjson.loads(line)
             if members.pop("state", None) == "ready" and self.state is WorkerState.STARTING:
                 self.state = WorkerState.READY
-                self._ready_at = time.monotonic()
+                ready_at = time.monotonic()
                 if self._liveness:
                     self._liveness.begin()
                 self.ready.set()
-                self._compare_kernels(members["kernels"])
+                before, self._kernels = self._kernels, members["kernels"]
+                if before not in (None, self._kernels):  # the installation has changed
+                    log.warning(
+                        "a worker is back with other kernels than before",
+                        extra={"worker": self.index, "before": before, "kernels": self._kernels},
+                    )
             self.report.update(members)
-
-    def _compare_kernels(self, kernels: str) -> None:
-        """Log if the process uses other kernels than the previous one, because the installation has changed."""
-        before, self._kernels = self._kernels, kernels
-        if before not in (None, kernels):
-            log.warning(
-                "a worker is back with other kernels than before",
-                extra={"worker": self.index, "before": before, "kernels": kernels},
-            )
-
-
-def _error_class(reason: str) -> type[LookupdbError]:
-    found: type[LookupdbError] = LookupdbError
-    candidates: list[type[LookupdbError]] = [LookupdbError]
-    while candidates:
-        kind = candidates.pop()
-        found = kind if kind.reason == reason else found
-        candidates += kind.__subclasses__()
-    return found
+        return ready_at
 
 
 STOP_SECONDS: Final = 5.0
@@ -390,17 +370,19 @@ class Supervisor:
     def drain(self) -> None:
         """End the fleet: the first call lets the workers finish, the second kills them."""
         if self._draining.is_set():
-            log.warning("second request to stop: killing the workers")
-            self.kill()
+            self.kill("second request to stop")
             return
         self._draining.set()
         log.info("draining", extra={"seconds": self.fleet.drain_seconds})
         for worker in self.workers:
             worker.drain()
-        self._deadline = asyncio.get_running_loop().call_later(self.fleet.drain_seconds + STOP_SECONDS, self._overdue)
+        seconds = self.fleet.drain_seconds + STOP_SECONDS
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.kill, "the drain time is over")
 
-    def kill(self) -> None:
-        """End all workers at once."""
+    def kill(self, reason: str | None = None) -> None:
+        """End all workers at once. Log the ``reason``, if there is one."""
+        if reason:
+            log.warning("%s: killing the remaining workers", reason, extra={"pids": self.pids})
         for worker in self.workers:
             worker.send(signal.SIGKILL)
 
@@ -409,10 +391,6 @@ class Supervisor:
         for worker in self.workers:
             if self.fleet.forward_hangup and worker.state is WorkerState.READY:
                 worker.send(signal.SIGHUP)
-
-    def _overdue(self) -> None:
-        log.warning("the drain time is over: killing the remaining workers", extra={"pids": self.pids})
-        self.kill()
 
     async def _check(self) -> None:
         while True:

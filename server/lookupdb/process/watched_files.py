@@ -56,7 +56,7 @@ class WatchedFiles:
         self._on_content = on_content
         self._poll_seconds = poll_seconds
         self._files: dict[Path, _File] = {}
-        self._told: tuple[Content, tuple[str, ...]] | None = None
+        self._reported: tuple[Content, tuple[str, ...]] | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.problems: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class WatchedFiles:
     def tell_again(self) -> None:
         """Report the content at the next poll even if unchanged, because it could not be used for a temporary
         reason."""
-        self._told = None
+        self._reported = None
 
     def _step(self, steps: Iterator[None]) -> None:
         # Schedule the next poll first: a failing callback is then called again.
@@ -95,7 +95,7 @@ class WatchedFiles:
             paths = list(dict.fromkeys(self._list_paths()))
         except OSError as error:
             self.problems = (f"the folder of the files cannot be read ({error.strerror}): what they held last counts",)
-            self._tell()
+            self._report()
             return
         files: dict[Path, _File] = {}
         now, began = time.time(), time.monotonic()
@@ -107,13 +107,13 @@ class WatchedFiles:
         self._files = files
         more = len(paths) - MAX_FILES
         self.problems = (f"there are {len(paths)} files: the last {more} by name are not read",) if more > 0 else ()
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         content = {path: file.content for path, file in self._files.items()}
-        told = content, self.problems
-        if told != self._told:
-            self._told = told
+        report = content, self.problems
+        if report != self._reported:
+            self._reported = report
             self._on_content(content)
 
 

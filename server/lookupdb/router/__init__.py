@@ -4,7 +4,7 @@
 (``ShardBatch``) with keys of any requests that came together. A client's batch of 5,000 keys travels like this:
 
 1. ``clients.front`` accepts the client, ``http.connection`` gets its bytes, ``http.request`` cuts the request out.
-2. ``http.exchanges`` makes the exchange, with the keys that ``http.batches`` parses. More keys than ``maxKeys`` are
+2. ``http.exchanges`` makes the exchange, with the keys that ``http.request`` parses. More keys than ``maxKeys`` are
    refused with 413: the default is 1,000, so the dataset must allow 5,000.
 3. A ``BatchExchange`` begins when its connection has no other pending request. It counts its keys in ``budget``, and
    asks the lookup core.
@@ -21,7 +21,7 @@
    and reconnects after a failure.
 8. ``ShardBatch`` gives each slice its values. A slice whose try failed gets a second one, from another replica if one
    is ready.
-9. With the last slice, ``ScatterGather`` calls ``BatchExchange.done``. ``http.batches`` encodes one answer, which
+9. With the last slice, ``ScatterGather`` calls ``BatchExchange.done``. ``batch_keys`` encodes one answer, which
    ``http.connection`` sends after the answers to earlier requests.
 
 A single key travels as a ``SingleKey`` instead of a slice, and is sent as a GET if it is alone. ``RepeatedRequest``

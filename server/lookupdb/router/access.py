@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
-from lookupdb.router.subjects import AccountJudge, Admitted, Denial, Denied
+from lookupdb.router.subjects import Admitted, Denial, Denied
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 if TYPE_CHECKING:
     from lookupdb.router.accounts import ServiceAccounts
 
 # Hashes of accepted tokens, from the files of a Secret: one file per client, one hash per line. SHA-256 suffices
-# because
-# tokens are random: ``lookupdb token`` makes 256 bits. A slow hash would only cost each connection time.
+# because tokens are random: ``lookupdb token`` makes 256 bits. A slow hash would only cost each connection time.
 
 
 PREFIX: Final = "sha256:"
@@ -69,8 +68,8 @@ def read_token_hashes(content: Mapping[Path, bytes | None]) -> TokenHashes:
         else:
             digests |= found
     more = len(problems) - MAX_PROBLEMS
-    told = [*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems
-    return TokenHashes(frozenset(digests), tuple(told))
+    shown = [*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems
+    return TokenHashes(frozenset(digests), tuple(shown))
 
 
 def _read_file(text: bytes) -> set[bytes] | str:
@@ -148,8 +147,7 @@ def _check_length(token: bytes) -> bytes:
 
 
 # A token's SHA-256 is looked up in a set. The time that takes depends only on the hash, and nobody can choose a token
-# by
-# the beginning of its hash. Every decision fails closed: unreadable files admit nobody.
+# by the beginning of its hash. Every decision fails closed: unreadable files admit nobody.
 
 
 NO_TOKENS: Final = "the router has no hash of a token yet that it could judge by"
@@ -162,7 +160,7 @@ class Gatekeeper:
     ``version`` grows with each change of the rules; clients admitted before must be judged again.
     """
 
-    def __init__(self, *, token_folder: str | None, accounts: AccountJudge | None) -> None:
+    def __init__(self, *, token_folder: str | None, accounts: ServiceAccounts | None) -> None:
         """``token_folder`` is the source of token hashes, or None if tokens are not accepted."""
         self._takes_tokens = token_folder is not None
         self._token_folder = token_folder
@@ -176,13 +174,9 @@ class Gatekeeper:
             self.version += 1
         self._hashes = hashes
 
-    def note_new_keys(self) -> None:
-        """Note that the keys of service accounts have changed."""
-        self.version += 1
-
     @property
     def can_judge(self) -> bool:
-        """Whether any client could be admitted; otherwise the router is not ready."""
+        """Return whether any client could be admitted; otherwise the router is not ready."""
         return bool(self._hashes.digests) or (self._accounts is not None and self._accounts.key_count > 0)
 
     def judge(self, field: bytes | None) -> Admitted | Denied:
@@ -270,16 +264,16 @@ class AccessWatch:
 
     def _take_tokens(self, content: Content) -> None:
         self.gatekeeper.take_hashes(read_token_hashes(content))
-        self._tell()
+        self._report()
 
     def _take_keys(self, content: Content) -> None:
         assert self._accounts is not None
         (text,) = content.values()
         if self._accounts.take_keys(text):
-            self.gatekeeper.note_new_keys()
-        self._tell()
+            self.gatekeeper.version += 1
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         problems = self.describe()["problems"]
         if self._logs and problems != self._logged:
             self._logged = problems

@@ -1,18 +1,22 @@
-"""The keys of a client's batch, and the values found for them.
+"""The keys of a client's batch, and the values found for them: from the bytes of a request to those of its answer.
 
-The classes here are the Python fallback. The native ``PackedKeys`` and related types have the same methods, and keep
-keys and values in the bytes that they arrive and leave in. A batch uses one kind from its body to its answer.
+The native kernels (``PackedKeys`` and related types) keep keys and values in the bytes that they arrive and leave in.
+The classes here are the Python fallback, with the same methods. ``choose_keys`` selects one of them.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from enum import Enum
 from itertools import compress
 from typing import Any, Final, Literal, TypeAlias
 
+import orjson
+
+from lookupdb import batch_frames, native
 from lookupdb.keys import InvalidKey, shard_number
-from lookupdb.resp.requests import bulk
+from lookupdb.resp.requests import CRLF, bulk
 
 
 class _Mark(Enum):
@@ -26,12 +30,22 @@ Values: TypeAlias = "list[bytes | Literal[_Mark.UNAVAILABLE] | None]"
 """One entry per key: its value, None if no record has the key, or UNAVAILABLE."""
 
 
-ReplyValues: TypeAlias = "list[Any]"
-"""The values of a shard's reply, each bytes or None. A native ``ShardReply`` has what is used of a list."""
+ReplyValues: TypeAlias = list[Any]
+"""The values of a shard's reply, each bytes or None; or a native ``ShardReply``."""
+
+# What ``BatchKeys.cut`` finds.
+OTHER: Final = 0
+"""Anything else, or nothing."""
+PART: Final = 1
+"""The beginning of an incomplete command."""
+GETS: Final = 2
+MGET: Final = 3
+MAX_WORDS: Final = 16_384
+"""Limit of an MGET that the native ``cut`` reads."""
 
 
 class ShardKeys:
-    """Keys of one shard."""
+    """Keys of one shard, with their positions in the batch."""
 
     __slots__ = ("keys", "positions", "shard")
 
@@ -39,7 +53,6 @@ class ShardKeys:
         self.shard = shard
         self.keys = keys
         self.positions = positions
-        """The position of each key in the batch."""
 
     @property
     def packed(self) -> bytes:
@@ -73,20 +86,100 @@ class BatchValues:
 
     def place(self, keys: ShardKeys, values: ReplyValues, offset: int) -> int:
         """Store the values of ``keys``, which begin at ``offset`` in ``values``. Return their bytes."""
-        own_values = values[offset : offset + len(keys)]
+        own_values = values[offset : offset + len(keys.positions)]
         for position, value in zip(keys.positions, own_values, strict=True):
             self.values[position] = value
         return sum(len(value) for value in own_values if value is not None)
 
     def mark_unavailable(self, keys: ShardKeys) -> None:
         """Record that ``keys`` are unavailable."""
-        self.unavailable_count += len(keys)
+        self.unavailable_count += len(keys.positions)
         for position in keys.positions:
             self.values[position] = UNAVAILABLE
 
     def to_list(self, unavailable: object = UNAVAILABLE) -> Values:
-        """Return bytes, None or ``unavailable`` for each key, in the order of the keys."""
+        """Return the values in the order of the keys. The kernels use ``unavailable`` for UNAVAILABLE."""
         return self.values
+
+    # Answers of HTTP. In JSON, the body begins with ``start``, raw values are base64, and ``partial`` adds the member
+    # ``unavailable``; without it no value may be unavailable. The other format is that of ``batch_frames``.
+
+    def encode(self, head: bytes, fields: bytes, start: bytes, keys: BatchKeys, raw: bool, partial: bool, /) -> bytes:
+        """Return the answer in JSON: ``head``, the size of the body, ``fields``, the body."""
+        return _join_answer(head, fields, _encode_json(list(self.values), start, keys, raw, partial))
+
+    def encode_in_pieces(self, start: bytes, keys: BatchKeys, raw: bool, partial: bool, /) -> list[bytes]:
+        """Return the body of that answer in consecutive pieces, copying no large values except into base64. Empties the
+        values, so that raw values exist only as base64."""
+        return _encode_json(self.values, start, keys, raw, partial)
+
+    def encode_frames(self, head: bytes, fields: bytes, keys: BatchKeys, /) -> bytes:
+        """Return the answer as frames."""
+        return _join_answer(head, fields, _encode_frames(self.values, keys))
+
+    def encode_frames_in_pieces(self, keys: BatchKeys, /) -> list[bytes]:
+        """Return the body of that answer in consecutive pieces. Empties the values."""
+        values, self.values = self.values, []
+        return _encode_frames(values, keys)
+
+    # Answers of RESP: a bulk string for each value, ``nil`` if missing, ``error`` if unavailable; or one list of them.
+
+    @property
+    def found_count(self) -> int:
+        """The number of keys that exist."""
+        return len(self.values) - self.values.count(None) - self.unavailable_count
+
+    def encode_replies(self, is_list: bool, nil: bytes, error: bytes, /) -> bytes:
+        """Return the replies."""
+        return b"".join(self.encode_replies_in_pieces(is_list, nil, error))
+
+    def encode_replies_in_pieces(self, is_list: bool, nil: bytes, error: bytes, /) -> list[bytes]:
+        """Return the replies in consecutive pieces, without copies of large values. Empties the values."""
+        pieces = [b"*%d\r\n" % len(self.values)] if is_list else []
+        for place, value in enumerate(self.values):
+            self.values[place] = None
+            if value is None:
+                pieces.append(nil)
+            elif value is UNAVAILABLE:
+                pieces.append(error)
+            else:
+                pieces += (b"$%d\r\n" % len(value), value, CRLF)
+        return pieces
+
+
+def _join_answer(head: bytes, fields: bytes, pieces: list[bytes]) -> bytes:
+    body = b"".join(pieces)
+    return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
+
+
+def _encode_json(values: Values, start: bytes, keys: BatchKeys, raw: bool, partial: bool) -> list[bytes]:
+    pieces = [start]
+    missing: list[str] = []
+    unavailable: list[str] = []
+    comma = b""
+    for place, key in enumerate(keys.texts):
+        value, values[place] = values[place], None
+        if value is None:
+            missing.append(key)
+        elif value is UNAVAILABLE:
+            unavailable.append(key)
+        else:
+            pieces.append(b"%b%b:" % (comma, orjson.dumps(key)))
+            pieces += (b'"', base64.b64encode(value), b'"') if raw else (value,)
+            comma = b","
+    pieces.append(b'},"missing":' + orjson.dumps(missing))
+    if partial:
+        pieces.append(b',"unavailable":' + orjson.dumps(unavailable))
+    pieces.append(b"}")
+    return pieces
+
+
+def _encode_frames(values: Values, keys: BatchKeys) -> list[bytes]:
+    sizes = [
+        batch_frames.MISSING if value is None else batch_frames.UNAVAILABLE if value is UNAVAILABLE else len(value)
+        for value in values
+    ]
+    return [batch_frames.encode_start(keys.texts, sizes), *(value for value in values if isinstance(value, bytes))]
 
 
 class BatchKeys:
@@ -94,8 +187,25 @@ class BatchKeys:
 
     __slots__ = ("texts",)
 
-    def __init__(self, texts: list[str]) -> None:
+    def __init__(self, texts: list[str], /) -> None:
         self.texts = texts
+
+    @staticmethod
+    def parse(body: bytes, max_keys: int) -> tuple[BatchKeys, bool] | None:
+        """Return the keys of a batch's JSON, in order of first appearance, and whether a partial answer is allowed. The
+        kernels return None for unusual bodies, right or wrong; Python for all."""
+        return None
+
+    @staticmethod
+    def cut(data: bytes, at: int, most: int) -> tuple[int, int, BatchKeys | None]:
+        """Return the kind of what is ``at`` a place in RESP, its end, and its keys: at most ``most`` of GETs, or those
+        of an MGET. The end of anything else is ``at``. Python leaves everything to the parser."""
+        return OTHER, at, None
+
+    @staticmethod
+    def from_bytes(keys: list[bytes]) -> BatchKeys:
+        """Return the keys of a RESP command. No record has a key that is not UTF-8."""
+        return BatchKeys([key.decode("utf-8", "surrogateescape") for key in keys])
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -122,6 +232,12 @@ class BatchKeys:
     def make_values(self) -> BatchValues:
         """Make a place for the value of each key."""
         return BatchValues(len(self.texts))
+
+
+def choose_keys() -> type[BatchKeys]:
+    """Return the keys of the native kernels if enabled, else those of the Python fallback."""
+    kernels = native.kernels()
+    return BatchKeys if kernels is None else kernels.PackedKeys
 
 
 NO_KEYS: Final = ShardKeys(0, [], [])

@@ -32,7 +32,10 @@ for nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lookupdb.dataset import spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class RouterBudget:
         self.used -= size
 
     def has_room(self, size: int) -> bool:
-        """Whether large work may take ``size`` more bytes."""
+        """Return whether large work may take ``size`` more bytes."""
         return self.used + size <= self.large_mark
 
 
@@ -152,3 +155,25 @@ def _spare_bytes(memory_limit: int | None, workers: int, max_body_bytes: int) ->
     """Return a worker's memory beyond its program and the parsing of a body."""
     share = UNLIMITED_WORKER_BYTES if memory_limit is None else (memory_limit - SUPERVISOR_BYTES) // workers
     return share - WORKER_BYTES - PARSED_FACTOR * max_body_bytes
+
+
+FLAGS: Final = {
+    "workers": "--workers",
+    "deadline_milliseconds": "--deadline-ms",
+    "hedge_milliseconds": "--hedge-ms",
+    "max_keys": "--max-keys",
+    "max_body_bytes": "--max-body-bytes",
+    "max_connections": "--max-connections",
+    "max_queued_keys": "--max-queued-keys",
+    "header_timeout_seconds": "--header-timeout",
+    "idle_timeout_seconds": "--idle-timeout",
+    "write_timeout_seconds": "--write-timeout",
+    "drain_seconds": "--drain-seconds",
+    "cache_control": "--cache-control",
+}
+"""The flags of `lookupdb route`, by field of a dataset's ``spec.router``."""
+
+
+def render_flags(router: spec.Router) -> dict[str, int | str]:
+    """Return flag and value of each field that is set."""
+    return {flag: value for field, flag in FLAGS.items() if (value := getattr(router, field)) is not None}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lookupdb.keys import InvalidKey, shard_number
-from lookupdb.router.batch_keys import BatchKeys, ShardKeys
+from lookupdb.router.batch_keys import BatchKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookups import (
@@ -28,7 +28,6 @@ from lookupdb.router.lookups import (
     SingleKey,
     Waiter,
 )
-from lookupdb.router.shards.replicas import ShardReplicas
 from lookupdb.router.table.cutover import LiveTable, RoutedGeneration
 
 _MISSING: Final = INDEX["keys_missing"]
@@ -111,9 +110,8 @@ class LookupCore:
         """Look up all ``keys`` in the active generation or the named one, all from one routing table.
 
         May call the waiter before this returns. ``are_single``: the keys are separate lookups of one key each, which
-        the
-        budget treats like ``find``, not like a batch. The returned lookup, if any, may be abandoned until the waiter is
-        called.
+        the budget treats like ``find``, not like a batch. The returned lookup, if any, may be abandoned until the
+        waiter is called.
         """
         live = self.live
         if live is None:
@@ -175,15 +173,14 @@ class LookupCore:
         slices: list[ShardSlice] = []
         key_count = 0
         for shard_keys in keys.group(generation.encode, generation.normalize, len(shards)):
-            key_count += len(shard_keys)
-            slices += _cut(shard_keys, gather, shards[shard_keys.shard], now)
+            shard, count = shards[shard_keys.shard], len(shard_keys)
+            most = shard.slice_keys
+            key_count += count
+            if count <= most:
+                slices.append(ShardSlice(shard_keys, gather, shard, now))
+            else:
+                pieces = (shard_keys.cut(start, most) for start in range(0, count, most))
+                slices += [ShardSlice(piece, gather, shard, now) for piece in pieces]
         if key_count < gather.key_count:
             self._counters[_MISSING] += gather.key_count - key_count
         return slices
-
-
-def _cut(keys: ShardKeys, gather: ScatterGather, shard: ShardReplicas, now: float) -> list[ShardSlice]:
-    most, count = shard.slice_keys, len(keys)
-    if count <= most:
-        return [ShardSlice(keys, gather, shard, now)]
-    return [ShardSlice(keys.cut(start, most), gather, shard, now) for start in range(0, count, most)]

@@ -57,13 +57,13 @@ Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "
 
 | reason | source | condition |
 | --- | --- | --- |
-| NoTable | ``LookupCore.find``, ``find_many``; ``DatasetExchange`` | no routing table is in effect |
-| Unreachable | ``Lane._fail`` | the connection breaks or closes during a try |
+| NoTable | ``LookupCore.find``, ``find_many``; ``GET /v1/dataset`` | no routing table is in effect |
+| Unreachable | ``Lane.on_no_connection``, ``stop_waiting`` | the connection breaks or closes during a try |
 | Unreachable | ``ShardReplicas._park`` | no endpoint is ready or was recently, or too many keys wait for one |
 | QueueFull | ``ShardReplicas._submit_to_least_busy`` | the queues of the chosen and the least busy endpoint are full |
 | Deadline | ``Deadlines._sweep`` | the deadline has passed, wherever the lookup waits |
-| BadAnswer | ``Lane._refuse`` | the server answers a try with an error |
-| Damaged | ``Lane._refuse``, ``Lane._on_reply`` | the key's value is damaged |
+| BadAnswer | ``Lane._on_reply`` | the server answers a try with an error |
+| Damaged | ``Lane._on_reply`` | the key's value is damaged |
 | Overloaded | ``LookupCore.find``, ``find_many`` | the budget is used up, or half of it for a batch |
 | Overloaded | ``PendingLookup.may_receive`` | a large value arrives while three quarters of the budget are used |
 | Overloaded | ``HttpConnection._refuse_overloaded`` | the budget is used up: the request is refused, not its keys |
@@ -153,7 +153,7 @@ class LookupTarget(Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether a batch has waited for the whole deadline, and none was answered since."""
+        """Return whether a batch has waited for the whole deadline, and none was answered since."""
 
     def submit(self, lookup: PendingLookup) -> bool:
         """Queue ``lookup`` for the next batch. Return False if the queue is full."""
@@ -352,7 +352,7 @@ class Deadlines:
     def __init__(self, deadline: float, hedge: float, counters: memoryview, *, is_of_client: bool = False) -> None:
         self._deadline = deadline
         self._is_of_client = is_of_client
-        """Whether clients requested this deadline; otherwise it is the router's own."""
+        """True if clients requested this deadline; otherwise it is the router's own."""
         self._is_hedge = 0 < hedge < deadline / 2
         self._retry_seconds = hedge if self._is_hedge else deadline / 2
         self._tick_seconds = min(max(self._retry_seconds / 8, _MIN_TICK_SECONDS), _MAX_TICK_SECONDS)
@@ -462,7 +462,7 @@ class ScatterGather:
         """Bytes taken from the budget."""
         self._slices: list[ShardSlice] = []
         self.is_large = False
-        """Whether its slices are large work, by their mean; small slices among them follow the others."""
+        """True if its slices are large work, by their mean; small slices among them follow the others."""
 
     def await_slices(self, slices: list[ShardSlice]) -> None:
         """Wait for all of ``slices``."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lookupdb.process import limits as capacity
-from lookupdb.process import limits as descriptors
 from lookupdb.process import listeners, memory
 from lookupdb.process.admin import (
     Collector,
@@ -24,6 +21,7 @@ from lookupdb.process.admin import (
     labelled_counter,
 )
 from lookupdb.process.launch import run_supervisor
+from lookupdb.process.limits import limit_connections, raise_limit
 from lookupdb.process.service import Service, run_service
 from lookupdb.process.supervisor import Fleet, Supervisor
 from lookupdb.process.worker import Counters
@@ -129,15 +127,14 @@ def main(settings: Mapping[str, Any]) -> None:
 
 def router_service(settings: RouterSettings) -> Service:
     """Return the service to run. Raises UsageError if a port cannot be bound."""
-    possible = capacity.limit_connections(settings.limits.max_connections, descriptors.raise_limit())
-    public = _bind_public(settings)
+    possible = limit_connections(settings.limits.max_connections, raise_limit())
+    # The sockets of each public port, one per worker, by its name in the ready file; HTTP is first.
+    bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
+    public = {"port": bind(settings.port)}
+    if settings.resp_port is not None:
+        public["resp"] = bind(settings.resp_port)
     counters = Counters(NAMES, settings.workers)
-    limits, budget_bytes = _share_memory(
-        replace(settings.limits, max_connections=possible),
-        _spare_memory(settings),
-        settings.workers,
-        _connection_bytes(settings),
-    )
+    limits, budget_bytes = _share_memory(replace(settings.limits, max_connections=possible), settings)
     config = {
         "table": settings.table,
         "dataset_uid": settings.dataset_uid,
@@ -166,33 +163,14 @@ def router_service(settings: RouterSettings) -> Service:
     )
 
 
-def _bind_public(settings: RouterSettings) -> dict[str, list[socket.socket]]:
-    """Return the sockets of each public port, one per worker, by its name in the ready file; HTTP is first."""
-    bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
-    public = {"port": bind(settings.port)}
-    if settings.resp_port is not None:
-        public["resp"] = bind(settings.resp_port)
-    return public
-
-
-def _connection_bytes(settings: RouterSettings) -> int:
-    if settings.tls is None:
-        return CONNECTION_BYTES
-    return TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
-
-
-def _spare_memory(settings: RouterSettings) -> int | None:
-    """Return the memory limit minus what checking service accounts needs, or None if no limit is known."""
-    limit = settings.memory_limit or memory.container_memory().limit
-    if limit is None or settings.access is None or settings.access.keys is None:
-        return limit
-    return limit - settings.workers * ACCOUNTS_BYTES
-
-
-def _share_memory(
-    limits: RouterLimits, memory_limit: int | None, workers: int, connection_bytes: int
-) -> tuple[RouterLimits, int]:
+def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[RouterLimits, int]:
     """Return the limits with the connections that the memory allows, and each worker's budget."""
+    workers, connection_bytes = settings.workers, CONNECTION_BYTES
+    memory_limit = settings.memory_limit or memory.container_memory().limit
+    if memory_limit is not None and settings.access is not None and settings.access.keys is not None:
+        memory_limit -= workers * ACCOUNTS_BYTES
+    if settings.tls is not None:
+        connection_bytes = TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
     affordable = affordable_connections(
         memory_limit, workers, limits.max_connections, limits.max_body_bytes, connection_bytes
     )

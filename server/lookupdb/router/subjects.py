@@ -6,7 +6,7 @@ import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 # Allowed accounts: ``namespace/name``, or ``namespace/*`` for all of a namespace.
 
@@ -16,7 +16,7 @@ _SUBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/(\*|[a-z0-9]([
 
 
 def is_subject(text: str) -> bool:
-    """Whether ``text`` names a service account or a whole namespace."""
+    """Return whether ``text`` names a service account or a whole namespace."""
     return _SUBJECT.fullmatch(text) is not None
 
 
@@ -31,7 +31,7 @@ class Subjects:
         self._names = frozenset(names)
 
     def allow(self, namespace: str, account: str) -> bool:
-        """Whether the service account ``account`` of ``namespace`` is allowed."""
+        """Return whether the service account ``account`` of ``namespace`` is allowed."""
         return f"{namespace}/{account}" in self._names or f"{namespace}/{ANY}" in self._names
 
 
@@ -59,18 +59,3 @@ class Denied:
     denial: Denial
     detail: str
     has_token: bool = True
-
-
-class AccountJudge(Protocol):
-    """Judges the tokens of service accounts."""
-
-    @property
-    def key_count(self) -> int:
-        """The number of known keys. Without any, nothing can be judged."""
-
-    @property
-    def problem(self) -> str | None:
-        """The problem with the keys, or None."""
-
-    def judge(self, token: str) -> Admitted | Denied:
-        """Judge ``token``."""

@@ -27,11 +27,12 @@ from lookupdb.router.access import AccessSettings, AccessWatch, Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients.front import ClientFront
 from lookupdb.router.counters import CERTIFICATE_EXPIRY, GAUGES, INDEX, TABLE_VERSION
-from lookupdb.router.http.connection import HttpProtocol
+from lookupdb.router.http.connection import HttpConnection
+from lookupdb.router.http.exchanges import HttpService
 from lookupdb.router.lookup_core import LookupCore
-from lookupdb.router.resp.connection import RespProtocol
-from lookupdb.router.servers.link import LinkSettings
-from lookupdb.router.servers.proof import Passwords
+from lookupdb.router.resp.connection import RedisClientConnection
+from lookupdb.router.resp.exchanges import RespService
+from lookupdb.router.servers.link import LinkSettings, Passwords
 from lookupdb.router.shards.lane import EndpointSettings
 from lookupdb.router.table.cutover import Cutover
 from lookupdb.router.table.routing_table import TableWatcher
@@ -55,23 +56,18 @@ class Entrance:
     def __init__(
         self, config: Mapping[str, Any], counters: memoryview, on_change: Callable[[], None], *, logs: bool
     ) -> None:
-        self._on_change = on_change
-        self.certificates = self._watch_certificates(config["tls"], counters) if config["tls"] else None
+        self.certificates: Certificates | None = None
         """None if clients speak plain HTTP."""
-        self._access = self._watch_access(config["access"], logs=logs) if config["access"] else None
+        if config["tls"]:
+            process_start.take_in_tls()
+            from lookupdb.router.clients.certificates import Certificates, TlsFiles
 
-    def _watch_certificates(self, files: dict[str, Any], counters: memoryview) -> Certificates:
-        process_start.take_in_tls()
-        from lookupdb.router.clients.certificates import Certificates, TlsFiles
-
-        certificates = Certificates(TlsFiles.from_config(files), counters, self._on_change)
-        certificates.start()
-        return certificates
-
-    def _watch_access(self, members: dict[str, Any], *, logs: bool) -> AccessWatch:
-        access = AccessWatch(AccessSettings.from_json(members), self._on_change, logs=logs)
-        access.start()
-        return access
+            self.certificates = Certificates(TlsFiles.from_config(config["tls"]), counters, on_change)
+            self.certificates.start()
+        self._access: AccessWatch | None = None
+        if config["access"]:
+            self._access = AccessWatch(AccessSettings.from_json(config["access"]), on_change, logs=logs)
+            self._access.start()
 
     @property
     def gatekeeper(self) -> Gatekeeper | None:
@@ -80,7 +76,7 @@ class Entrance:
 
     @property
     def is_open(self) -> bool:
-        """Whether any client could be admitted."""
+        """Return whether any client could be admitted."""
         has_certificate = self.certificates is None or self.certificates.context is not None
         return has_certificate and (self._access is None or self._access.gatekeeper.can_judge)
 
@@ -103,10 +99,7 @@ class Entrance:
         """Wait for a certificate, if one is needed, or for ``stop``. Return whether clients can connect."""
         if self.certificates is None:
             return True
-        waits = [asyncio.create_task(event.wait()) for event in (self.certificates.is_loaded, stop)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for waiting in waits:
-            waiting.cancel()
+        await _wait_for_either(self.certificates.is_loaded, stop)
         return self.certificates.context is not None
 
     def stop(self) -> None:
@@ -116,22 +109,6 @@ class Entrance:
                 watched.stop()
 
 
-def endpoint_settings(
-    limits: RouterLimits, counters: memoryview, budget: RouterBudget, passwords: Passwords
-) -> EndpointSettings:
-    """Return the settings of all endpoints. The largest permitted batch must fit an idle endpoint's queue."""
-    return EndpointSettings(
-        deadline_seconds=limits.deadline_seconds,
-        max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
-        link=LinkSettings(
-            counters=counters,
-            random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
-            budget=budget,
-            passwords=passwords,
-        ),
-    )
-
-
 class _StatusReports:
     """Reports changes to the supervisor, and once that the worker is ready."""
 
@@ -139,7 +116,7 @@ class _StatusReports:
         self._boot = boot
         self.entrance: Entrance | None = None
         self.is_ready = False
-        """Whether the worker has reported that it is ready."""
+        """True if the worker has reported that it is ready."""
         self._last: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -183,7 +160,16 @@ async def route(boot: WorkerBoot) -> None:
             complete.set()
 
     passwords = Passwords(boot.config["password"])
-    endpoints = endpoint_settings(limits, counters, budget, passwords)
+    endpoints = EndpointSettings(
+        deadline_seconds=limits.deadline_seconds,
+        max_queued_keys=max(limits.max_queued_keys, limits.max_keys),  # the largest batch must fit an idle queue
+        link=LinkSettings(
+            counters=counters,
+            random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
+            budget=budget,
+            passwords=passwords,
+        ),
+    )
     cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
     entrance = Entrance(boot.config, counters, lambda: reports.schedule(cutover), logs=boot.index == 0)
     reports.entrance = entrance
@@ -201,11 +187,11 @@ async def route(boot: WorkerBoot) -> None:
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
         http, *resp = boot.listeners()
-        protocol = HttpProtocol(lookups, limits, counters, entrance.gatekeeper, lambda: reports.is_ready)
-        await front.listen(http, protocol)
+        service = HttpService(lookups, limits, counters, entrance.gatekeeper, lambda: reports.is_ready)
+        await front.listen(http, service, HttpConnection)
         for listener in resp:
-            port = bound_port(listener)
-            await front.listen(listener, RespProtocol(lookups, limits, counters, entrance.gatekeeper, port))
+            redis = RespService(lookups, limits, counters, entrance.gatekeeper, bound_port(listener))
+            await front.listen(listener, redis, RedisClientConnection)
     await stop.wait()
     front.drain()
     await asyncio.sleep(boot.drain_seconds)
@@ -231,7 +217,7 @@ def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[]
     return keys
 
 
-async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds: float) -> None:
+async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds: float | None = None) -> None:
     """Return when either event is set, or after ``seconds``."""
     waits = [asyncio.create_task(event.wait()) for event in (first, second)]
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

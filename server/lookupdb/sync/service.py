@@ -267,7 +267,7 @@ class SyncService:
             finally:
                 await self._end()
                 if self._options.ready_file:
-                    launch.remove(self._options.ready_file)
+                    self._options.ready_file.unlink(missing_ok=True)
                 await server.cleanup()
 
     async def run_once(self) -> None:

@@ -24,7 +24,7 @@ from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.network import describe_socket_failure, proxy_handlers
 from lookupdb.process import listeners
 from lookupdb.process.daemon_calls import call_in_thread
-from lookupdb.router import flags
+from lookupdb.router import budget
 from lookupdb.store import StoredDataset
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement, write_announcement
 from lookupdb.store.dataset import verify_shard_file
@@ -103,7 +103,7 @@ class LocalRouter:
             "--table": self._table_path,
             "--host": HOST,
             "--admin-port": 0,
-            **flags.render_flags(self._spec.router),
+            **budget.render_flags(self._spec.router),
             "--drain-seconds": 0,
         }
         return ["route", *(str(word) for pair in options.items() for word in pair)]

@@ -23,7 +23,8 @@ from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients.certificates import Certificates, TlsFiles
 from lookupdb.router.clients.front import ClientFront
 from lookupdb.router.counters import INDEX, NAMES
-from lookupdb.router.http.connection import HttpProtocol
+from lookupdb.router.http import connection as http_connection
+from lookupdb.router.http.exchanges import HttpService
 from lookupdb.router.lookup_core import DatasetInfo
 from lookupdb.router.lookups import BatchWaiter, Problem, ServedGeneration, Waiter
 from support.batches import make_values
@@ -199,20 +200,22 @@ class Server:
             self.certificates.start()
         budget = self.lookups.budget
         self.front = ClientFront(budget, self.limits, self._slot, self.gatekeeper, self.certificates)
-        self.protocol = self._make_protocol()
-        self.service = self.protocol.service
+        self.service = self._make_service()
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
-        await self.front.listen(listener, self.protocol)
+        await self.front.listen(listener, self.service, self.make_connection)
         self._started.set()
         await self._done.wait()
         await self.front.close(0.1)
         if self.certificates:
             self.certificates.stop()
 
-    def _make_protocol(self) -> Any:
-        return HttpProtocol(self.lookups, self.limits, self._slot, self.gatekeeper)
+    def _make_service(self) -> Any:
+        return HttpService(cast("Any", self.lookups), self.limits, self._slot, self.gatekeeper)
+
+    def make_connection(self, service: Any, registry: Any) -> Any:
+        return http_connection.HttpConnection(service, registry)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the server's loop; its result, awaited if it can be."""

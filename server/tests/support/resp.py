@@ -13,7 +13,8 @@ import pytest
 
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.clients import front, life
-from lookupdb.router.resp.connection import RespProtocol
+from lookupdb.router.resp import connection as resp_connection
+from lookupdb.router.resp.exchanges import RespService
 from support import http
 from support.http import LIMITS, PATIENCE, ScriptedLookups, Server, eventually, tls_files
 from support.tls import TlsSocket
@@ -22,8 +23,11 @@ from support.tls import TlsSocket
 class RespServer(Server):
     """A Server whose clients speak RESP."""
 
-    def _make_protocol(self) -> Any:
-        return RespProtocol(self.lookups, self.limits, self._slot, self.gatekeeper, 6379)
+    def _make_service(self) -> Any:
+        return RespService(cast("Any", self.lookups), self.limits, self._slot, self.gatekeeper, 6379)
+
+    def make_connection(self, service: Any, registry: Any) -> Any:
+        return resp_connection.RedisClientConnection(service, registry)
 
     def connect(self, *, receive_buffer: int | None = None) -> RespClient:  # type: ignore[override]
         raw = socket.socket()

@@ -16,8 +16,7 @@ from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import Problem, ServedGeneration
 from lookupdb.router.servers.connection import Heartbeat
-from lookupdb.router.servers.link import LinkSettings
-from lookupdb.router.servers.proof import ShardIdentity
+from lookupdb.router.servers.link import LinkSettings, ShardIdentity
 from lookupdb.router.shards.lane import EndpointSettings
 from lookupdb.router.table import routing_table as tables
 from lookupdb.router.table.cutover import Cutover

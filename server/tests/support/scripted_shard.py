@@ -13,7 +13,7 @@ from typing import Any
 import hiredis
 
 from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.proof import ShardIdentity
+from lookupdb.router.servers.link import ShardIdentity
 
 Script = Callable[["ScriptedShard", list[bytes]], Awaitable[bytes]]
 

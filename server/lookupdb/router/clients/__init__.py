@@ -1,3 +1,3 @@
-"""What both client protocols share: the ports, the life of a connection, TLS."""
+"""The common part of both client protocols: the ports, the life of a connection, TLS."""
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Certificates:
         self._watch = WatchedFiles(lambda: files.paths, self._load)
         self._content: Content = {}
         self._is_told = False
-        """Whether the current files were refused before: they are tried again without a log line."""
+        """True if the current files were refused before: they are tried again without a log line."""
         self._period: Period | None = None
         self._waiting: asyncio.TimerHandle | None = None
         """Timer for the start of the certificate's validity."""

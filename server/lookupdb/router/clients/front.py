@@ -10,20 +10,27 @@ import math
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from lookupdb.process import limits as capacity
-from lookupdb.process import limits as descriptors
+from lookupdb.process.limits import max_client_connections, raise_limit
 from lookupdb.process.listeners import BACKLOG
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
-from lookupdb.router.clients.life import MAX_LINGERING_REFUSED, SWEEP_SECONDS, ClientProtocol, ConnectionLife
+from lookupdb.router.clients.life import (
+    MAX_LINGERING_REFUSED,
+    SWEEP_SECONDS,
+    ClientService,
+    ConnectionLife,
+    ConnectionRegistry,
+)
 from lookupdb.router.counters import INDEX
 from lookupdb.router.shards.replicas import CONNECTIONS_AN_ENDPOINT
 
 if TYPE_CHECKING:
     from lookupdb.router.clients.certificates import Certificates
 
+
+ServiceT = TypeVar("ServiceT", bound=ClientService)
 
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]
@@ -52,9 +59,9 @@ class ClientFront:
         self._gatekeeper = gatekeeper
         self._certificates = certificates
         self._access_version = 0
-        self._protocols: list[ClientProtocol] = []
+        self._services: list[ClientService] = []
         self._counters = counters
-        self._descriptors = descriptors.raise_limit()
+        self._descriptors = raise_limit()
         self._connections: set[ConnectionLife] = set()
         self._refused: set[ConnectionLife] = set()
         """Connections beyond the limit, open only until their clients have read the refusal."""
@@ -62,19 +69,24 @@ class ClientFront:
         self._sweeping: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    async def listen(self, listener: socket.socket, protocol: ClientProtocol) -> None:
-        """Accept connections on ``listener``, which is already bound, from clients that speak ``protocol``."""
-        if protocol not in self._protocols:
-            self._protocols.append(protocol)
-            protocol.service.tick(self._loop.time())
+    async def listen(
+        self,
+        listener: socket.socket,
+        service: ServiceT,
+        make_connection: Callable[[ServiceT, ConnectionRegistry], ConnectionLife],
+    ) -> None:
+        """Accept connections on ``listener``, which is already bound, to ``service``."""
+        if service not in self._services:
+            self._services.append(service)
+            service.tick(self._loop.time())
         if self._sweeping is None:
             self._sweep()
 
         def accept_plain() -> ConnectionLife:
-            return protocol.make_connection(self)
+            return make_connection(service, self)
 
-        # asyncio would lower the backlog to 100.
         accept = accept_plain if self._certificates is None else self._encrypt(self._certificates, accept_plain)
+        # asyncio would lower the backlog to 100.
         server = await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)
         self._servers.append(server)
 
@@ -94,8 +106,8 @@ class ClientFront:
 
     def drain(self) -> None:
         """Keep answering, but close each connection with its next answer."""
-        for protocol in self._protocols:
-            protocol.service.draining = True
+        for service in self._services:
+            service.draining = True
 
     async def close(self, seconds: float) -> None:
         """Stop accepting, close idle connections and finish requests within ``seconds``; then abort the rest."""
@@ -114,7 +126,9 @@ class ClientFront:
 
     def admit(self, connection: ConnectionLife) -> None:
         """Count ``connection``, or refuse it if there are too many."""
-        limit = self._max_connections()
+        endpoints = CONNECTIONS_AN_ENDPOINT * sum(self._counters[gauge] for gauge in _ENDPOINTS)
+        # Lower than configured if endpoints leave too few descriptors.
+        limit = min(self._limits.max_connections, max_client_connections(self._descriptors, endpoints))
         if len(self._connections) < limit:
             self._connections.add(connection)
             self._counters[_ACCEPTED] += 1
@@ -126,11 +140,6 @@ class ClientFront:
         if len(self._refused) > MAX_LINGERING_REFUSED:
             connection.close()
 
-    def _max_connections(self) -> int:
-        """The limit of connections, lower if endpoints leave too few descriptors."""
-        connections = CONNECTIONS_AN_ENDPOINT * sum(self._counters[gauge] for gauge in _ENDPOINTS)
-        return min(self._limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
-
     def forget(self, connection: ConnectionLife) -> None:
         """Remove a lost connection."""
         self._refused.discard(connection)
@@ -139,8 +148,8 @@ class ClientFront:
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        for protocol in self._protocols:
-            protocol.service.tick(now)
+        for service in self._services:
+            service.tick(now)
         budget = self._budget
         self._counters[_BUDGET] = budget.limit
         self._counters[_USED] = max(budget.used, 0)
@@ -148,13 +157,10 @@ class ClientFront:
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:
             connection.handle_deadline()
-        if self._gatekeeper is not None:
-            self._sweep_access(self._gatekeeper)
+        gatekeeper = self._gatekeeper
+        if gatekeeper is not None:  # all connections ask again after a change, else those whose time has passed
+            ended_before = time.time() if gatekeeper.version == self._access_version else math.inf
+            self._access_version = gatekeeper.version
+            for connection in self._connections:
+                connection.forget_access(ended_before)
         self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-
-    def _sweep_access(self, gatekeeper: Gatekeeper) -> None:
-        """Make connections ask for access again: all after a change, else those whose time has passed."""
-        now = time.time() if gatekeeper.version == self._access_version else math.inf
-        self._access_version = gatekeeper.version
-        for connection in self._connections:
-            connection.forget_access(now)

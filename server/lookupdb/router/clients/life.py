@@ -10,7 +10,7 @@ import asyncio
 import enum
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterLimits
@@ -22,6 +22,9 @@ from lookupdb.router.lookup_core import LookupCore
 HIGH_WATER_BYTES: Final = 4 * 1024
 """Unsent answers. Beyond it, no request of the connection begins or is read, and unsent bytes are counted in the
 worker's budget. Up to it, they are part of a connection's fixed cost."""
+
+Answer = bytes | list[bytes]
+"""One piece, or consecutive pieces."""
 
 JOINED_BYTES: Final = 256 * 1024
 """A batch answer up to this size is sent as one piece; a larger one value by value, without copies."""
@@ -67,7 +70,7 @@ class ClientService:
         self.gatekeeper = gatekeeper
         """None if every client may look up."""
         self.draining = False
-        """Whether every answer closes its connection."""
+        """True if every answer closes its connection."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
         """Deadlines that begin now, as exact as the sweep that calls ``tick``."""
 
@@ -194,6 +197,7 @@ class ConnectionLife(asyncio.Protocol):
 
     __slots__ = (
         "_input_bytes",
+        "_registry",
         "_transport",
         "_unsent_bytes",
         "budget",
@@ -205,12 +209,13 @@ class ConnectionLife(asyncio.Protocol):
     _transport: asyncio.Transport
     service: ClientService
 
-    def __init__(self, service: ClientService) -> None:
+    def __init__(self, service: ClientService, registry: ConnectionRegistry) -> None:
+        self._registry = registry
         self.budget = service.budget
         self.counters = service.counters
         self.phase = READING
         self.is_blocked = False
-        """Whether the client has stopped reading answers."""
+        """True if the client has stopped reading answers."""
         self.deadline = math.inf
         self._input_bytes = 0
         self._unsent_bytes = 0
@@ -221,16 +226,16 @@ class ConnectionLife(asyncio.Protocol):
         raise NotImplementedError
 
     def _has_unread(self) -> bool:
-        """Whether bytes wait to be read."""
+        """Return whether bytes wait to be read."""
         raise NotImplementedError
 
     def _has_part(self) -> bool:
-        """Whether an incomplete request has arrived."""
+        """Return whether an incomplete request has arrived."""
         raise NotImplementedError
 
     def _is_held_up(self) -> bool:
-        """Whether a request waits for another one; nothing is read meanwhile."""
-        raise NotImplementedError
+        """Return whether a request waits for another one; nothing is read meanwhile."""
+        return False
 
     def _refuse_end(self) -> None:
         """Refuse an incomplete request, because the client sends no more."""
@@ -261,6 +266,13 @@ class ConnectionLife(asyncio.Protocol):
         """Drop due answers and received bytes."""
         raise NotImplementedError
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register a new connection."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self.deadline = self.service.idle_deadline
+        self._registry.admit(self)
+
     def _enter(self, phase: ClientPhase) -> None:
         """Begin ``phase``, to which the table must have a transition."""
         if phase not in TRANSITIONS[self.phase]:
@@ -269,7 +281,7 @@ class ConnectionLife(asyncio.Protocol):
 
     @property
     def is_half_closed(self) -> bool:
-        """Whether the client sends no more while answers are or may be due."""
+        """Return whether the client sends no more while answers are or may be due."""
         return self.phase is READING_HALF_CLOSED or self.phase is FINISHING_HALF_CLOSED
 
     def _end_requests(self) -> None:
@@ -332,6 +344,14 @@ class ConnectionLife(asyncio.Protocol):
             self.deadline = service.header_deadline if self.phase is RECEIVING else service.idle_deadline
         self._advance()
 
+    def _write(self, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            self._transport.writelines(answer)
+        if self.is_blocked:
+            self._count_unsent()
+
     def _count_unsent(self) -> None:
         size = self._transport.get_write_buffer_size()
         self.budget.take(size - self._unsent_bytes)
@@ -363,7 +383,7 @@ class ConnectionLife(asyncio.Protocol):
             self._leave()
 
     def _is_idle(self) -> bool:
-        """Whether nothing is due or arriving."""
+        """Return whether nothing is due or arriving."""
         return self.phase is READING and not (self._is_due() or self._has_unread())
 
     def _leave(self) -> None:
@@ -384,6 +404,7 @@ class ConnectionLife(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
+        self._registry.forget(self)
         self._close_for_good()
         self.budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
@@ -426,14 +447,3 @@ class ConnectionRegistry(Protocol):
 
     def forget(self, connection: ConnectionLife) -> None:
         """Remove a lost connection."""
-
-
-class ClientProtocol(Protocol):
-    """The protocol of clients on one port."""
-
-    @property
-    def service(self) -> ClientService:
-        """The shared state of its connections."""
-
-    def make_connection(self, registry: ConnectionRegistry) -> ConnectionLife:
-        """Return the protocol of a new connection, which is in ``registry`` until it is lost."""

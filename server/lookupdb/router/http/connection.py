@@ -16,32 +16,29 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from lookupdb.router.access import Gatekeeper
-from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients import life
 from lookupdb.router.clients.life import (
     FINISHING,
-    HIGH_WATER_BYTES,
     LINGERING,
     READING,
     RECEIVING,
+    Answer,
     ConnectionLife,
     ConnectionRegistry,
 )
 from lookupdb.router.counters import INDEX
 from lookupdb.router.http import problems
 from lookupdb.router.http.exchanges import (
-    Answer,
-    ContinueExchange,
     Exchange,
     HttpService,
-    RefusalExchange,
+    ImmediateExchange,
     RepeatedRequest,
-    is_worth_remembering,
     make_exchange,
+    make_refusal,
     recognise_repeats,
+    send_continue,
 )
 from lookupdb.router.http.problems import (
     CLOSE,
@@ -52,9 +49,8 @@ from lookupdb.router.http.problems import (
     HttpProblem,
 )
 from lookupdb.router.http.request import Request, RequestReader
-from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import OVERLOADED
-from lookupdb.router.subjects import Admitted, Denial, Denied
+from lookupdb.router.subjects import Denial, Denied
 
 NO_ACCESS_DATA: Final = "AccessUnknown"
 """The ``reason`` member of a 503 if the router cannot decide yet who may look up."""
@@ -62,17 +58,6 @@ _COUNTERS: Final = {
     Denial.UNAUTHENTICATED: INDEX["requests_unauthenticated"],
     Denial.FORBIDDEN: INDEX["requests_forbidden"],
 }
-
-
-def make_denial(denied: Denied, counters: memoryview) -> HttpProblem:
-    """Count ``denied`` and return its problem."""
-    if denied.denial is Denial.UNDECIDED:
-        return HttpProblem(problems.UNAVAILABLE, denied.detail, members={"reason": NO_ACCESS_DATA})
-    counters[_COUNTERS[denied.denial]] += 1
-    if denied.denial is Denial.FORBIDDEN:
-        return HttpProblem(problems.FORBIDDEN, denied.detail)
-    challenge = 'Bearer error="invalid_token"' if denied.has_token else "Bearer"
-    return HttpProblem(problems.UNAUTHENTICATED, denied.detail, fields={"WWW-Authenticate": challenge})
 
 
 log = logging.getLogger(__name__)
@@ -92,7 +77,6 @@ class HttpConnection(ConnectionLife):
         "_last_request",
         "_pending",
         "_reader",
-        "_registry",
         "_repeated",
         "_unmatched",
         "_unread",
@@ -105,7 +89,7 @@ class HttpConnection(ConnectionLife):
     )
 
     def __init__(self, service: HttpService, registry: ConnectionRegistry) -> None:
-        super().__init__(service)
+        super().__init__(service, registry)
         self.service: HttpService = service
         self._pending: deque[Exchange] = deque()
         """Exchanges that have begun, in the order of their answers."""
@@ -118,7 +102,6 @@ class HttpConnection(ConnectionLife):
         self.lookups = service.lookups
         self.answers = service.answers
         self.limits = service.limits
-        self._registry = registry
         self._reader = RequestReader(
             service.limits.max_body_bytes,
             self._on_request,
@@ -134,22 +117,14 @@ class HttpConnection(ConnectionLife):
         self._last_request: tuple[Request, Exchange] | None = None
         """The request read from the current bytes."""
         self._is_advancing = False
-        """Whether ``_advance`` is running: what it begins may be answered at once."""
+        """True if ``_advance`` is running: what it begins may be answered at once."""
         self._answered_at_once = 0
         """Requests answered on arrival since other connections had their turn."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self.deadline = self.service.idle_deadline
-        self._registry.admit(self)
-
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
-        self._registry.forget(self)
-        self._forget_admitted()
         super().connection_lost(error)
+        self._forget_admitted()
         self._reader.close()
 
     def data_received(self, data: bytes) -> None:
@@ -158,33 +133,25 @@ class HttpConnection(ConnectionLife):
             return
         if len(data) > SLICE_BYTES or self._unread:
             self._read_slices(self._unread + data)
-            if self._waiting:
-                self._advance()
-            return
-        reader = self._reader
-        is_new_request = not reader.is_partial
-        if is_new_request and self._repeated is not None:
-            exchange = self._repeated.match(data, self)
-            if exchange is not None:
-                self._unmatched = 0
-                # Inlines _submit: nearly all requests come here.
-                if self._pending or self._waiting or self.is_blocked or self.service.draining:
-                    self._enqueue(exchange)
-                else:
-                    self._pending.append(exchange)
-                    try:
-                        exchange.start()
-                    except Exception as error:
-                        self._fail(exchange, error)
-                if self._waiting:
-                    self._advance()
-                return
-        self._read(data)
-        if is_new_request and self._last_request is not None and not reader.is_partial:
-            self._unmatched += 1
-            is_worth_it = is_worth_remembering(self._unmatched)
-            self._repeated = recognise_repeats(data, *self._last_request) if is_worth_it else None
-        self._last_request = None
+        elif self._reader.is_partial:
+            self._read(data)
+            self._last_request = None
+        elif (repeated := self._repeated) is not None and (exchange := repeated.match(data, self)) is not None:
+            self._unmatched = 0
+            if self._pending or self._waiting or self.is_blocked or self.service.draining:
+                self._enqueue(exchange)
+            else:  # inlines _begin, because nearly all requests come here
+                self._pending.append(exchange)
+                try:
+                    exchange.start()
+                except Exception as error:
+                    self._fail(exchange, error)
+        else:
+            self._read(data)
+            if self._last_request is not None and not self._reader.is_partial:
+                self._unmatched += 1
+                self._repeated = recognise_repeats(data, *self._last_request, self._unmatched)
+            self._last_request = None
         if self._waiting:
             self._advance()
 
@@ -243,8 +210,14 @@ class HttpConnection(ConnectionLife):
         gatekeeper = self.service.gatekeeper
         assert gatekeeper is not None
         verdict = gatekeeper.judge(field)
-        if not isinstance(verdict, Admitted):
-            return make_denial(verdict, self.counters)
+        if isinstance(verdict, Denied):
+            if verdict.denial is Denial.UNDECIDED:
+                return HttpProblem(problems.UNAVAILABLE, verdict.detail, members={"reason": NO_ACCESS_DATA})
+            self.counters[_COUNTERS[verdict.denial]] += 1
+            if verdict.denial is Denial.FORBIDDEN:
+                return HttpProblem(problems.FORBIDDEN, verdict.detail)
+            challenge = 'Bearer error="invalid_token"' if verdict.has_token else "Bearer"
+            return HttpProblem(problems.UNAUTHENTICATED, verdict.detail, fields={"WWW-Authenticate": challenge})
         self._forget_admitted()  # and the repeated request, which relied on the previous field
         assert field is not None, "no client is admitted without a token"
         self._admitted, self._admitted_until = field, verdict.until
@@ -276,7 +249,7 @@ class HttpConnection(ConnectionLife):
         self._submit(exchange)
 
     def _on_continue(self) -> None:
-        self._submit(ContinueExchange(self, PERSISTENT, bodyless=True))
+        self._submit(ImmediateExchange(self, PERSISTENT, send_continue, bodyless=True))
 
     def _submit(self, exchange: Exchange) -> None:
         at_once = self._answered_at_once < MAX_PIPELINE
@@ -286,12 +259,13 @@ class HttpConnection(ConnectionLife):
             self._begin(exchange)
 
     def _begin(self, exchange: Exchange) -> None:
-        self._pending.append(exchange)
+        pending = self._pending
+        pending.append(exchange)
         try:
             exchange.start()
         except Exception as error:
             self._fail(exchange, error)
-        if not self._pending:
+        if not pending:
             self._answered_at_once += 1
             if self._answered_at_once == MAX_PIPELINE:
                 asyncio.get_running_loop().call_soon(self._begin_turn)
@@ -306,7 +280,7 @@ class HttpConnection(ConnectionLife):
         self.budget.release(exchange.charge)
         exchange.charge = 0
         problem = HttpProblem(problems.INTERNAL, "the router failed to begin the request")
-        refusal = self._pending[-1] = RefusalExchange(self, CLOSE, problem, bodyless=exchange.bodyless)
+        refusal = self._pending[-1] = make_refusal(self, CLOSE, problem, bodyless=exchange.bodyless)
         self._drop_waiting()
         if self.phase < FINISHING:
             self._end_requests()
@@ -369,14 +343,6 @@ class HttpConnection(ConnectionLife):
         elif not self.is_blocked:
             self.deadline = self.service.idle_deadline
 
-    def _write(self, answer: Answer) -> None:
-        if isinstance(answer, bytes):
-            self._transport.write(answer)
-        else:
-            self._transport.writelines(answer)
-        if self.is_blocked:
-            self._count_unsent()
-
     def _count_waiting_answer(self, size: int) -> None:
         self._waiting_answer_bytes += size
         self.budget.take(size)
@@ -409,8 +375,10 @@ class HttpConnection(ConnectionLife):
         self._is_advancing = True
         try:
             while True:
-                self._begin_waiting()
-                if self._waiting or self.is_blocked or self.phase >= LINGERING:
+                waiting = self._waiting
+                while waiting and self.phase < LINGERING and self._may_begin(waiting[0]):
+                    self._begin(waiting.popleft())
+                if waiting or self.is_blocked or self.phase >= LINGERING:
                     return
                 if not self._unread:
                     break
@@ -421,11 +389,6 @@ class HttpConnection(ConnectionLife):
             self._transport.resume_reading()
         elif not self._finish_input():
             self._end_answers()
-
-    def _begin_waiting(self) -> None:
-        waiting = self._waiting
-        while waiting and self.phase < LINGERING and self._may_begin(waiting[0]):
-            self._begin(waiting.popleft())
 
     def choose_connection_field(self, exchange: Exchange) -> bytes:
         """Return the ``Connection`` field of ``exchange``'s answer. While draining, the last answer closes."""
@@ -444,7 +407,7 @@ class HttpConnection(ConnectionLife):
         """Answer with ``problem`` in order, and close."""
         if self.phase < FINISHING:
             self._end_requests()
-        self._submit(RefusalExchange(self, CLOSE, problem, bodyless=False))
+        self._submit(make_refusal(self, CLOSE, problem, bodyless=False))
         self._advance()
 
     def _refuse_end(self) -> None:
@@ -513,21 +476,3 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
     ),
 }
 """Conditions that hold for every ``HttpConnection`` between two events."""
-
-
-class HttpProtocol:
-    """Makes the HTTP connections of a worker: a ``ClientProtocol``."""
-
-    def __init__(
-        self,
-        lookups: LookupCore,
-        limits: RouterLimits,
-        counters: memoryview,
-        gatekeeper: Gatekeeper | None = None,
-        is_ready: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.service = HttpService(lookups, limits, counters, gatekeeper, is_ready)
-
-    def make_connection(self, registry: ConnectionRegistry) -> HttpConnection:
-        """Return the protocol of a new connection."""
-        return HttpConnection(self.service, registry)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
@@ -21,12 +22,12 @@ import orjson
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.router.access import Gatekeeper
+from lookupdb.router.batch_keys import choose_keys
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.clients.life import JOINED_BYTES, ClientService
+from lookupdb.router.clients.life import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import INDEX
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
-from lookupdb.router.http.batches import choose_batches
 from lookupdb.router.http.problems import (
     CLOSE,
     CONTINUE,
@@ -51,6 +52,7 @@ from lookupdb.router.http.request import (
     IF_NONE_MATCH,
     Request,
     parse_accept,
+    parse_batch,
 )
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
 class HttpService(ClientService):
     """The shared state of all HTTP connections of a worker."""
 
-    __slots__ = ("answers", "batches", "is_ready")
+    __slots__ = ("answers", "is_ready", "keys_type")
 
     def __init__(
         self,
@@ -77,9 +79,9 @@ class HttpService(ClientService):
     ) -> None:
         super().__init__(lookups, limits, counters, gatekeeper)
         self.is_ready = is_ready
-        """Whether the worker has reported ready, for ``/readyz``."""
+        """True if the worker has reported ready, for ``/readyz``."""
         self.answers = Answers(limits.cache_control)
-        self.batches = choose_batches()
+        self.keys_type = choose_keys()
 
     def tick(self, now: float) -> None:
         """Update deadlines and dates for ``now``, event loop time."""
@@ -102,9 +104,6 @@ _CHARACTER_BYTES: Final = 4
 """The most memory that Python needs for a character of text."""
 _BATCH_KEY_BYTES: Final = 400
 """Memory of each pending key of a batch, without its text."""
-
-Answer = bytes | list[bytes]
-"""One piece, or consecutive pieces."""
 
 
 class ClientConnection(Protocol):
@@ -136,7 +135,7 @@ class Exchange:
 
     __slots__ = ("answer", "bodyless", "charge", "connection", "connection_field")
     is_alone = False
-    """Whether no other request of the connection may be pending beside it."""
+    """True if no other request of the connection may be pending beside it."""
 
     def __init__(self, connection: ClientConnection, connection_field: bytes, *, bodyless: bool) -> None:
         self.connection = connection
@@ -184,102 +183,69 @@ class Exchange:
         self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail, members={"active": list(active.names)}))
 
 
-class ContinueExchange(Exchange):
-    """``100 Continue``, sent before the answer to the same request."""
+class ImmediateExchange(Exchange):
+    """An exchange that ``respond`` answers at once, without a lookup."""
 
-    __slots__ = ()
-
-    def start(self) -> None:
-        """Answer at once."""
-        self.connection.answer(self, CONTINUE)
-
-
-class RefusalExchange(Exchange):
-    """A request that is answered with a problem, without a lookup."""
-
-    __slots__ = ("problem",)
+    __slots__ = ("_respond",)
 
     def __init__(
-        self, connection: ClientConnection, connection_field: bytes, problem: HttpProblem, *, bodyless: bool
+        self,
+        connection: ClientConnection,
+        connection_field: bytes,
+        respond: Callable[[Exchange], None],
+        *,
+        bodyless: bool,
     ) -> None:
         super().__init__(connection, connection_field, bodyless=bodyless)
-        self.problem = problem
+        self._respond = respond
 
     def start(self) -> None:
-        """Answer at once."""
-        self.refuse(self.problem)
+        """Answer."""
+        self._respond(self)
 
 
-class OptionsExchange(Exchange):
-    """OPTIONS: the methods of a resource."""
-
-    __slots__ = ("methods",)
-
-    def __init__(self, connection: ClientConnection, connection_field: bytes, methods: str) -> None:
-        super().__init__(connection, connection_field, bodyless=True)
-        self.methods = methods
-
-    def start(self) -> None:
-        """Answer at once."""
-        connection = self.connection
-        connection.counters[_OK] += 1
-        connection.answer(
-            self, connection.answers.encode_options(self.methods, connection.choose_connection_field(self))
-        )
+def send_continue(exchange: Exchange) -> None:
+    """Answer ``100 Continue``, before the answer to the same request."""
+    exchange.connection.answer(exchange, CONTINUE)
 
 
-class ProbeExchange(Exchange):
-    """``/healthz``, or ``/readyz`` with ``asks_ready``, for load balancers on the public port. Not counted."""
-
-    __slots__ = ("asks_ready",)
-
-    def __init__(
-        self, connection: ClientConnection, connection_field: bytes, *, asks_ready: bool, bodyless: bool
-    ) -> None:
-        super().__init__(connection, connection_field, bodyless=bodyless)
-        self.asks_ready = asks_ready
-
-    def start(self) -> None:
-        """Answer at once."""
-        connection = self.connection
-        status, text = 200, b"ready\n" if self.asks_ready else b"ok\n"
-        if self.asks_ready and connection.service.draining:
-            status, text = 503, b"draining\n"
-        elif self.asks_ready and not connection.service.is_ready():
-            status, text = 503, b"not ready\n"
-        head = connection.answers.encode_probe_head(status, len(text), connection.choose_connection_field(self))
-        connection.answer(self, head if self.bodyless else head + text)
+def _answer_probe(exchange: Exchange, *, asks_ready: bool) -> None:
+    """Answer ``/healthz``, or ``/readyz`` with ``asks_ready``, for load balancers on the public port. Not counted."""
+    connection = exchange.connection
+    status, text = 200, b"ready\n" if asks_ready else b"ok\n"
+    if asks_ready and connection.service.draining:
+        status, text = 503, b"draining\n"
+    elif asks_ready and not connection.service.is_ready():
+        status, text = 503, b"not ready\n"
+    fields = {"Cache-Control": "no-store", "Content-Type": "text/plain; charset=utf-8"}
+    head = connection.answers.encode_head(status, fields, len(text), connection.choose_connection_field(exchange))
+    connection.answer(exchange, head if exchange.bodyless else head + text)
 
 
-class DatasetExchange(Exchange):
-    """``GET /v1/dataset``."""
-
-    __slots__ = ()
-
-    def start(self) -> None:
-        """Answer at once from the routing table in effect."""
-        connection = self.connection
-        info = connection.lookups.dataset()
-        if info is None:
-            self.unavailable(NO_TABLE)
-            return
-        document = {
-            "namespace": info.namespace,
-            "name": info.name,
-            "generation": info.generation,
-            "records": info.records,
-            "shards": info.shards,
-            "builtAt": info.built_at,
-            "ageSeconds": round(info.age, 3),
-            "candidates": info.candidates,
-        }
-        if info.shard_generations:
-            document["shardGenerations"] = info.shard_generations
-        body = orjson.dumps(document)
-        connection.counters[_OK] += 1
-        fields = {"Lookupdb-Generation": ", ".join(info.shard_generations or (info.generation,))}
-        head, body = connection.answers.encode_document(JSON, body, connection.choose_connection_field(self), fields)
-        connection.answer(self, head if self.bodyless else head + body)
+def _describe_dataset(exchange: Exchange) -> None:
+    """Answer ``GET /v1/dataset`` from the routing table in effect."""
+    connection = exchange.connection
+    info = connection.lookups.dataset()
+    if info is None:
+        exchange.unavailable(NO_TABLE)
+        return
+    document = {
+        "namespace": info.namespace,
+        "name": info.name,
+        "generation": info.generation,
+        "records": info.records,
+        "shards": info.shards,
+        "builtAt": info.built_at,
+        "ageSeconds": round(info.age, 3),
+        "candidates": info.candidates,
+    }
+    if info.shard_generations:
+        document["shardGenerations"] = info.shard_generations
+    connection.counters[_OK] += 1
+    fields = {"Content-Type": JSON, "Lookupdb-Generation": ", ".join(info.shard_generations or (info.generation,))}
+    body = orjson.dumps(document)
+    head = connection.answers.encode_head(200, fields, len(body), connection.choose_connection_field(exchange))
+    connection.answer(exchange, head if exchange.bodyless else head + body)
 
 
 class LookupExchange(Exchange):
@@ -321,7 +287,8 @@ class LookupExchange(Exchange):
         answers = connection.answers
         heads = answers.known_heads.get(generation) or answers.heads(generation)
         if self.accept is not None and not self.accept.allows(heads.media_type):
-            self._refuse_media_type(heads.media_type)
+            detail = f"the values of this dataset are {heads.media_type}, which Accept rules out"
+            self.refuse(HttpProblem(problems.NOT_ACCEPTABLE, detail))
             return
         connection.counters[_OK] += 1
         if self.connection_field is PERSISTENT and not (self.bodyless or connection.service.draining):
@@ -333,31 +300,22 @@ class LookupExchange(Exchange):
         connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), connection_field, body))
 
     def missing(self, generation: ServedGeneration) -> None:
-        """Answer that no record has the key."""
+        """Answer that no record has the key, and why if no record can have it."""
         connection = self.connection
-        heads = connection.answers.heads(generation)
         if not self.key.strip() or len(self.key) > MAX_KEY_BYTES // _MAX_CHARACTER_BYTES:
-            self._explain_missing(generation)
+            detail = missing_detail(generation)
+            try:
+                generation.encode(self.key)
+            except InvalidKey as error:
+                detail = f"no record can have this key: {error}"
+            fields = connection.answers.lookup_fields(generation)
+            self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
             return
         connection.counters[_REFUSED] += 1
+        heads = connection.answers.heads(generation)
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else heads.missing_body
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, connection_field, body))
-
-    def _explain_missing(self, generation: ServedGeneration) -> None:
-        """Answer that the key is missing, and why if no record can have it."""
-        detail = missing_detail(generation)
-        try:
-            generation.encode(self.key)
-        except InvalidKey as error:
-            detail = f"no record can have this key: {error}"
-        fields = self.connection.answers.lookup_fields(generation)
-        self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
-
-    def _refuse_media_type(self, media_type: str) -> None:
-        self.refuse(
-            HttpProblem(problems.NOT_ACCEPTABLE, f"the values of this dataset are {media_type}, which Accept rules out")
-        )
 
 
 class ConditionalLookupExchange(LookupExchange):
@@ -393,20 +351,16 @@ class ConditionalLookupExchange(LookupExchange):
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """Answer with the key's value, or 304 if the client has it. A missing key is 404 in any case (RFC 9110,
         13.2.1)."""
-        connection = self.connection
+        connection, condition = self.connection, self.condition
         heads = connection.answers.heads(generation)
-        is_accepted = self.accept is None or self.accept.allows(heads.media_type)
-        if self.condition is None or not is_accepted or not _names_tag(self.condition, heads.etag):
+        etag, is_accepted = heads.etag, self.accept is None or self.accept.allows(heads.media_type)
+        # Tags contain no quotes, so no quoted tag is part of another in a list.
+        is_known = condition is not None and (condition.strip() == b"*" or (etag != b"" and etag in condition))
+        if not is_accepted or not is_known:
             super().found(value, generation)
             return
         connection.counters[_NOT_MODIFIED] += 1
         connection.answer(self, b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self)))
-
-
-def _names_tag(condition: bytes, etag: bytes) -> bool:
-    """Return whether ``condition``, an If-None-Match, names ``etag``, strong or weak, alone or in a list. No quoted tag
-    is part of another, because tags contain no quotes."""
-    return condition.strip() == b"*" or (etag != b"" and etag in condition)
 
 
 class BatchExchange(Exchange):
@@ -469,21 +423,22 @@ class BatchExchange(Exchange):
             return
         connection = self.connection
         connection.counters[_OK] += 1
-        batches = connection.service.batches
         heads = connection.answers.heads(generation)
-        framed = self.accept is not None and self.accept.prefers_frames(generation.value_format)
-        head = heads.frames if framed else heads.batch
-        connection_field = connection.choose_connection_field(self)
-        keys, partial = self.keys, self.partial
-        if size <= JOINED_BYTES:
-            connection.answer(
-                self,
-                batches.encode(head, connection_field, generation, keys, values, partial=partial, framed=framed),
-            )
+        field, keys = connection.choose_connection_field(self), self.keys
+        if self.accept is not None and self.accept.prefers_frames(generation.value_format):
+            head = heads.frames
+            if size <= JOINED_BYTES:
+                connection.answer(self, values.encode_frames(head, field, keys))
+                return
+            pieces = values.encode_frames_in_pieces(keys)
         else:
-            pieces = batches.encode_in_pieces(generation, keys, values, partial=partial, framed=framed)
-            start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), connection_field)
-            connection.answer(self, [start, *pieces])
+            head, is_raw = heads.batch, generation.value_format == "raw"
+            start = b'%b,"found":{' % orjson.dumps(generation.members)[:-1]
+            if size <= JOINED_BYTES:
+                connection.answer(self, values.encode(head, field, start, keys, is_raw, self.partial))
+                return
+            pieces = values.encode_in_pieces(start, keys, is_raw, self.partial)
+        connection.answer(self, [b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), field), *pieces])
 
 
 METHODS: Final = {
@@ -512,7 +467,14 @@ def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
             return LookupExchange(connection, request.connection_field, target.decode_key_in_path(requested[_KEY_AT:]))
         return _route(request, connection)
     except HttpProblem as problem:
-        return RefusalExchange(connection, request.connection_field, problem, bodyless=request.method == b"HEAD")
+        return make_refusal(connection, request.connection_field, problem, bodyless=request.method == b"HEAD")
+
+
+def make_refusal(
+    connection: ClientConnection, connection_field: bytes, problem: HttpProblem, *, bodyless: bool
+) -> Exchange:
+    """Return the exchange of a request that is answered with ``problem``."""
+    return ImmediateExchange(connection, connection_field, lambda it: it.refuse(problem), bodyless=bodyless)
 
 
 def _route(request: Request, connection: ClientConnection) -> Exchange:
@@ -532,12 +494,13 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
             "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup, /v1/dataset, /healthz or /readyz",
         )
     target.refuse_fragment(query)
+    field, bodyless = request.connection_field, request.method == b"HEAD"
     if path in target.PROBES and request.method in (b"GET", b"HEAD"):
-        asks_ready, bodyless = path == target.READYZ, request.method == b"HEAD"
-        return ProbeExchange(connection, request.connection_field, asks_ready=asks_ready, bodyless=bodyless)
+        respond = partial(_answer_probe, asks_ready=path == target.READYZ)
+        return ImmediateExchange(connection, field, respond, bodyless=bodyless)
     if path == target.DATASET and request.method in (b"GET", b"HEAD"):
         target.refuse_key_in_query(query, "/v1/dataset is about all of them; ask /v1/lookup?key=… for one")
-        return DatasetExchange(connection, request.connection_field, bodyless=request.method == b"HEAD")
+        return ImmediateExchange(connection, field, _describe_dataset, bodyless=bodyless)
     if path == target.LOOKUP and request.method in (b"GET", b"HEAD"):
         return _make_lookup(request, connection, target.decode_key_in_query(query))
     if path == target.LOOKUP and request.method == b"POST":
@@ -548,14 +511,20 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
 
 def _make_options(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
     """Answer OPTIONS; refuse a method that ``resource`` does not support."""
-    if request.method == b"OPTIONS":
-        return OptionsExchange(connection, request.connection_field, METHODS[resource])
-    allowed = METHODS[resource]
-    raise HttpProblem(
-        problems.METHOD_NOT_ALLOWED,
-        f"expected one of {allowed}, found {request.method.decode()}",
-        fields={"Allow": allowed},
-    )
+    methods = METHODS[resource]
+    if request.method != b"OPTIONS":
+        raise HttpProblem(
+            problems.METHOD_NOT_ALLOWED,
+            f"expected one of {methods}, found {request.method.decode()}",
+            fields={"Allow": methods},
+        )
+
+    def respond(exchange: Exchange) -> None:
+        connection.counters[_OK] += 1
+        field = connection.choose_connection_field(exchange)
+        connection.answer(exchange, connection.answers.encode_head(204, {"Allow": methods}, None, field))
+
+    return ImmediateExchange(connection, request.connection_field, respond, bodyless=True)
 
 
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
@@ -592,7 +561,7 @@ def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange
         raise HttpProblem(
             problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON} or {FRAMES}, and Accept rules both out"
         )
-    keys, partial = connection.service.batches.parse(request.body, connection.limits.max_keys)
+    keys, partial = parse_batch(request.body, connection.limits.max_keys, connection.service.keys_type)
     generation = _requested_generation(request.fields)
     return BatchExchange(
         connection,
@@ -651,15 +620,8 @@ ATTEMPT_EVERY: Final = 256
 """After ``EAGER_ATTEMPTS`` requests in a row without a repeat, only one in this many is remembered."""
 
 
-class RepeatedRequest(Protocol):
-    """The part that repeated requests of a connection share, and its meaning."""
-
-    def match(self, data: bytes, connection: ClientConnection) -> Exchange | None:
-        """Return the exchange of ``data``, which begins a request, or None if it is no valid repeat."""
-
-
 class RepeatedLookup:
-    """Lookups that share the bytes after the key: a ``RepeatedRequest``."""
+    """Lookups that share the bytes after the key, and their meaning."""
 
     __slots__ = ("_accept", "_condition", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
 
@@ -695,7 +657,7 @@ class RepeatedLookup:
 
 
 class RepeatedBatch:
-    """Batches that share the head except for the length's digits: a ``RepeatedRequest``. Keeps nothing of the body."""
+    """Batches that share the head except for the length's digits. Keeps nothing of the body."""
 
     __slots__ = (
         "_accept",
@@ -732,7 +694,7 @@ class RepeatedBatch:
         if data[self._digits_at : tail_at] != b"%d" % len(body) or len(body) > limits.max_body_bytes:
             return None
         try:
-            keys, partial = connection.service.batches.parse(body, limits.max_keys)
+            keys, partial = parse_batch(body, limits.max_keys, connection.service.keys_type)
         except HttpProblem:
             return None
         return BatchExchange(
@@ -747,36 +709,29 @@ class RepeatedBatch:
         )
 
 
-def is_worth_remembering(unmatched: int) -> bool:
-    """Return whether to remember the last of ``unmatched`` requests without a repeat. That costs a tenth of a batch."""
-    return unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
+RepeatedRequest = RepeatedLookup | RepeatedBatch
+"""``match`` returns the exchange of bytes that begin a request, or None if they are no valid repeat."""
 
 
-def recognise_repeats(data: bytes, request: Request, exchange: Exchange) -> RepeatedRequest | None:
-    """Return a recogniser of ``request`` if ``data`` holds nothing else and it is a lookup or batch that keeps the
-    connection open."""
-    if request.connection_field is CLOSE:
+def recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatched: int) -> RepeatedRequest | None:
+    """Return a recogniser of ``request``, the last of ``unmatched`` without repeat, if ``data`` holds nothing else and
+    it is a lookup or batch that keeps the connection open. That costs a tenth of a batch."""
+    is_worth_it = unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
+    if request.connection_field is CLOSE or not is_worth_it:
         return None
     if isinstance(exchange, LookupExchange):
-        return _recognise_lookup(data, request, exchange)
-    return _recognise_batch(data, request, exchange) if isinstance(exchange, BatchExchange) else None
-
-
-def _recognise_lookup(data: bytes, request: Request, lookup: LookupExchange) -> RepeatedLookup | None:
-    if len(data) > MAX_REPEATED_HEAD_BYTES or request.method != b"GET":
-        return None
-    head = _GET + request.target
-    tail = data[len(head) :]
-    whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
-    return RepeatedLookup(tail, lookup) if whole and _FIELDS.issuperset(request.fields) else None
-
-
-def _recognise_batch(data: bytes, request: Request, batch: BatchExchange) -> RepeatedBatch | None:
-    head_end = data.find(_END, 0, MAX_REPEATED_HEAD_BYTES)
-    if head_end < 0 or not data.startswith(_POST) or not _BATCH_FIELDS.issuperset(request.fields):
-        return None
-    body_at = head_end + len(_END)
-    length = _LENGTH.search(data, 0, body_at)
-    if length is None or body_at + int(length[1]) != len(data):
-        return None
-    return RepeatedBatch(data[: length.start(1)], data[length.end(1) : body_at], batch)
+        if len(data) > MAX_REPEATED_HEAD_BYTES or request.method != b"GET":
+            return None
+        head = _GET + request.target
+        tail = data[len(head) :]
+        whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
+        return RepeatedLookup(tail, exchange) if whole and _FIELDS.issuperset(request.fields) else None
+    if isinstance(exchange, BatchExchange):
+        head_end = data.find(_END, 0, MAX_REPEATED_HEAD_BYTES)
+        if head_end < 0 or not data.startswith(_POST) or not _BATCH_FIELDS.issuperset(request.fields):
+            return None
+        body_at = head_end + len(_END)
+        length = _LENGTH.search(data, 0, body_at)
+        if length is not None and body_at + int(length[1]) == len(data):
+            return RepeatedBatch(data[: length.start(1)], data[length.end(1) : body_at], exchange)
+    return None

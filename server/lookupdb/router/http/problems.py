@@ -50,29 +50,7 @@ MAX_GENERATIONS: Final = 64
 
 
 # The errors of the public API as problem details (RFC 9457). Only this module turns an error into a status.
-#
-# 400 malformed-request      invalid by RFC 9112; the connection is closed
-# 400 invalid-target         the target has no key, two keys, or an undecodable one
-# 400 invalid-body           the batch is not the expected JSON
-# 401 unauthenticated        no accepted token; the connection is closed if the request has a body
-# 403 forbidden              the service account may not look up in this dataset; closed as with 401
-# 404 missing                no record has the key
-# 404 no-such-resource       no resource has this path
-# 405 method-not-allowed     the resource does not support the method
-# 406 not-acceptable         Accept rules out the value's media type
-# 408 request-timeout        the request did not arrive in time; the connection is closed
-# 412 unknown-generation     the requested generation is not served, or not all its shards are
-# 413 body-too-large         the connection is closed
-# 413 too-many-keys          in one batch
-# 413 answer-too-large       of one batch
-# 414 target-too-long        the connection is closed
-# 415 unsupported-media-type a batch is sent as application/json
-# 417 expectation-failed     only 100-continue is supported; the connection is closed
-# 431 head-too-large         the connection is closed
-# 500 internal-error         a bug; the connection is closed
-# 503 unavailable            a shard is not reachable: the key may or may not exist
-# 503 too-many-connections   the connection is closed
-# 505 version-not-supported  neither HTTP/1.1 nor HTTP/1.0; the connection is closed
+# docs/reference/http-api.md says which of them close the connection.
 
 TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 """Problem types are names, compared as text; there is nothing to fetch."""
@@ -261,29 +239,17 @@ class Answers:
         """Return the header fields of an answer that a key is missing in ``generation``."""
         return {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation", **self._cache_fields}
 
-    def encode_document(
-        self, media_type: str, body: bytes, connection_field: bytes, fields: dict[str, str]
-    ) -> tuple[bytes, bytes]:
-        """Return head and body of a 200."""
-        head = _encode_open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
-        return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
-
-    def encode_probe_head(self, status: int, size: int, connection_field: bytes) -> bytes:
-        """Return the head of the answer to a probe with a text of ``size`` bytes. Caches may not keep it."""
-        fields = {"Date": self._date, "Cache-Control": "no-store", "Content-Type": "text/plain; charset=utf-8"}
-        return b"%b%d\r\n%b\r\n" % (_encode_open_head(status, fields), size, connection_field)
-
-    def encode_options(self, methods: str, connection_field: bytes) -> bytes:
-        """Return the answer to OPTIONS."""
-        head = _encode_head(204, {"Date": self._date, "Allow": methods})
-        return b"%b%b\r\n" % (head, connection_field)
+    def encode_head(self, status: int, fields: dict[str, str], size: int | None, connection_field: bytes) -> bytes:
+        """Return the head of an answer with a body of ``size`` bytes, or without one."""
+        head = _encode_head(status, {"Date": self._date, **fields})
+        length = b"" if size is None else b"Content-Length: %d\r\n" % size
+        return b"%b%b%b\r\n" % (head, length, connection_field)
 
     def encode_problem(self, problem: HttpProblem, connection_field: bytes) -> tuple[bytes, bytes]:
         """Return head and body of the answer with ``problem``."""
         body = problem.body()
-        fields = {"Date": self._date, "Content-Type": PROBLEM, **problem.fields}
-        head = _encode_open_head(problem.kind.status, fields)
-        return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
+        fields = {"Content-Type": PROBLEM, **problem.fields}
+        return self.encode_head(problem.kind.status, fields, len(body), connection_field), body
 
 
 def _encode_head(status: int, fields: dict[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""Cuts requests out of a client's bytes, and decodes their Accept fields and targets. Does no I/O.
+"""Cuts requests out of a client's bytes, and decodes their Accept fields, targets and batches. Does no I/O.
 
 llhttp, the parser in httptools, rejects by itself: two lengths, a length beside chunks, lengths and chunk sizes that
 are no plain numbers or overflow, white space before a colon, folded lines, bare CR and LF, NUL and other control
@@ -15,12 +15,14 @@ import logging
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import httptools
+import orjson
 
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
+from lookupdb.router.batch_keys import BatchKeys
 from lookupdb.router.http import problems
 from lookupdb.router.http.problems import (
     CLOSE,
@@ -56,16 +58,16 @@ class AcceptField:
         self._names_frames = dict(ranges).get(FRAMES, 0) > 0
 
     def allows(self, media_type: str) -> bool:
-        """Whether the client accepts ``media_type``, JSON or OCTETS."""
+        """Return whether the client accepts ``media_type``, JSON or OCTETS."""
         return media_type in self._accepted
 
     def allows_batch(self) -> bool:
-        """Whether the client accepts a media type of batch answers."""
+        """Return whether the client accepts a media type of batch answers."""
         return self._names_frames or JSON in self._accepted
 
     def prefers_frames(self, value_format: str) -> bool:
-        """Whether to answer a batch of such values as frames: if Accept names frames, and values are raw or JSON is
-        ruled out."""
+        """Return whether to answer a batch of such values as frames: if Accept names frames, and values are raw or JSON
+        is ruled out."""
         return self._names_frames and (value_format == "raw" or JSON not in self._accepted)
 
 
@@ -76,9 +78,7 @@ def parse_accept(field: bytes | None) -> AcceptField | None:
     return _parse_cached(field) if len(field) <= _MAX_CACHED_BYTES else AcceptField(field)
 
 
-@lru_cache(maxsize=256)
-def _parse_cached(field: bytes) -> AcceptField:
-    return AcceptField(field)
+_parse_cached: Final = lru_cache(maxsize=256)(AcceptField)
 
 
 def _parse_range(part: str) -> tuple[str, float]:
@@ -133,11 +133,6 @@ def to_origin_form(target: bytes) -> bytes:
         return target
     rest = target[absolute.end() :]
     return rest if rest.startswith(b"/") else b"/" + rest
-
-
-def names_probe(target: bytes) -> bool:
-    """Return whether ``target`` is ``/healthz`` or ``/readyz``."""
-    return to_origin_form(target).partition(b"?")[0] in PROBES
 
 
 def decode_key_in_path(raw: bytes) -> str:
@@ -233,6 +228,57 @@ def _decode(raw: bytes) -> str:
         ) from None
 
 
+# The body of a batch.
+
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+"""A JSON string. Possessive, so that the matcher keeps nothing for backtracking."""
+
+
+def parse_batch(body: bytes, max_keys: int, keys_type: type[BatchKeys]) -> tuple[BatchKeys, bool]:
+    """Return the distinct keys in order of first appearance, and whether a partial answer is allowed. Raises
+    HttpProblem."""
+    parsed = keys_type.parse(body, max_keys)
+    if parsed is not None:
+        return parsed
+    # Refuse too many elements before parsing: small ones are some twenty times larger as objects. Commas within keys do
+    # not count.
+    if body.count(b",") > max_keys + 1 and _STRING.sub(b"", body).count(b",") > max_keys + 1:
+        raise _too_many_keys("too many", max_keys)
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise HttpProblem(problems.INVALID_BODY, f"the body is not JSON: {error}") from None
+    unknown = document.keys() - {"keys", "partial"} if isinstance(document, dict) else ()
+    if unknown:
+        raise HttpProblem(
+            problems.INVALID_BODY, f'expected only "keys" and "partial", found {sorted(unknown)[0][:40]!r}'
+        )
+    if not isinstance(document, dict) or "keys" not in document:
+        raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
+    partial = document.get("partial", False)
+    if not isinstance(partial, bool):
+        raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_json_type(partial)}')
+    keys = document["keys"]
+    if not isinstance(keys, list):
+        raise HttpProblem(problems.INVALID_BODY, f'"keys" is an array of strings, found {_json_type(keys)}')
+    if len(keys) > max_keys:
+        raise _too_many_keys(len(keys), max_keys)
+    for place, key in enumerate(keys):
+        if not isinstance(key, str):
+            raise HttpProblem(problems.INVALID_BODY, f"keys[{place}] is {_json_type(key)}, expected a string")
+    return keys_type(list(dict.fromkeys(keys))), partial
+
+
+def _too_many_keys(found: object, max_keys: int) -> HttpProblem:
+    detail = f"{found} keys, the limit is {max_keys}; send them in several batches"
+    return HttpProblem(problems.TOO_MANY_KEYS, detail, members={"limit": max_keys})
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
 log = logging.getLogger(__name__)
 
 HOST: Final = "host"
@@ -293,9 +339,9 @@ class Request:
         self.refusal: HttpProblem | None = None
         """The problem of a request without access: its answer, whatever it requests."""
         self.accepts_anything = False
-        """Whether the first Accept field is ``*/*``, which many clients send; it is not kept."""
+        """True if the first Accept field is ``*/*``, which many clients send; it is not kept."""
         self.is_plain = True
-        """Whether it is HTTP/1.1, keeps the connection open, and has no body and no field but Host."""
+        """True if it is HTTP/1.1, keeps the connection open, and has no body and no field but Host."""
 
 
 class RequestReader:
@@ -318,8 +364,8 @@ class RequestReader:
         "_on_continue",
         "_on_request",
         "_parser",
-        "_received_bytes",
         "_request",
+        "held_bytes",
         "is_partial",
     )
 
@@ -339,13 +385,13 @@ class RequestReader:
         """The last valid Host."""
         self._request: Request | None = None
         self._is_in_body = False
-        """Whether the head is complete: further header fields are trailers."""
+        """True if the head is complete: further header fields are trailers."""
         self._body = bytearray()
         self._body_bytes = 0
         self._is_body_skipped = False
-        """Whether the parser skipped the body of a request that asked for an upgrade."""
-        self._received_bytes = 0
-        """Bytes of the incomplete request, to within a slice."""
+        """True if the parser skipped the body of a request that asked for an upgrade."""
+        self.held_bytes = 0
+        """Bytes that are kept of the incomplete request, to within a slice."""
         self._is_ended = False
         self._parser = httptools.HttpRequestParser(self)
 
@@ -377,15 +423,10 @@ class RequestReader:
         if self.is_partial:
             self._check_bounds(size)
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are kept of the incomplete request."""
-        return self._received_bytes
-
     def forget_empty_lines(self) -> None:
         """Ignore empty lines, if nothing else has arrived since the last request."""
         self.is_partial = False
-        self._received_bytes = 0
+        self.held_bytes = 0
 
     def close(self) -> None:
         """Drop the parser and the callbacks, which refer back here, so that nothing waits for the garbage collector."""
@@ -422,11 +463,11 @@ class RequestReader:
         self._parser.feed_data(head)
 
     def _check_bounds(self, size: int) -> None:
-        self._received_bytes += size
+        self.held_bytes += size
         if self._is_in_body:
-            if self._received_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
+            if self.held_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
                 raise self._refuse(problems.HEAD_TOO_LARGE, "chunk extensions or trailers are too large")
-        elif self._received_bytes > MAX_HEAD_BYTES:
+        elif self.held_bytes > MAX_HEAD_BYTES:
             if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
                 raise self._target_too_long()
             raise self._refuse(
@@ -471,21 +512,18 @@ class RequestReader:
         fields = request.fields
         if field not in fields:
             if field is ACCEPT:
-                self._begin_accept(request, value)
+                if request.accepts_anything:
+                    request.fields[ACCEPT] = b"*/*, " + value
+                elif value == b"*/*":
+                    request.accepts_anything = True
+                else:
+                    request.fields[ACCEPT] = value
             else:
                 fields[field] = value
         elif field in _LISTS:
             fields[field] += b", " + value
         else:
             raise self._refuse(problems.MALFORMED, f"the header field {field} is repeated")
-
-    def _begin_accept(self, request: Request, value: bytes) -> None:
-        if request.accepts_anything:
-            request.fields[ACCEPT] = b"*/*, " + value
-        elif value == b"*/*":
-            request.accepts_anything = True
-        else:
-            request.fields[ACCEPT] = value
 
     def on_headers_complete(self) -> None:
         """Check the complete head: version, access, and whether the connection stays open."""
@@ -499,23 +537,21 @@ class RequestReader:
         host = fields.get(HOST)
         if host is None or host != self._known_host:
             self._check_host(host)
-        if self._authorize is not None and not _is_probe(request):
-            self._check_authorization(request, self._authorize(fields.get(AUTHORIZATION)))
+        if self._authorize is not None:
+            is_probe = to_origin_form(target).partition(b"?")[0] in PROBES and request.method in (b"GET", b"HEAD")
+            needs_no_access = is_probe and not _has_body(fields)
+            problem = None if needs_no_access else self._authorize(fields.get(AUTHORIZATION))
+            if problem is not None:
+                if _has_body(fields):  # which is not read
+                    self._is_ended = True
+                    raise problem
+                request.refusal = problem
+                request.is_plain = False
         if request.method == b"CONNECT":
             raise self._refuse(problems.MALFORMED, "the router is no proxy and does not support CONNECT")
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
             request.is_plain = False
             self._check_head(request)
-
-    def _check_authorization(self, request: Request, problem: HttpProblem | None) -> None:
-        """Refuse the request with ``problem``, if there is one, before its body is read."""
-        if problem is None:
-            return
-        if _has_body(request.fields):
-            self._is_ended = True
-            raise problem
-        request.refusal = problem
-        request.is_plain = False
 
     def _check_host(self, host: bytes | None) -> None:
         if host is None:
@@ -535,9 +571,7 @@ class RequestReader:
             request.connection_field = CLOSE
         elif version == "1.0":
             request.connection_field = KEEP_ALIVE
-        self._check_body(request.fields, version)
-
-    def _check_body(self, fields: dict[str, bytes], version: str) -> None:
+        fields = request.fields
         coding = fields.get(_CODING)
         if coding is not None and version == "1.0":
             raise self._refuse(problems.MALFORMED, "HTTP/1.0 has no Transfer-Encoding")
@@ -576,13 +610,8 @@ class RequestReader:
             self._body_bytes = 0
         self.is_partial = self._is_in_body = False
         self._request = None
-        self._received_bytes = 0
+        self.held_bytes = 0
         self._on_request(request)
-
-
-def _is_probe(request: Request) -> bool:
-    """Return whether this is a load balancer's probe, which needs no access."""
-    return names_probe(request.target) and request.method in (b"GET", b"HEAD") and not _has_body(request.fields)
 
 
 def _has_body(fields: dict[str, bytes]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from lookupdb.resp.commands import find_transaction
 from lookupdb.resp.requests import (
@@ -28,29 +28,26 @@ from lookupdb.resp.requests import (
     ProtocolError,
     error,
 )
-from lookupdb.router.access import Gatekeeper
-from lookupdb.router.budget import RouterLimits
+from lookupdb.router.batch_keys import GETS
 from lookupdb.router.clients import life
 from lookupdb.router.clients.life import (
     FINISHING,
-    HIGH_WATER_BYTES,
     LINGERING,
     READING,
     RECEIVING,
+    Answer,
     ConnectionLife,
     ConnectionRegistry,
 )
 from lookupdb.router.counters import INDEX
-from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import OVERLOADED
 from lookupdb.router.resp.exchanges import (
     COMMANDS,
-    Answer,
     ClientSession,
     ExistsExchange,
     GetsExchange,
     KeyExchange,
-    MgetExchange,
+    KeysExchange,
     ReadExchange,
     RespExchange,
     RespService,
@@ -59,7 +56,7 @@ from lookupdb.router.resp.exchanges import (
     find_refusal,
     queue,
 )
-from lookupdb.router.resp.reader import GETS, REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, CommandReader, LookupCommands
+from lookupdb.router.resp.reader import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, CommandReader, LookupCommands
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +78,6 @@ class RedisClientConnection(ConnectionLife):
         "_is_paused",
         "_is_resting",
         "_reader",
-        "_registry",
         "_replies",
         "_reply_bytes",
         "_turn_bytes",
@@ -91,12 +87,11 @@ class RedisClientConnection(ConnectionLife):
     )
 
     def __init__(self, service: RespService, registry: ConnectionRegistry) -> None:
-        super().__init__(service)
+        super().__init__(service, registry)
         self.service: RespService = service
         self.lookups = service.lookups
         self.session = ClientSession(service)
-        self._registry = registry
-        self._reader = CommandReader(service.codec, self.session.limits)
+        self._reader = CommandReader(service.keys_type, self.session.limits)
         self._exchange: RespExchange | None = None
         """The pending exchange; nothing else begins meanwhile."""
         self._replies: list[bytes] = []
@@ -104,24 +99,16 @@ class RedisClientConnection(ConnectionLife):
         self._farewell = b""
         """A last reply that answers no command."""
         self._is_advancing = False
-        """Whether ``_advance`` is running: what it begins may be answered at once."""
+        """True if ``_advance`` is running: what it begins may be answered at once."""
         self._is_resting = False
-        """Whether other connections get a turn first, because this one had much to do."""
+        """True if other connections get a turn first, because this one had much to do."""
         self._turn_bytes = 0
         """Bytes received since other connections certainly had a turn: since a rest, or a wait for an answer."""
         self._is_paused = False
-        """Whether reading is paused because of unread bytes or a rest. (``life`` pauses it for blocked clients.)"""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        self.deadline = self.service.idle_deadline
-        self._registry.admit(self)
+        """True if reading is paused because of unread bytes or a rest. (``life`` pauses it for blocked clients.)"""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
-        self._registry.forget(self)
         super().connection_lost(error)
         self.session.close()
 
@@ -213,13 +200,22 @@ class RedisClientConnection(ConnectionLife):
         if self.phase >= LINGERING:
             return
         if self._exchange is None and (self.phase >= FINISHING or self.session.is_closing):
-            self._end()
+            if self.phase < FINISHING:
+                self._end_requests()
+            if self._farewell:
+                self._write(self._farewell)
+            self._end_answers()
             return
         self._count_input()
         if self.phase >= LINGERING:
             return
         if self._exchange is not None or self._is_resting or self.is_blocked:
-            self._pause_reading()
+            # Read on only if nothing waits: a client may send one read beyond the pending exchange.
+            if self._is_resting or not self._reader.is_empty:
+                self._is_paused = True
+                self._transport.pause_reading()
+            elif not self.is_blocked:
+                self._resume_reading()
             return
         if self.is_half_closed:
             if not self._finish_input():
@@ -236,24 +232,9 @@ class RedisClientConnection(ConnectionLife):
             self.deadline = self.service.idle_deadline
         self._resume_reading()
 
-    def _pause_reading(self) -> None:
-        """Read on only if nothing waits: a client may send one read beyond the pending exchange."""
-        if self._is_resting or not self._reader.is_empty:
-            self._is_paused = True
-            self._transport.pause_reading()
-        elif not self.is_blocked:
-            self._resume_reading()
-
     def _resume_reading(self) -> None:
         self._is_paused = False
         self._transport.resume_reading()
-
-    def _end(self) -> None:
-        if self.phase < FINISHING:
-            self._end_requests()
-        if self._farewell:
-            self._write(self._farewell)
-        self._end_answers()
 
     def _count_input(self) -> None:
         size = self._measure_input()
@@ -281,7 +262,7 @@ class RedisClientConnection(ConnectionLife):
             self.counters[_ERRORS] += commands
             self._send(error(refusal) * commands)
         elif is_mget:
-            self._begin(MgetExchange(self, lookups.keys, lookups.size))
+            self._begin(KeysExchange(self, lookups.keys, lookups.size))
         elif count == 1:
             self._begin(KeyExchange(self, lookups.keys.to_list()[0]))
         else:
@@ -306,7 +287,7 @@ class RedisClientConnection(ConnectionLife):
             self._execute_transaction()
         elif name in MANY_KEYS:
             keys = command[1:]
-            self._begin(ExistsExchange(self, self.service.codec.make_keys(keys), sum(map(len, keys))))
+            self._begin(ExistsExchange(self, self.service.keys_type.from_bytes(keys), sum(map(len, keys))))
         elif name in LOOKUPS:
             self._begin(ReadExchange(self, command))
         else:
@@ -397,14 +378,6 @@ class RedisClientConnection(ConnectionLife):
             replies, self._replies, self._reply_bytes = self._replies, [], 0
             self._write(b"".join(replies))
 
-    def _write(self, answer: Answer) -> None:
-        if isinstance(answer, bytes):
-            self._transport.write(answer)
-        else:
-            self._transport.writelines(answer)
-        if self.is_blocked:
-            self._count_unsent()
-
     def refuse(self, message: str) -> None:
         """Finish the pending exchange, send the error ``message``, and close."""
         if self.phase < FINISHING:
@@ -441,9 +414,6 @@ class RedisClientConnection(ConnectionLife):
     def _has_part(self) -> bool:
         return self._reader.is_partial
 
-    def _is_held_up(self) -> bool:
-        return False  # an incomplete command is the next one
-
     def _drop(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -472,28 +442,10 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         or it.is_blocked  # pauses reading, too
         or it._is_paused is (it._is_resting or (it._reader.has_unread and not it._reader.is_partial))
     ),
-    "who has sent much lets others have their turn": lambda it: (
+    "a client that has sent much waits for others": lambda it: (
         it.phase >= FINISHING or it._is_resting or it._turn_bytes < TURN_BYTES
     ),
     "replies of a turn are sent when it ends": lambda it: not it._replies,
     "all that has come is counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
 }
 """Conditions that hold for every ``RedisClientConnection`` between two events."""
-
-
-class RespProtocol:
-    """Makes the RESP connections of a worker: a ``ClientProtocol``."""
-
-    def __init__(
-        self,
-        lookups: LookupCore,
-        limits: RouterLimits,
-        counters: memoryview,
-        gatekeeper: Gatekeeper | None = None,
-        port: int = 0,
-    ) -> None:
-        self.service = RespService(lookups, limits, counters, gatekeeper, port)
-
-    def make_connection(self, registry: ConnectionRegistry) -> RedisClientConnection:
-        """Return the protocol of a new connection."""
-        return RedisClientConnection(self.service, registry)

@@ -12,7 +12,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lookupdb.resp.commands import (
@@ -31,13 +31,13 @@ from lookupdb.resp.commands import (
 )
 from lookupdb.resp.requests import CRLF, MANY_KEYS, NIL, OK, Command, CommandLimits, bulk, error, integer, list_keys
 from lookupdb.router.access import Gatekeeper
-from lookupdb.router.batch_keys import UNAVAILABLE, Values
+from lookupdb.router.batch_keys import UNAVAILABLE, Values, choose_keys
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.clients.life import JOINED_BYTES, ClientService
+from lookupdb.router.clients.life import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
-from lookupdb.router.resp.reader import BEFORE_AUTH, choose_codec, make_read_limits
+from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES, ReadLimits
 from lookupdb.router.subjects import Admitted, Denial, Denied
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class RespService(ClientService):
     """The shared state of all RESP connections of a worker."""
 
-    __slots__ = ("_last_id", "codec", "fields", "port", "read_limits", "started_at")
+    __slots__ = ("fields", "keys_type", "last_id", "port", "read_limits", "started_at")
 
     def __init__(
         self,
@@ -60,18 +60,14 @@ class RespService(ClientService):
         port: int = 0,
     ) -> None:
         super().__init__(lookups, limits, counters, gatekeeper)
-        self.codec: Final = choose_codec()
+        self.keys_type: Final = choose_keys()
         self.fields: Final[FieldReader] = choose_fields()
-        self.read_limits: Final = make_read_limits(limits.max_body_bytes)
+        self.read_limits: Final = ReadLimits(MAX_ARGUMENTS, limits.max_body_bytes, MAX_INLINE_BYTES)
         self.port: Final = port
         """The port that clients connect to, for ``INFO``."""
         self.started_at: Final = time.monotonic()
-        self._last_id = 0
-
-    def take_id(self) -> int:
-        """Return a new client number."""
-        self._last_id += 1
-        return self._last_id
+        self.last_id = 0
+        """The number of the newest client."""
 
 
 NO_ACCESS_DATA: Final = "AccessUnknown"
@@ -102,7 +98,8 @@ class ClientSession:
 
     def __init__(self, service: RespService) -> None:
         self.service = service
-        self.id: Final = service.take_id()
+        service.last_id += 1
+        self.id: Final = service.last_id
         self.is_closing = False
         self._token: bytes | None = None
         self.reset()
@@ -111,7 +108,7 @@ class ClientSession:
         """Forget what the client has set since it connected."""
         self._keep_token(None)
         self.may_ask = self.service.gatekeeper is None
-        """Whether the client may look up; False if ``find_denial`` must judge again."""
+        """True if the client may look up; False if ``find_denial`` must judge again."""
         self._until = math.inf
         self.name = b""
         self.end_transaction()
@@ -141,7 +138,7 @@ class ClientSession:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the routing table has changed since the client began to watch."""
+        """Return whether the routing table has changed since the client began to watch."""
         return self._watched is not None and self._watched() is not self.service.lookups.live
 
     @property
@@ -165,7 +162,7 @@ class ClientSession:
 
     @property
     def has_passwords(self) -> bool:
-        """Whether clients must send tokens."""
+        """Return whether clients must send tokens."""
         return self.service.gatekeeper is not None
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
@@ -207,7 +204,7 @@ class ClientSession:
 
     def _judge(self, token: bytes) -> Admitted | Denied:
         gatekeeper = self.service.gatekeeper
-        assert gatekeeper is not None, "who asks for no token judges none"
+        assert gatekeeper is not None, "without tokens there is nothing to judge"
         verdict = gatekeeper.judge_token(token)
         if isinstance(verdict, Admitted):
             self._keep_token(token)
@@ -221,9 +218,6 @@ class ClientSession:
         self._token = token
         budget.take(len(token or b""))
 
-
-Answer = bytes | list[bytes]
-"""One piece, or consecutive pieces."""
 
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 _EXCHANGE_BYTES: Final = 1024
@@ -297,9 +291,15 @@ class RespExchange:
         self.connection.counters[_ERRORS] += commands
         self.connection.answer(self, error(message) * commands)
 
-    def _count_overload(self, problem: Problem) -> None:
+    def unavailable(self, problem: Problem) -> None:
+        """Answer that the key or all keys are unavailable."""
+        self._refuse(self._explain(problem))
+
+    def _explain(self, problem: Problem) -> str:
+        """Return the error for ``problem``, which makes the key or all keys unavailable. Count it if it is overload."""
         if problem is OVERLOADED:
             self.connection.counters[_OVERLOADED] += 1
+        return describe_problem(problem)
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
         """Refuse an unknown generation, which cannot happen because RESP names none."""
@@ -330,11 +330,6 @@ class KeyExchange(RespExchange):
         connection = self.connection
         connection.answer(self, connection.session.nil)
 
-    def unavailable(self, problem: Problem) -> None:
-        """Answer that the key is unavailable."""
-        self._count_overload(problem)
-        self._refuse(describe_problem(problem))
-
 
 class ReadExchange(KeyExchange):
     """A command of ``READS``."""
@@ -355,7 +350,7 @@ class ReadExchange(KeyExchange):
         self._reply(value, generation)
 
     def missing(self, generation: ServedGeneration) -> None:
-        """Answer that no record has the key."""
+        """Answer from a missing key."""
         self._reply(None, generation)
 
     def _reply(self, value: bytes | None, generation: ServedGeneration) -> None:
@@ -374,9 +369,9 @@ class SerialExchange(RespExchange):
         super().__init__(connection)
         self._keys = deque(keys)
         self._is_asking = False
-        """Whether a key is unanswered; stays true once abandoned."""
+        """True if a key is unanswered; stays true once abandoned."""
         self._is_advancing = False
-        """Whether ``resume`` is running: its lookups may be answered at once."""
+        """True if ``resume`` is running: its lookups may be answered at once."""
 
     def start(self) -> None:
         """Look up the first key."""
@@ -410,9 +405,8 @@ class SerialExchange(RespExchange):
 
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key is unavailable."""
-        self._count_overload(problem)
         self.connection.counters[_ERRORS] += 1
-        self._continue(error(describe_problem(problem)))
+        self._continue(error(self._explain(problem)))
 
     def _continue(self, answer: Answer) -> None:
         self._is_asking = False
@@ -421,11 +415,11 @@ class SerialExchange(RespExchange):
 
 
 class KeysExchange(RespExchange):
-    """Keys of one routing table, sent in ``size`` bytes: a ``lookups.BatchWaiter``."""
+    """Keys of one routing table, sent in ``size`` bytes: one MGET, or a base of others. A ``lookups.BatchWaiter``."""
 
     __slots__ = ("gather", "keys", "size")
     are_single = False
-    """Whether each key is a command of its own."""
+    """True if each key is a command of its own."""
 
     def __init__(self, connection: ExchangeOwner, keys: BatchKeys, size: int) -> None:
         super().__init__(connection)
@@ -444,13 +438,12 @@ class KeysExchange(RespExchange):
             self.gather.abandon()
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable."""
-        raise NotImplementedError
-
-    def unavailable(self, problem: Problem) -> None:
-        """Answer that all keys are unavailable."""
-        self._count_overload(problem)
-        self._refuse(describe_problem(problem))
+        """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable: an error, because nil
+        would mean missing."""
+        if problem is None:
+            self.connection.answer(self, self._encode(values, size, b"", is_list=True))
+        else:
+            self._refuse(self._describe_some(values, problem))
 
     def too_large(self, limit: int) -> None:
         """Answer that the values exceed ``limit`` bytes together."""
@@ -458,9 +451,8 @@ class KeysExchange(RespExchange):
         self._refuse(f"ERR {detail}")
 
     def _encode(self, values: BatchValues, size: int, refusal: bytes, *, is_list: bool) -> Answer:
-        codec, nil = self.connection.service.codec, self.connection.session.nil
-        encode = codec.encode if size <= JOINED_BYTES else codec.encode_in_pieces
-        return encode(values, nil, refusal, is_list=is_list)
+        encode = values.encode_replies if size <= JOINED_BYTES else values.encode_replies_in_pieces
+        return encode(is_list, self.connection.session.nil, refusal)
 
     def _describe_some(self, values: BatchValues, problem: Problem) -> str:
         """Return the error for keys that are unavailable while others are not."""
@@ -487,26 +479,12 @@ class GetsExchange(KeysExchange):
 
     def unavailable(self, problem: Problem) -> None:
         """Answer that all keys are unavailable."""
-        self._count_overload(problem)
-        self._refuse(describe_problem(problem), len(self.keys))
+        self._refuse(self._explain(problem), len(self.keys))
 
     def too_large(self, limit: int) -> None:
         """Answer one GET after the other, because the values exceed ``limit`` bytes together."""
         connection = self.connection
         connection.replace(self, SerialExchange(connection, self.keys.to_list()))
-
-
-class MgetExchange(KeysExchange):
-    """One MGET: all values or an error."""
-
-    __slots__ = ()
-
-    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with all values, or an error if one is unavailable, because nil would mean missing."""
-        if problem is not None:
-            self._refuse(self._describe_some(values, problem))
-            return
-        self.connection.answer(self, self._encode(values, size, b"", is_list=True))
 
 
 class ExistsExchange(KeysExchange):
@@ -516,10 +494,10 @@ class ExistsExchange(KeysExchange):
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
         """Answer with the number, or an error if a key is unavailable."""
-        if problem is not None:
+        if problem is None:
+            self.connection.answer(self, integer(values.found_count))
+        else:
             self._refuse(self._describe_some(values, problem))
-            return
-        self.connection.answer(self, integer(self.connection.service.codec.count_found(values)))
 
 
 class TransactionExchange(KeysExchange):
@@ -529,7 +507,7 @@ class TransactionExchange(KeysExchange):
 
     def __init__(self, connection: ExchangeOwner, transaction: Transaction) -> None:
         keys = [key for command in transaction.commands for key in list_keys(command)]
-        super().__init__(connection, connection.service.codec.make_keys(keys), sum(map(len, keys)))
+        super().__init__(connection, connection.service.keys_type.from_bytes(keys), sum(map(len, keys)))
         self._commands = transaction.commands
         self._held_bytes = transaction.held_bytes
         self._replies: Iterator[list[bytes]] | None = None
@@ -551,8 +529,7 @@ class TransactionExchange(KeysExchange):
 
     def unavailable(self, problem: Problem) -> None:
         """Answer the commands when all keys are unavailable."""
-        self._count_overload(problem)
-        self._answer([UNAVAILABLE] * len(self.keys), error(describe_problem(problem)), is_json=False)
+        self._answer([UNAVAILABLE] * len(self.keys), error(self._explain(problem)), is_json=False)
 
     def abandon(self) -> None:
         """Stop: ask no further shard, and make no further reply."""
@@ -609,52 +586,6 @@ class TransactionExchange(KeysExchange):
 # INFO: the worker and its dataset in Redis' format.
 
 
-def render(service: RespService, names: Iterable[str]) -> str:
-    """Return the sections in ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
-    return render_sections(SECTIONS, service, names)
-
-
-def _server(service: RespService) -> InfoFields:
-    return describe_server(service.port, service.started_at)
-
-
-def _clients(service: RespService) -> InfoFields:
-    return {
-        "connected_clients": service.counters[INDEX["connections"]],
-        "maxclients": service.limits.max_connections,
-    }
-
-
-def _memory(service: RespService) -> InfoFields:
-    return {"used_memory": max(service.budget.used, 0), "maxmemory": service.budget.limit}
-
-
-def _persistence(service: RespService) -> InfoFields:
-    # Clients use this to wait until a server has loaded its data.
-    return {"loading": int(service.lookups.live is None)}
-
-
-def _stats(service: RespService) -> InfoFields:
-    counters = service.counters
-    return {
-        "total_connections_received": counters[INDEX["connections_accepted"]],
-        "total_commands_processed": counters[INDEX["resp_commands"]],
-        "total_error_replies": counters[INDEX["resp_errors"]],
-        "rejected_connections": counters[INDEX["connections_refused"]],
-        "keyspace_hits": counters[INDEX["keys_found"]],
-        "keyspace_misses": counters[INDEX["keys_missing"]],
-    }
-
-
-def _replication(_: RespService) -> InfoFields:
-    return {"role": "master", "connected_slaves": 0}
-
-
-def _keyspace(service: RespService) -> InfoFields:
-    dataset = service.lookups.dataset()
-    return {} if dataset is None else {"db0": f"keys={dataset.records},expires=0,avg_ttl=0"}
-
-
 def _lookupdb(service: RespService) -> InfoFields:
     dataset = service.lookups.dataset()
     if dataset is None:
@@ -676,13 +607,26 @@ def _lookupdb(service: RespService) -> InfoFields:
 
 
 SECTIONS: Final[dict[str, Callable[[RespService], InfoFields]]] = {
-    "server": _server,
-    "clients": _clients,
-    "memory": _memory,
-    "persistence": _persistence,
-    "stats": _stats,
-    "replication": _replication,
-    "keyspace": _keyspace,
+    "server": lambda service: describe_server(service.port, service.started_at),
+    "clients": lambda service: {
+        "connected_clients": service.counters[INDEX["connections"]],
+        "maxclients": service.limits.max_connections,
+    },
+    "memory": lambda service: {"used_memory": max(service.budget.used, 0), "maxmemory": service.budget.limit},
+    # Clients use this to wait until a server has loaded its data.
+    "persistence": lambda service: {"loading": int(service.lookups.live is None)},
+    "stats": lambda service: {
+        "total_connections_received": service.counters[INDEX["connections_accepted"]],
+        "total_commands_processed": service.counters[INDEX["resp_commands"]],
+        "total_error_replies": service.counters[INDEX["resp_errors"]],
+        "rejected_connections": service.counters[INDEX["connections_refused"]],
+        "keyspace_hits": service.counters[INDEX["keys_found"]],
+        "keyspace_misses": service.counters[INDEX["keys_missing"]],
+    },
+    "replication": lambda _: {"role": "master", "connected_slaves": 0},
+    "keyspace": lambda service: (
+        {} if (info := service.lookups.dataset()) is None else {"db0": f"keys={info.records},expires=0,avg_ttl=0"}
+    ),
     "lookupdb": _lookupdb,
 }
 
@@ -693,11 +637,8 @@ def _get_dbsize(session: ClientSession, _: Command) -> Reply:
 
 
 def _get_info(session: ClientSession, command: Command) -> Reply:
-    return (bulk(render(session.service, [printable(name) for name in command[1:]])),)
-
-
-def _accept(_: ClientSession, __: Command) -> Reply:
-    return (OK,)
+    """Return the sections in ``command``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    return (bulk(render_sections(SECTIONS, session.service, [printable(name) for name in command[1:]])),)
 
 
 def _await_exchange(_: ClientSession, __: Command) -> Reply:
@@ -715,7 +656,7 @@ _TABLE: Final = CommandTable[ClientSession](
         b"EXEC": (0, 0, _await_exchange),
         b"DBSIZE": (0, 0, _get_dbsize),
         b"INFO": (0, ANY, _get_info),
-        b"READONLY": (0, 0, _accept),
+        b"READONLY": (0, 0, lambda _, __: (OK,)),
     },
 )
 COMMANDS: Final = _TABLE.entries

@@ -1,19 +1,17 @@
 """Cuts a client's RESP bytes into lookups and other commands. Does no I/O.
 
-``LookupCodec`` cuts GETs and MGETs and encodes replies with the native kernels; the Python fallback only encodes.
-``RequestParser`` reads everything else, and lookups behind it in the same read; it accepts any valid command and checks
-every limit. ``CommandReader`` combines the two.
+``BatchKeys.cut`` cuts GETs and MGETs, and leaves unusual spellings of them to ``RequestParser``. That reads everything
+else, and lookups behind it in the same read; it accepts any valid command and checks every limit. ``CommandReader``
+combines the two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
-from lookupdb import native
-from lookupdb.resp.requests import CRLF, Command, CommandLimits, ProtocolError, RequestParser
-from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues
+from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
+from lookupdb.router.batch_keys import GETS, MAX_WORDS, MGET, PART, BatchKeys
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 # Limits of RESP that no dataset sets. ``clients.life`` has those of all protocols.
@@ -41,7 +39,7 @@ MAX_INLINE_BYTES: Final = 64 * 1024
 """Limit of an inline command or a length line, as in Redis. Beyond it, the connection is closed."""
 
 PART_RATIO: Final = 32
-"""How often each byte of an incomplete lookup may be read again natively."""
+"""The limit of reading each byte of an incomplete lookup again natively."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,89 +55,6 @@ BEFORE_AUTH: Final = ReadLimits(
     max_arguments=16, max_request_bytes=MAX_TOKEN_BYTES + 1024, max_inline_bytes=MAX_TOKEN_BYTES + 1024
 )
 """Limits before a client has sent a token: HELLO with AUTH and SETNAME has seven words."""
-
-
-def make_read_limits(max_body_bytes: int) -> ReadLimits:
-    """Return the limits of a client that may look up."""
-    return ReadLimits(MAX_ARGUMENTS, max_body_bytes, MAX_INLINE_BYTES)
-
-
-# Lookups as bytes. The native codec leaves other commands, and unusual spellings of lookups, to the parser.
-
-OTHER: Final = 0
-"""Anything else, or nothing."""
-PART: Final = 1
-"""The beginning of an incomplete command."""
-GETS: Final = 2
-MGET: Final = 3
-
-MAX_WORDS: Final = 16_384
-"""Limit of an MGET that the native codec reads."""
-
-
-class LookupCodec:
-    """Leaves lookups to the parser, and encodes replies in Python."""
-
-    def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """Return the kind of what is at ``start``, its end, and its keys: at most ``most`` of GETs, or those of an
-        MGET. The end of anything else is ``start``."""
-        return OTHER, start, None
-
-    def make_keys(self, keys: list[bytes]) -> BatchKeys:
-        """Return the keys of a command from the parser. No record has a key that is not UTF-8."""
-        return BatchKeys([key.decode("utf-8", "surrogateescape") for key in keys])
-
-    def count_found(self, values: BatchValues) -> int:
-        """Return the number of keys in ``values`` that exist."""
-        return len(values.values) - values.values.count(None) - values.unavailable_count
-
-    def encode(self, values: BatchValues, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
-        """Return the replies to lookups: a bulk string for each value, ``nil`` if missing, ``error`` if unavailable.
-        ``is_list`` makes them one list."""
-        return b"".join(self.encode_in_pieces(values, nil, error, is_list=is_list))
-
-    def encode_in_pieces(self, values: BatchValues, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
-        """Return the replies in consecutive pieces, without copies of large values. Empties ``values``."""
-        gathered = values.values
-        pieces = [b"*%d\r\n" % len(gathered)] if is_list else []
-        for place, value in enumerate(gathered):
-            gathered[place] = None
-            if value is None:
-                pieces.append(nil)
-            elif value is UNAVAILABLE:
-                pieces.append(error)
-            else:
-                pieces += (b"$%d\r\n" % len(value), value, CRLF)
-        return pieces
-
-
-class PackedCodec(LookupCodec):
-    """Lookups with the native kernels."""
-
-    def __init__(self, kernels: ModuleType) -> None:
-        self.cut = kernels.PackedKeys.cut  # type: ignore[method-assign]
-        self.make_keys = kernels.PackedKeys.from_bytes  # type: ignore[method-assign]
-
-    def count_found(self, values: Any) -> int:
-        """Return the number of keys that exist."""
-        count: int = values.found_count
-        return count
-
-    def encode(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
-        """Return the replies."""
-        replies: bytes = values.encode_replies(is_list, nil, error)
-        return replies
-
-    def encode_in_pieces(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
-        """Return the replies in pieces."""
-        pieces: list[bytes] = values.encode_replies_in_pieces(is_list, nil, error)
-        return pieces
-
-
-def choose_codec() -> LookupCodec:
-    """Return the codec of the native kernels if enabled, else the Python fallback."""
-    kernels = native.kernels()
-    return LookupCodec() if kernels is None else PackedCodec(kernels)
 
 
 _EMPTY: Final = b""
@@ -163,10 +78,10 @@ class CommandReader:
     __slots__ = (
         "_at",
         "_backlog",
-        "_codec",
         "_command",
         "_data",
         "_is_parsing",
+        "_keys_type",
         "_may_feed",
         "_parser",
         "_problem",
@@ -178,11 +93,11 @@ class CommandReader:
         "limits",
     )
 
-    def __init__(self, codec: LookupCodec, limits: CommandLimits) -> None:
-        self._codec = codec
+    def __init__(self, keys_type: type[BatchKeys], limits: CommandLimits) -> None:
+        self._keys_type = keys_type
         self.limits = limits
         self.is_queueing = False
-        """Whether lookups are returned as commands, for a transaction."""
+        """True if lookups are returned as commands, for a transaction."""
         self.clear()
 
     def clear(self) -> None:
@@ -191,7 +106,7 @@ class CommandReader:
         self._at = 0
         self._parser: RequestParser | None = None
         self._is_parsing = False
-        """Whether the parser reads the input."""
+        """True if the parser reads the input."""
         self._backlog = _EMPTY
         self._may_feed = True
         self._command: Command | None = None
@@ -200,11 +115,11 @@ class CommandReader:
         self._read_again = 0
         """Bytes of an incomplete command, counted as often as they were read."""
         self.is_empty = True
-        """Whether all input was returned."""
+        """True if all input was returned."""
         self.has_unread = False
-        """Whether there is input that ``next`` has not seen, or has left."""
+        """True if there is input that ``next`` has not seen, or has left."""
         self.is_partial = False
-        """Whether only an incomplete command is left."""
+        """True if only an incomplete command is left."""
 
     @property
     def held_bytes(self) -> int:
@@ -214,7 +129,7 @@ class CommandReader:
 
     @property
     def has_more(self) -> bool:
-        """Whether ``next`` returned None only to give other clients a turn."""
+        """Return whether ``next`` returned None only to give other clients a turn."""
         return bool(self._backlog)
 
     def feed(self, data: bytes) -> None:
@@ -243,7 +158,7 @@ class CommandReader:
             if self.is_queueing and at < len(data):
                 self._begin_parsing()
                 continue
-            kind, end, keys = self._codec.cut(data, at, GROUP_KEYS)
+            kind, end, keys = self._keys_type.cut(data, at, GROUP_KEYS)
             if keys is not None and (kind == GETS or self._is_within_limits(end - at, len(keys))):
                 self._advance(end)
                 return LookupCommands(kind, keys, end - at)
@@ -260,19 +175,16 @@ class CommandReader:
         was_partial = self.is_partial
         parsed = self._next_parsed()
         if parsed is None and self._backlog and self._may_feed:
-            self._feed_parser()
+            self._may_feed = False
+            assert self._parser is not None
+            self._parser.feed(self._backlog[:SLICE_BYTES])
+            self._backlog = self._backlog[SLICE_BYTES:]
             parsed = self._next_parsed()
         if parsed is None and self._backlog:
             self.is_partial = was_partial
         elif parsed is None and self._is_parsing:
             self._rest()
         return parsed
-
-    def _feed_parser(self) -> None:
-        self._may_feed = False
-        assert self._parser is not None
-        self._parser.feed(self._backlog[:SLICE_BYTES])
-        self._backlog = self._backlog[SLICE_BYTES:]
 
     def _advance(self, end: int) -> None:
         """Mark everything up to ``end`` as returned."""
@@ -295,13 +207,13 @@ class CommandReader:
         self.is_partial = True
 
     def _is_within_limits(self, size: int, key_count: int) -> bool:
-        """Whether an MGET of this size is certainly allowed; otherwise the parser decides, as for one that arrives in
-        pieces."""
+        """Return whether an MGET of this size is certainly allowed; otherwise the parser decides, as for one that
+        arrives in pieces."""
         return size <= self.limits.max_request_bytes and key_count < self.limits.max_arguments
 
     def _may_read_again(self, size: int) -> bool:
-        """Whether to keep the beginning of a lookup of ``size`` bytes here until more arrives. With narrow limits the
-        parser gets it, because it refuses too many words as soon as they are announced."""
+        """Return whether to keep the beginning of a lookup of ``size`` bytes here until more arrives. With narrow
+        limits the parser gets it, because it refuses too many words as soon as they are announced."""
         if self.limits.max_arguments < MAX_WORDS:
             return False
         self._read_again += size
@@ -353,7 +265,7 @@ class CommandReader:
         return self._parser.next()
 
     def _make_lookups(self, kind: int, keys: list[bytes]) -> LookupCommands:
-        return LookupCommands(kind, self._codec.make_keys(keys), sum(map(len, keys)))
+        return LookupCommands(kind, self._keys_type.from_bytes(keys), sum(map(len, keys)))
 
     def _settle_parser(self) -> None:
         assert self._parser is not None

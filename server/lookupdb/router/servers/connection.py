@@ -40,7 +40,7 @@ from lookupdb.router.budget import RouterBudget
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServerAddress:
-    """Where one worker of a shard server listens."""
+    """The address at which one worker of a shard server listens."""
 
     host: str
     """Name or IP address; IPv6 without brackets."""
@@ -66,21 +66,6 @@ _MAX_LOOKS: Final = 100
 """Limit of checks per tick: beyond 1,200 connections, each is checked less often."""
 
 
-class Pingable(Protocol):
-    """A connection that the heartbeat checks."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is closed, which ends the checks."""
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a PING is unanswered."""
-
-    def ping(self) -> bool:
-        """Send a PING if the connection was idle since the last call. Return whether one was sent."""
-
-
 class Heartbeat:
     """Calls ``on_silence`` of a watched connection once, when a PING was not answered."""
 
@@ -89,8 +74,8 @@ class Heartbeat:
         self._tick_seconds = silence_seconds / _TICKS
         self._share = self._tick_seconds / look_seconds
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
-        self._watched: deque[tuple[Pingable, Callable[[], None]]] = deque()
-        self._pinged: deque[tuple[int, Pingable, Callable[[], None]]] = deque()
+        self._watched: deque[tuple[ServerConnection, Callable[[], None]]] = deque()
+        self._pinged: deque[tuple[int, ServerConnection, Callable[[], None]]] = deque()
         """Pinged connections, with the tick at which the answer is overdue."""
         self._ticks = 0
         self._due = self._random.random()
@@ -98,7 +83,7 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: Pingable, on_silence: Callable[[], None]) -> None:
+    def watch(self, connection: ServerConnection, on_silence: Callable[[], None]) -> None:
         """Check ``connection`` until it is closed."""
         self._watched.append((connection, on_silence))
         if self._timer is None:
@@ -110,17 +95,14 @@ class Heartbeat:
     def _tick(self) -> None:
         self._timer = None
         self._ticks += 1
-        self._end_silent()
-        self._look()
-        if self._watched or self._pinged:
-            self._wait()
-
-    def _end_silent(self) -> None:
         pinged = self._pinged
         while pinged and pinged[0][0] <= self._ticks:
             _, connection, on_silence = pinged.popleft()
             if connection.is_awaited and not connection.is_closed:
                 on_silence()
+        self._look()
+        if self._watched or self._pinged:
+            self._wait()
 
     def _look(self) -> None:
         self._due = min(self._due + self._share * len(self._watched), _MAX_LOOKS, len(self._watched))
@@ -229,7 +211,10 @@ class ElementReader:
 
     def _begin_element(self, kind: bytes, rest: bytes) -> None:
         if kind == b"*" and self._is_array is None:
-            self._begin_array(_number(rest))
+            count = _number(rest)
+            if count != self._expected:
+                raise NotResp(f"answered {self._expected} keys with a list of {count}")
+            self._is_array = True
             return
         if self._is_array is None:
             self._is_array, expected = False, 1
@@ -237,27 +222,20 @@ class ElementReader:
                 raise NotResp(f"{self._expected} keys were answered with one value")
             self._expected = expected
         if kind == b"$":
-            self._begin_value(_number(rest))
+            size = _number(rest)
+            if size < -1:
+                raise NotResp(f"a value of {size} bytes")
+            if size < 0:
+                self._add(None)
+                return
+            self._value = io.BytesIO() if self._sink.accept(len(self._values), size) else None
+            self._remaining = size + 2
         elif kind == b"-":
             self._add(hiredis.ReplyError(rest.decode(errors="replace")))
         elif kind == b"_" and not rest:
             self._add(None)
         else:
             raise NotResp("an element that is no value")
-
-    def _begin_array(self, count: int) -> None:
-        if count != self._expected:
-            raise NotResp(f"answered {self._expected} keys with a list of {count}")
-        self._is_array = True
-
-    def _begin_value(self, size: int) -> None:
-        if size == -1:
-            self._add(None)
-            return
-        if size < 0:
-            raise NotResp(f"a value of {size} bytes")
-        self._value = io.BytesIO() if self._sink.accept(len(self._values), size) else None
-        self._remaining = size + 2
 
     def _add(self, value: Any) -> None:
         self._values.append(value)
@@ -411,9 +389,9 @@ class ServerConnection(asyncio.Protocol):
             if reader.has_data():
                 self.close(SURPLUS)
             elif len(data) < _FULL_BYTES:
-                self.on_reply(reply)
+                self.on_reply(reply)  # inlines _hand_over: this is the hot path
             else:
-                self._hand_over_late(reply)
+                self._hand_over(reply, data)
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered what is not RESP: {error}")
 
@@ -430,8 +408,12 @@ class ServerConnection(asyncio.Protocol):
                 return False
         return True
 
-    def _hand_over_late(self, reply: Any) -> None:
-        """Hand over a reply after checking for bytes behind it, which end the connection."""
+    def _hand_over(self, reply: Any, data: bytes) -> None:
+        """Hand over a reply that ends with ``data``. If more may follow that, first check for it: it would end the
+        connection."""
+        if len(data) < _FULL_BYTES:
+            self.on_reply(reply)
+            return
         if self.sink is None:
             self.close(f"sent more than {PROOF_BYTES} bytes about what it serves")
             return
@@ -469,10 +451,7 @@ class ServerConnection(asyncio.Protocol):
         expected = self.sink.expected_keys() if self.sink else 0
         reply = kernels.ShardReply.read(data, expected)
         if reply is not None:
-            if len(data) < _FULL_BYTES:
-                self.on_reply(reply)
-            else:
-                self._hand_over_late(reply)
+            self._hand_over(reply, data)
             return True
         if expected < 2:
             return False
@@ -501,10 +480,7 @@ class ServerConnection(asyncio.Protocol):
                 self._reader.feed(chunk)
             return False
         self._forget_chunks()
-        if len(data) < _FULL_BYTES:
-            self.on_reply(reply)
-        else:
-            self._hand_over_late(reply)
+        self._hand_over(reply, data)
         return True
 
     def _check_length(self, data: bytes) -> None:
@@ -557,21 +533,18 @@ class ServerConnection(asyncio.Protocol):
         if elements.is_whole:
             self._elements = None
             self.reading = Reading.REPLIES
-            if len(data) < _FULL_BYTES:
-                self.on_reply(elements.reply)
-            else:
-                self._hand_over_late(elements.reply)
+            self._hand_over(elements.reply, data)
 
     # Called by the heartbeat.
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """Return whether the connection is gone."""
         return self.reading is Reading.CLOSED
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a PING is unanswered."""
+        """Return whether a PING is unanswered."""
         return self.reading is Reading.PONG
 
     def ping(self) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter
 from types import NoneType
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import hiredis
 from hiredis import ReplyError
@@ -39,8 +39,7 @@ from lookupdb.router.lookups import (
     make_endpoint_problem,
 )
 from lookupdb.router.servers.connection import SKIPPED, ServerAddress, ServerConnection
-from lookupdb.router.servers.link import Link, LinkSettings, LinkState
-from lookupdb.router.servers.proof import ShardIdentity
+from lookupdb.router.servers.link import Link, LinkSettings, LinkState, ShardIdentity
 
 # When batches leave: as soon as an iteration of the event loop brings nothing new for any endpoint of the worker.
 #
@@ -56,45 +55,36 @@ ENOUGH_KEYS: Final = 64
 """A batch of this size pays for itself, so it waits for no more."""
 
 
-class BatchSender(Protocol):
-    """A queue that can be sent."""
-
-    outstanding: int
-
-    def send(self) -> None:
-        """Send as much as may be sent now."""
-
-
 class Coalescer:
-    """Makes each added sender send once, soon."""
+    """Makes each added lane send once, soon."""
 
     def __init__(self) -> None:
         self._call_soon = asyncio.get_running_loop().call_soon
-        self._senders: list[BatchSender] = []
+        self._lanes: list[Lane] = []
         self._coalesced = 0
         self._iterations = 0
 
-    def add(self, sender: BatchSender) -> None:
-        """Make ``sender`` send soon. It must not be in the list already."""
-        if not self._senders:
+    def add(self, lane: Lane) -> None:
+        """Make ``lane`` send soon. It must not be in the list already."""
+        if not self._lanes:
             self._call_soon(self._send_or_wait)
-        self._senders.append(sender)
+        self._lanes.append(lane)
 
     def _send_or_wait(self) -> None:
         """Make all send, or poll once more: a due callback keeps the loop from blocking."""
         key_count = 0
-        for sender in self._senders:
-            key_count += sender.outstanding
-        more = self._coalesced < key_count < ENOUGH_KEYS * len(self._senders)
+        for lane in self._lanes:
+            key_count += lane.outstanding
+        more = self._coalesced < key_count < ENOUGH_KEYS * len(self._lanes)
         if more and self._iterations < MAX_ITERATIONS:
             self._coalesced = key_count
             self._iterations += 1
             self._call_soon(self._send_or_wait)
             return
-        senders, self._senders = self._senders, []
+        lanes, self._lanes = self._lanes, []
         self._coalesced = self._iterations = 0
-        for sender in senders:
-            sender.send()
+        for lane in lanes:
+            lane.send()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +172,6 @@ class ShardBatch:
             at += count
         return found, missing
 
-    def fail(self, problem: Problem) -> None:
-        """Fail the try of all lookups."""
-        fail_tries(self.lookups, problem)
-
 
 # Limits of the next batch, by the size of recent values and their time.
 
@@ -266,23 +252,18 @@ class StallWatch:
         self._received = received
         self._on_stall = on_stall
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._watched: float | None = None
         """The time at which the watched batch was sent."""
         self._received_before = 0
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether a timer is running."""
-        return self._timer is not None
-
     def watch(self, sent: float) -> None:
         """Watch the batch that was sent at ``sent``."""
         self._watched, self._received_before = sent, 0
-        self._timer = self._loop.call_at(sent + self._seconds, self._check)
+        self.timer = self._loop.call_at(sent + self._seconds, self._check)
 
     def _check(self) -> None:
-        self._timer = None
+        self.timer = None
         since = self._in_flight_since()
         if since is None:
             return
@@ -293,7 +274,7 @@ class StallWatch:
         received = self._received()
         if received - before >= PROGRESS_BYTES:
             self._watched, self._received_before = since, received
-            self._timer = self._loop.call_later(self._seconds, self._check)
+            self.timer = self._loop.call_later(self._seconds, self._check)
         else:
             self._on_stall()
 
@@ -396,7 +377,7 @@ class Lane:
         """The type of native replies that hold a value or None for each requested key."""
         self._may_wait = kind == "large"
         self._is_returning = False
-        """Whether queued lookups wait for a new connection."""
+        """True if queued lookups wait for a new connection."""
         self._is_scheduled = False
         self._until_measured = _SAMPLED
         """Batches until one is timed. Each lane counts its own: one in 16 of all lanes would keep hitting the same
@@ -405,7 +386,12 @@ class Lane:
         """The time at which the batch in flight was sent, if it is timed."""
         self._received = 0
         """Bytes received before the batch in flight was sent."""
-        self._stall = StallWatch(settings.deadline_seconds, self._sent_at, self._received_bytes, self._close_stalled)
+        self._stall = StallWatch(
+            settings.deadline_seconds,
+            lambda: self._in_flight.sent_at if self._in_flight else None,
+            lambda: self._connection.received - self._received if self._connection else 0,
+            self._close_stalled,
+        )
 
     def submit(self, lookup: PendingLookup) -> bool:
         """Queue ``lookup`` for the next batch. Return False if the queue is full."""
@@ -450,7 +436,7 @@ class Lane:
         counters = self._counters
         counters[_BATCHES] += 1
         counters[_ASKED] += key_count
-        if not self._stall.is_watching:
+        if self._stall.timer is None:
             self._stall.watch(now)
 
     def _on_reply(self, reply: Any) -> None:
@@ -471,7 +457,7 @@ class Lane:
                 self._counters[_MISSING] += missing
         elif is_list and batch.key_count > 1 and _READABLE_KINDS.issuperset(map(type, values)):
             self._finish(batch)
-            self._count_damaged(values)
+            self._counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
             found, missing = batch.deliver_readable(values, self._damaged)
             self._counters[_FOUND] += found
             self._counters[_MISSING] += missing
@@ -479,7 +465,12 @@ class Lane:
             self._finish(batch)
         elif isinstance(reply, hiredis.ReplyError):
             self._finish(batch)
-            self._refuse(batch, str(reply)[:300])
+            message = str(reply)[:300]
+            if batch.key_count == 1 and "damaged" in message:
+                self._counters[_DAMAGED] += 1
+                fail_tries(batch.lookups, self._damaged(message))
+            else:
+                fail_tries(batch.lookups, self._problem("BadAnswer", f"answered with an error: {message}"))
         else:
             self.link.break_connection(f"answered {batch.key_count} keys with {_shape(reply)}")
             return
@@ -497,24 +488,10 @@ class Lane:
         size = self._connection.received - self._received if self._connection else 0
         self.batch_size.measure(batch.key_count, size, now - batch.sent_at)
         if self._measured_since:
-            self._end_measurement()
-
-    def _end_measurement(self) -> None:
-        seconds, self._measured_since = perf_counter() - self._measured_since, 0.0
-        counters = self._counters
-        counters[_FIRST_BUCKET + bisect_left(BATCH_SECONDS, seconds)] += 1
-        counters[_MICROSECONDS] += int(seconds * 1e6)
-
-    def _count_damaged(self, values: list[Any]) -> None:
-        self._counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
-
-    def _refuse(self, batch: ShardBatch, error: str) -> None:
-        """Fail the try of ``batch``, which was answered with an error. The connection is still usable."""
-        if batch.key_count == 1 and "damaged" in error:
-            self._counters[_DAMAGED] += 1
-            batch.fail(self._damaged(error))
-        else:
-            batch.fail(self._problem("BadAnswer", f"answered with an error: {error}"))
+            seconds, self._measured_since = perf_counter() - self._measured_since, 0.0
+            counters = self._counters
+            counters[_FIRST_BUCKET + bisect_left(BATCH_SECONDS, seconds)] += 1
+            counters[_MICROSECONDS] += int(seconds * 1e6)
 
     def _damaged(self, error: str) -> Problem:
         return self._problem("Damaged", f"the key's value is damaged and cannot be read: {error}")
@@ -532,14 +509,6 @@ class Lane:
         """Return whether to keep a value of a large reply."""
         return self._in_flight is not None and self._in_flight.accept(index, size, self._budget)
 
-    # Called by the stall watch.
-
-    def _sent_at(self) -> float | None:
-        return self._in_flight.sent_at if self._in_flight else None
-
-    def _received_bytes(self) -> int:
-        return self._connection.received - self._received if self._connection else 0
-
     def _close_stalled(self) -> None:
         self.stalled_at = self._now()
         self.batch_size.shrink()
@@ -549,7 +518,7 @@ class Lane:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it has a connection, or its lookups can wait for a new one.
+        """Return whether it has a connection, or its lookups can wait for a new one.
 
         Large work waits: elsewhere, small work would queue behind it.
         """
@@ -577,13 +546,13 @@ class Lane:
         lookups = batch.lookups if batch else []
         if not self._is_returning:
             lookups = [*lookups, *self._empty_queue()]
-        self._fail(lookups, why)
+        fail_tries(lookups, self._problem("Unreachable", why))
 
     def stop_waiting(self, why: str) -> None:
         """Fail lookups that wait for a new connection, because the endpoint is gone."""
         self._is_returning = False
         if self._connection is None:
-            self._fail(self._empty_queue(), why)
+            fail_tries(self._empty_queue(), self._problem("Unreachable", why))
 
     def close(self) -> None:
         """Close the connection for good."""
@@ -595,9 +564,6 @@ class Lane:
         self.queue.clear()
         self.outstanding = 0
         return lookups
-
-    def _fail(self, lookups: list[PendingLookup], why: str) -> None:
-        fail_tries(lookups, self._problem("Unreachable", why))
 
 
 def _shape(reply: Any) -> str:

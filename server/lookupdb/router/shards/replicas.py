@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookups import (
@@ -26,8 +26,7 @@ from lookupdb.router.lookups import (
     make_endpoint_problem,
 )
 from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import LinkState
-from lookupdb.router.servers.proof import ShardIdentity
+from lookupdb.router.servers.link import LinkState, ShardIdentity
 from lookupdb.router.shards.lane import LARGE_SLICE_BYTES, SLICE_KEYS, EndpointSettings, Lane
 
 CONNECTIONS_AN_ENDPOINT: Final = 2
@@ -45,6 +44,8 @@ class Endpoint:
         self._small = Lane(address, identity, settings, "small", self._on_state_change)
         self._large = Lane(address, identity, settings, "large", lambda: None)
         self._submit_small = self._small.submit
+        self.link = self._small.link
+        """The link of small work, without which the endpoint is not used."""
 
     def submit(self, lookup: PendingLookup) -> bool:
         """Queue ``lookup`` for the next batch. Return False if the queue is full. Only for a ready endpoint."""
@@ -82,33 +83,13 @@ class Endpoint:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a batch has waited for the whole deadline and none was answered since. Such an endpoint may be ready:
-        a server whose storage hangs still answers the proof."""
+        """Return whether a batch has waited for the whole deadline and none was answered since. Such an endpoint may be
+        ready: a server whose storage hangs still answers the proof."""
         return self.answered_at < max(self._small.stalled_at, self._large.stalled_at)
-
-    @property
-    def state(self) -> LinkState:
-        """The state of the lane for small work, without which the endpoint is not used."""
-        return self._small.link.state
-
-    @property
-    def last_failure(self) -> str | None:
-        """The reason why it is not ready, or None if nothing has failed since it was ready or started."""
-        return self._small.link.last_failure
-
-    @property
-    def broken_at(self) -> float:
-        """Event loop time when it was last ready, if it may be back soon."""
-        return self._small.link.broken_at
-
-    @property
-    def was_ready(self) -> bool:
-        """Whether it has ever been ready."""
-        return self._small.link.was_ready
 
     def start(self) -> None:
         """Connect, and reconnect whenever the connection breaks."""
-        self._small.link.start()
+        self.link.start()
 
     def close(self) -> None:
         """Close the connections and fail the open tries."""
@@ -118,8 +99,8 @@ class Endpoint:
     def _on_state_change(self) -> None:
         for observer in tuple(self.observers):
             observer()
-        if self.state is not LinkState.READY:
-            self._large.stop_waiting(self.last_failure or "not ready")
+        if self.link.state is not LinkState.READY:
+            self._large.stop_waiting(self.link.last_failure or "not ready")
 
 
 log = logging.getLogger(__name__)
@@ -167,13 +148,13 @@ class ShardReplicas:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an endpoint is ready."""
+        """Return whether an endpoint is ready."""
         return bool(self._ready)
 
     @property
     def was_proven(self) -> bool:
-        """Whether an endpoint has ever been ready."""
-        return any(endpoint.was_ready for endpoint in self.endpoints)
+        """Return whether an endpoint has ever been ready."""
+        return any(endpoint.link.was_ready for endpoint in self.endpoints)
 
     def close(self) -> None:
         """Stop observing the endpoints, which may serve another table."""
@@ -238,13 +219,9 @@ class ShardReplicas:
         """The number of keys of a request that stay together, by recent values."""
         return self._ready[0].slice_keys if self._ready else SLICE_KEYS
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return address, state and failure of each endpoint."""
-        return [{"endpoint": str(e.address), "state": e.state, "why": e.last_failure} for e in self.endpoints]
-
     def explain_absence(self) -> str:
         """Return why the first endpoints are not ready, and the number of others."""
-        whys = [f"{e.address}: {e.last_failure or e.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
+        whys = [f"{e.address}: {e.link.last_failure or e.link.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
         more = len(self.endpoints) - len(whys)
         return f"{'; '.join(whys)}{f'; and {more} more' if more else ''}"
 
@@ -280,7 +257,7 @@ class ShardReplicas:
 
     def _park(self, lookup: PendingLookup, problem: Problem | None) -> None:
         """Queue ``lookup`` until an endpoint returns, if one was ready recently and there is room, or give up."""
-        last = max(endpoint.broken_at for endpoint in self.endpoints)
+        last = max(endpoint.link.broken_at for endpoint in self.endpoints)
         recent = last + self._settings.deadline_seconds > self._loop.time()
         if recent and self._has_room():
             self._parked.append((lookup, lookup.key_count))
@@ -288,11 +265,12 @@ class ShardReplicas:
             if self._forget_timer is None:
                 self._forget_later()
         else:
-            lookup.give_up(problem or self._unreachable())
+            detail = f"shard {self.number} cannot be reached: {self.explain_absence()}"
+            lookup.give_up(problem or Problem("Unreachable", detail, self.number))
 
     def _has_room(self) -> bool:
-        """Whether another lookup may wait. Finished lookups behind an open one are removed only if room is needed, and
-        not for every lookup."""
+        """Return whether another lookup may wait. Finished lookups behind an open one are removed only if room is
+        needed, and not for every lookup."""
         self._forget_done()
         limit, now = self._settings.max_queued_keys, self._loop.time()
         if self._parked_keys >= limit and now >= self._compacted_at + _COMPACT_SECONDS:
@@ -312,21 +290,15 @@ class ShardReplicas:
         while parked and parked[0][0].is_done:
             self._parked_keys -= parked.popleft()[1]
 
-    def _unreachable(self) -> Problem:
-        return Problem("Unreachable", f"shard {self.number} cannot be reached: {self.explain_absence()}", self.number)
-
     def _on_state_change(self) -> None:
         """Update the ready endpoints, and submit parked lookups."""
-        self._ready = [endpoint for endpoint in self.endpoints if endpoint.state is LinkState.READY]
+        self._ready = [endpoint for endpoint in self.endpoints if endpoint.link.state is LinkState.READY]
         if self._ready and self._parked:
             parked, self._parked, self._parked_keys = self._parked, deque(), 0
             for lookup, _ in parked:
                 if not lookup.is_done:
                     self.counters[_RETRIES] += lookup.key_count
-                    self._resubmit(lookup)
-
-    def _resubmit(self, lookup: PendingLookup) -> None:
-        try:
-            self.submit(lookup)
-        except Exception:  # an error of one lookup must not stop the others
-            log.exception("a waiter failed")
+                    try:
+                        self.submit(lookup)
+                    except Exception:  # an error of one lookup must not stop the others
+                        log.exception("a waiter failed")

@@ -20,8 +20,7 @@ from lookupdb.keys import make_key_encoder
 from lookupdb.router.counters import INDEX, TABLE_VERSION
 from lookupdb.router.lookups import LookupReplicas, ServedGeneration
 from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import LinkState
-from lookupdb.router.servers.proof import PasswordRef, ShardIdentity
+from lookupdb.router.servers.link import LinkState, PasswordRef, ShardIdentity
 from lookupdb.router.shards.lane import EndpointSettings
 from lookupdb.router.shards.replicas import Endpoint, ShardReplicas
 from lookupdb.router.table.routing_table import GenerationEntry, RoutingTable, ShardEntry
@@ -54,7 +53,7 @@ def describe_contradiction(version: int) -> str:
 
 
 def tells_contradiction(why: str) -> bool:
-    """Whether ``why`` has that phrase, for any version."""
+    """Return whether ``why`` has that phrase, for any version."""
     return _CONTRADICTION in why
 
 
@@ -81,15 +80,16 @@ def awaited_shards(
 
 
 def may_ask_for_previous(new: RoutingTable, old: RoutingTable) -> bool:
-    """Whether clients may still request the active generation of ``old``, which ``new`` has replaced. They may not if
-    the dataset differs, ``new`` names the generation itself, or a table is mixed, so that no generation is complete."""
+    """Return whether clients may still request the active generation of ``old``, which ``new`` has replaced. They may
+    not if the dataset differs, ``new`` names the generation itself, or a table is mixed, so that no generation is
+    complete."""
     if new.dataset != old.dataset or new.is_mixed or old.is_mixed:
         return False
     return all(entry.generation != old.active for entry in new.entries)
 
 
 def may_still_ask_for_previous(new: RoutingTable, old: RoutingTable, previous: RoutingTable) -> bool:
-    """Whether clients may still request the active generation of ``previous``, the table before ``old``. Only if
+    """Return whether clients may still request the active generation of ``previous``, the table before ``old``. Only if
     ``new`` keeps the generation of ``old``, for example with other servers."""
     return new.active == old.active and may_ask_for_previous(new, previous)
 
@@ -112,7 +112,7 @@ class RoutedGeneration(ServedGeneration):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether several generations serve the shards."""
+        """Return whether several generations serve the shards."""
         return len(self.names) > 1
 
     def select(self, shards: Iterable[LookupReplicas]) -> ServedGeneration:
@@ -122,15 +122,14 @@ class RoutedGeneration(ServedGeneration):
             return next(iter(generations))
         if not generations or len(generations) == len(self.names):
             return self
-        return self._combinations.get(generations) or self._combine(generations)
-
-    def _combine(self, generations: frozenset[ServedGeneration]) -> ServedGeneration:
-        if len(self._combinations) >= _MAX_COMBINATIONS:
-            self._combinations.clear()
-        found = {generation.name for generation in generations}
-        names = tuple(name for name in self.names if name in found)
-        combined = ServedGeneration(names, self.value_format, self.encode, self.normalize)
-        self._combinations[generations] = combined
+        combined = self._combinations.get(generations)
+        if combined is None:
+            if len(self._combinations) >= _MAX_COMBINATIONS:
+                self._combinations.clear()
+            found = {generation.name for generation in generations}
+            names = tuple(name for name in self.names if name in found)
+            combined = ServedGeneration(names, self.value_format, self.encode, self.normalize)
+            self._combinations[generations] = combined
         return combined
 
 
@@ -149,7 +148,7 @@ class LiveTable:
 
     @property
     def proven(self) -> list[bool]:
-        """Whether an endpoint is ready, for each shard of the active entry."""
+        """Return whether an endpoint is ready, for each shard of the active entry."""
         return [shard.is_proven for shard in self.active.shards]
 
     @property
@@ -157,18 +156,14 @@ class LiveTable:
         """The shards of the active entry that never had a ready endpoint."""
         return [shard.number for shard in self.active.shards if not shard.was_proven]
 
+    @property
+    def candidates(self) -> list[RoutedGeneration]:
+        """The generations requested by name; no cutover waits for them."""
+        return [generation for generation in self.generations.values() if generation is not self.active]
+
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield the endpoints of all generations and shards."""
-        yield from self.active_endpoints()
-        yield from self.candidate_endpoints()
-
-    def active_endpoints(self) -> Iterator[Endpoint]:
-        """Return the endpoints of the active generation, or of all that serve its shards."""
-        return _endpoints((self.active,))
-
-    def candidate_endpoints(self) -> Iterator[Endpoint]:
-        """Return the endpoints of generations requested by name; no cutover waits for them."""
-        return _endpoints(self._candidates())
+        """Return the endpoints of all generations and shards."""
+        return list_endpoints((self.active, *self.candidates))
 
     @property
     def passwords(self) -> set[PasswordRef]:
@@ -181,32 +176,37 @@ class LiveTable:
         an empty text."""
         for number in shards:
             for endpoint in self.active.shards[number].endpoints:
-                failure = endpoint.last_failure or ""
+                failure = endpoint.link.last_failure or ""
                 if "password" in failure:
                     return f"{endpoint.address} {failure}"
         return ""
 
     def problems(self, most: int) -> list[dict[str, Any]]:
         """Return at most ``most`` endpoints that are not ready, with reasons; those of the active generation first."""
-        found: list[dict[str, Any]] = []
-        for generation in (self.active, *self._candidates()):
-            for shard in generation.shards:
-                for endpoint in shard.describe():
-                    if endpoint["state"] != "ready" and len(found) < most:
-                        found.append({"generation": shard.generation.name, "shard": shard.number, **endpoint})
-        return found
+        found = [
+            {
+                "generation": shard.generation.name,
+                "shard": shard.number,
+                "endpoint": str(endpoint.address),
+                "state": endpoint.link.state,
+                "why": endpoint.link.last_failure,
+            }
+            for generation in (self.active, *self.candidates)
+            for shard in generation.shards
+            for endpoint in shard.endpoints
+            if endpoint.link.state is not LinkState.READY
+        ]
+        return found[:most]
 
     def close(self) -> None:
         """Stop observing the endpoints."""
-        for generation in (self.active, *self._candidates()):
+        for generation in (self.active, *self.candidates):
             for shard in generation.shards:
                 shard.close()
 
-    def _candidates(self) -> Iterator[RoutedGeneration]:
-        return (generation for generation in self.generations.values() if generation is not self.active)
 
-
-def _endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
+def list_endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
+    """Yield the endpoints of all shards of ``generations``."""
     return (endpoint for generation in generations for shard in generation.shards for endpoint in shard.endpoints)
 
 
@@ -266,16 +266,15 @@ class EndpointPool:
             value_format=entry.value_format,
             password=entry.shards[number].password,
         )
-        endpoints = [self._connect_endpoint(address, identity) for address in entry.shards[number].endpoints]
+        endpoints = []
+        for address in entry.shards[number].endpoints:
+            endpoint = self._endpoints.get((identity, address))
+            if endpoint is None:
+                endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)
+                endpoint.start()
+            endpoints.append(endpoint)
         is_candidate = entry.generation != table.active
         return ShardReplicas(number, generation, endpoints, self.settings, is_candidate=is_candidate)
-
-    def _connect_endpoint(self, address: ServerAddress, identity: ShardIdentity) -> Endpoint:
-        endpoint = self._endpoints.get((identity, address))
-        if endpoint is None:
-            endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)
-            endpoint.start()
-        return endpoint
 
 
 log = logging.getLogger(__name__)
@@ -346,7 +345,10 @@ class Cutover:
         self._error = None
         self._abandon()
         if current is None or table != current.table:
-            self._next = self._connect(table)
+            live = self._pool.connect(table)
+            for endpoint in live.endpoints():
+                endpoint.observers.append(self._on_endpoint_change)
+            self._next = live
         else:
             self._digest = table.digest
         self._close_unused()
@@ -364,6 +366,7 @@ class Cutover:
         """Return the worker's report: the table in effect, the version seen, and problems."""
         live = self._lookups.live
         reported = self._next or live
+        passwords = {ref for table in (self._next, live) if table for ref in table.passwords}
         return {
             "datasetUid": live.table.dataset.uid if live else None,
             "tableVersion": live.table.version if live else None,
@@ -374,12 +377,12 @@ class Cutover:
             "unreachedShards": live.unreached[:_MAX_REPORTED] if live else None,
             "error": self._error or self._waiting(),
             "endpoints": reported.problems(_MAX_REPORTED) if reported else [],
-            "missingKeys": self._missing_keys(),
+            "missingKeys": self._settings.link.passwords.list_missing(passwords)[:_MAX_REPORTED],
         }
 
     @property
     def is_complete(self) -> bool:
-        """Whether a table is in effect and each shard of its active generation was reached at least once.
+        """Return whether a table is in effect and each shard of its active generation was reached at least once.
 
         READY_SECONDS after the first table took effect, one shard is enough.
         """
@@ -397,11 +400,6 @@ class Cutover:
         self._end_previous()
         self._lookups.live = None
         self._pool.close_unused(())
-
-    def _missing_keys(self) -> list[str]:
-        """Return the fingerprints of keys that a table names and no file holds now."""
-        passwords = {ref for live in (self._next, self._lookups.live) if live for ref in live.passwords}
-        return self._settings.link.passwords.list_missing(passwords)[:_MAX_REPORTED]
 
     def _waiting(self) -> str | None:
         if not self._next:
@@ -422,12 +420,6 @@ class Cutover:
             current.table if current else None,
             current.proven if current else (),
         )
-
-    def _connect(self, table: RoutingTable) -> LiveTable:
-        live = self._pool.connect(table)
-        for endpoint in live.endpoints():
-            endpoint.observers.append(self._on_endpoint_change)
-        return live
 
     def _release(self, live: LiveTable) -> None:
         for endpoint in live.endpoints():
@@ -459,21 +451,17 @@ class Cutover:
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
         if not self._ready_timer:
             self._ready_timer = self._loop.call_later(READY_SECONDS, self._accept_unreached_shards)
-        if old:
-            self._succeed(new, old)
-
-    def _succeed(self, new: LiveTable, old: LiveTable) -> None:
-        """Keep the table whose generation clients may request by name, and retire the other."""
-        previous = self._previous
-        if previous and may_still_ask_for_previous(new.table, old.table, previous.table):
-            self._begin_retirement(old)
+        if old is None:
             return
-        self._end_previous()
-        if may_ask_for_previous(new.table, old.table):
-            self._previous, self._lookups.previous = old, old.active
-            self._previous_timer = self._loop.call_later(PREVIOUS_SECONDS, self._end_previous)
-        else:
-            self._begin_retirement(old)
+        # Keep the table whose generation clients may request by name, and retire the other.
+        previous = self._previous
+        if not previous or not may_still_ask_for_previous(new.table, old.table, previous.table):
+            self._end_previous()
+            if may_ask_for_previous(new.table, old.table):
+                self._previous, self._lookups.previous = old, old.active
+                self._previous_timer = self._loop.call_later(PREVIOUS_SECONDS, self._end_previous)
+                return
+        self._begin_retirement(old)
 
     def _end_previous(self) -> None:
         previous, self._previous, self._lookups.previous = self._previous, None, None
@@ -511,12 +499,9 @@ class Cutover:
 
     def _count_endpoints(self) -> None:
         live, previous = self._lookups.live, self._previous
-        self._count(_ENDPOINTS, live.active_endpoints() if live else ())
-        candidates = live.candidate_endpoints() if live else ()
-        self._count(_CANDIDATE_ENDPOINTS, (*candidates, *(previous.active_endpoints() if previous else ())))
-
-    def _count(self, gauges: tuple[int, int], endpoints: Iterable[Endpoint]) -> None:
-        states = [endpoint.state is LinkState.READY for endpoint in endpoints]
-        ready, unready = gauges
-        self._counters[ready] = sum(states)
-        self._counters[unready] = len(states) - sum(states)
+        active = (live.active,) if live else ()
+        candidates = (*(live.candidates if live else ()), *((previous.active,) if previous else ()))
+        for (ready, unready), generations in ((_ENDPOINTS, active), (_CANDIDATE_ENDPOINTS, candidates)):
+            states = [endpoint.link.state is LinkState.READY for endpoint in list_endpoints(generations)]
+            self._counters[ready] = sum(states)
+            self._counters[unready] = len(states) - sum(states)

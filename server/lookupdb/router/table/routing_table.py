@@ -23,7 +23,7 @@ import orjson
 from lookupdb.errors import LookupdbError
 from lookupdb.keys import NORMALIZATIONS
 from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.proof import PasswordRef
+from lookupdb.router.servers.link import PasswordRef
 
 # In format version 1, all shards of an entry have its generation. In version 2 the table is *mixed*: a step of a
 # shard-by-shard rollout. Its only entry is that of the new generation, and a shard that another generation still serves
@@ -34,10 +34,9 @@ from lookupdb.router.servers.proof import PasswordRef
 # All generations of a mixed table have the entry's number of shards, normalisation and value format.
 #
 # An entry whose servers require a password names the fingerprint of its key: ``"passwordKey": "8d3f6b1a"``. The
-# password
-# is that of the entry's rollout. A shard served by another rollout says so, ``"rollout": "r33"``, with its own key, or
-# without one if it needs no password. This holds in both format versions: a router that does not know passwords is
-# rejected by the servers, and keeps its table.
+# password is that of the entry's rollout. A shard served by another rollout says so, ``"rollout": "r33"``, with its own
+# key, or without one if it needs no password. This holds in both format versions: a router that does not know passwords
+# is rejected by the servers, and keeps its table.
 #
 # An entry may have ``"content"``, a checksum of its files. Outside a cluster, where all datasets have the same uid, it
 # distinguishes generations of the same name.
@@ -135,7 +134,7 @@ class RoutingTable:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether several generations serve the shards; then clients can request none by name."""
+        """Return whether several generations serve the shards; then clients can request none by name."""
         return any(shard.generation != self.active for shard in self.active_entry.shards)
 
 
@@ -156,15 +155,21 @@ def parse_table(content: bytes) -> RoutingTable:
             hint="upgrade the router before the operator that writes its table",
         )
     may_mix = version == MIXED_FORMAT_VERSION
-    entries = tuple(_entry(entry, f"generations[{i}]", may_mix=may_mix) for i, entry in enumerate(_entries(members)))
+    where = "the routing table"
+    entries = _check_count(_member(members, "generations", list, where), MAX_GENERATIONS, "generations")
+    dataset = _member(members, "dataset", dict, where)
     table = RoutingTable(
-        version=_count_member(members, "version", "the routing table"),
-        dataset=_dataset(_member(members, "dataset", dict, "the routing table")),
-        active=_text_member(members, "active", "the routing table"),
-        entries=entries,
+        entries=tuple(_entry(entry, f"generations[{i}]", may_mix=may_mix) for i, entry in enumerate(entries)),
+        version=_count_member(members, "version", where),
+        dataset=RoutedDataset(*(_text_member(dataset, name, "dataset") for name in ("namespace", "name", "uid"))),
+        active=_text_member(members, "active", where),
         digest=digest_table(content),
     )
-    _check_names(table)
+    names = [entry.generation for entry in table.entries]
+    if len(set(names)) != len(names):
+        _fail(f"the routing table names a generation twice: {', '.join(names)}")
+    if table.active not in names:
+        _fail(f"the routing table's active generation {table.active!r} is none of its generations ({', '.join(names)})")
     if may_mix:
         _check_mixed(table)
     return table
@@ -175,16 +180,6 @@ def digest_table(content: bytes) -> str:
     Routers report it as ``tableDigest``, and operators of other versions compare it. Another digest needs another
     member of the report."""
     return hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]
-
-
-def _check_names(table: RoutingTable) -> None:
-    names = [entry.generation for entry in table.entries]
-    if len(set(names)) != len(names):
-        raise InvalidTable(f"the routing table names a generation twice: {', '.join(names)}")
-    if table.active not in names:
-        raise InvalidTable(
-            f"the routing table's active generation {table.active!r} is none of its generations ({', '.join(names)})"
-        )
 
 
 def _check_mixed(table: RoutingTable) -> None:
@@ -198,21 +193,19 @@ def _check_mixed(table: RoutingTable) -> None:
         _fail(f"at most {MAX_GENERATIONS} generations may serve the shards of a routing table, found {len(counts)}")
 
 
-def _dataset(members: dict[str, Any]) -> RoutedDataset:
-    return RoutedDataset(*(_text_member(members, name, "dataset") for name in ("namespace", "name", "uid")))
-
-
-def _entries(members: dict[str, Any]) -> list[Any]:
-    entries = _member(members, "generations", list, "the routing table")
-    return _check_count(entries, MAX_GENERATIONS, "generations")
-
-
 def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
     members = _check_type(value, dict, where)
     name = _generation_member(members, where)
     value_format = _text_member(members, "valueFormat", where)
     if value_format not in ("json", "raw"):
         raise InvalidTable(f"{where}.valueFormat must be json or raw, found {value_format!r}")
+    steps = _member(members, "normalize", list, where)
+    unknown = [step for step in steps if step not in NORMALIZATIONS]
+    if unknown:
+        raise InvalidTable(
+            f"{where}.normalize must be steps of {', '.join(NORMALIZATIONS)}, found {unknown[0]!r}",
+            hint="upgrade the router before the operator that writes its table",
+        )
     shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
     built_at = _moment_member(members, where)
     rollout = _text_member(members, "rollout", where)
@@ -224,7 +217,7 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
         records=_count_member(members, "records", where),
         bytes=_count_member(members, "bytes", where),
         built_at=built_at,
-        normalize=_steps(_member(members, "normalize", list, where), f"{where}.normalize"),
+        normalize=tuple(steps),
         value_format="json" if value_format == "json" else "raw",
         shards=tuple(
             _shard(shard, f"{where}.shards[{i}]", of_entry, may_mix=may_mix) for i, shard in enumerate(shards)
@@ -246,16 +239,6 @@ def _moment_member(members: dict[str, Any], where: str) -> str:
     if moment.tzinfo is None:
         raise InvalidTable(f"{where}.builtAt must name its time zone (Z), found {built_at!r}")
     return built_at
-
-
-def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
-    for step in steps:
-        if step not in NORMALIZATIONS:
-            raise InvalidTable(
-                f"{where} must be steps of {', '.join(NORMALIZATIONS)}, found {step!r}",
-                hint="upgrade the router before the operator that writes its table",
-            )
-    return tuple(steps)
 
 
 def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef | None:
@@ -369,7 +352,8 @@ class TableWatcher:
             signature = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
             if signature == self._signature:
                 return
-            content = self._read()
+            with self._path.open("rb") as stream:
+                content = stream.read(MAX_BYTES + 1)  # enough to reject a larger file
         except OSError as error:
             self._signature = self._content = None
             if isinstance(error, FileNotFoundError) and not self.has_found:
@@ -382,19 +366,12 @@ class TableWatcher:
         self.has_found, self._unreadable = True, None
         settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
         self._signature = signature if settled else None
-        if content != self._content:
-            self._content = content
-            self._parse(content)
-
-    def _parse(self, content: bytes) -> None:
+        if content == self._content:
+            return
+        self._content = content
         try:
             table = parse_table(content)
         except InvalidTable as error:
             self._on_invalid(f"{self._path}: {error.message}")
         else:
             self._on_table(table)
-
-    def _read(self) -> bytes:
-        """Read at most one byte beyond the limit, which is enough to reject the file."""
-        with self._path.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
