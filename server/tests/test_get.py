@@ -84,7 +84,7 @@ def test_of_a_url_with_a_path_that_no_router_knows_it_names_the_router(router: R
     for words in (["1"], ["1", "2"]):
         ended = run_here("get", f"{url}/people", *words)
         assert (ended.returncode, ended.stdout) == (1, b"")
-        assert f"  a router serves one dataset, and has no path of its own before /v1: is its URL {url}?\n" in (
+        assert f"  a router serves one dataset, and its paths begin with /v1: is its URL {url}?\n" in (
             ended.stderr.decode()
         )
 

@@ -380,7 +380,7 @@ def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path
         code, _, said = load(url, "--keys", "-", "--ca-file", str(tmp_path / "ca.crt"), asked=b"a\n")
     assert code == 4
     assert "wants its clients to have a certificate\n" in said
-    assert "this command has none to show" in said
+    assert "this command has no client certificate" in said
     assert "lookupdb get" not in said
 
 

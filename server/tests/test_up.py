@@ -204,7 +204,7 @@ def test_a_pin_which_only_a_cluster_follows_is_told_of(watching: Stack) -> None:
     unpinned = manifest.read_text()
     manifest.write_text(f"{unpinned}  generation: g1\n")
     watching.says(
-        "spec.generation: g1 has no effect here, what was built last is served; to go back, put the old source"
+        "spec.generation: g1 has no effect here, the newest build is served; to go back, restore the old source"
     )
     manifest.write_text(unpinned)
 
@@ -368,7 +368,7 @@ def test_a_port_that_another_router_has_is_refused(running: Stack, option: str, 
     assert not (running.directory / "other" / "store").exists(), "noticed before the build"
     assert other.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in other.stderr
-    assert f"give another {option} (0 takes a free one)" in other.stderr
+    assert f"give another {option} (0 takes a free port)" in other.stderr
 
 
 def test_two_of_the_same_dataset_and_directory_are_refused(running: Stack) -> None:

@@ -26,7 +26,7 @@ async def failure(
     monkeypatch: pytest.MonkeyPatch,
     program: str | None = None,
     kind: type[LookupdbError] = builds.BuildFailed,
-    is_told: Callable[[LookupdbError], bool] | None = None,
+    was_reported: Callable[[LookupdbError], bool] | None = None,
 ) -> LookupdbError:
     """How a build of people.yaml fails, by the builder or by a program in its place."""
     if program is not None:
@@ -35,7 +35,7 @@ async def failure(
         monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
     request = builds.BuildRequest("default/people", tmp_path / "people.yaml", str(tmp_path / "store"), None, None)
     with pytest.raises(kind) as caught:
-        await builds.Builder(request).run(is_told=is_told)
+        await builds.Builder(request).run(was_reported=was_reported)
     return caught.value
 
 
@@ -64,8 +64,8 @@ async def test_what_a_gate_refuses_is_refused_again(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("end", "message", "code"),
     [
-        ("kill -9 $$", "the builder was ended by SIGKILL, perhaps because memory did not suffice", 137),
-        ("kill -SEGV $$", "the builder was ended by SIGSEGV", 139),
+        ("kill -9 $$", "the builder was killed by SIGKILL, perhaps because it ran out of memory", 137),
+        ("kill -SEGV $$", "the builder was killed by SIGSEGV", 139),
     ],
 )
 @pytest.mark.parametrize("report", ["", '{"outcome": "built", "mayPass": false, "generation": "g2"}'])
@@ -82,7 +82,7 @@ async def test_of_what_a_retry_writes_the_end_is_kept(
     monkeypatch.setattr(builds, "MAX_OUTPUT_BYTES", 1000)
     report = '{"outcome": "failed", "reason": "SourceInvalid", "message": "why", "mayPass": false}'
     script = f"for i in $(seq 5000); do echo $i >&2; done; echo '{report}'; exit 3"
-    await failure(tmp_path, monkeypatch, script, is_told=lambda _: False)
+    await failure(tmp_path, monkeypatch, script, was_reported=lambda _: False)
     shown = capfd.readouterr().err
     lines = shown.splitlines()
     assert lines == ["(what the builder wrote before this is left out)", *map(str, range(4801, 5001))], "whole lines"
@@ -94,7 +94,7 @@ async def test_a_line_that_is_longer_than_what_is_kept_begins_with_a_whole_chara
 ) -> None:
     monkeypatch.setattr(builds, "MAX_OUTPUT_BYTES", 1000)
     (tmp_path / "messages").write_bytes("€".encode() * (size // 3) + b"x" * (size % 3))
-    await failure(tmp_path, monkeypatch, f"cat '{tmp_path}/messages' >&2; exit 3", is_told=lambda _: False)
+    await failure(tmp_path, monkeypatch, f"cat '{tmp_path}/messages' >&2; exit 3", was_reported=lambda _: False)
     note, _, shown = capfd.readouterr().err.rpartition("\n")
     assert bool(note) is is_cut
     assert set(shown) <= {"€", "x"}
@@ -106,23 +106,23 @@ async def test_the_cause_is_kept_however_long_a_name_the_source_has(
 ) -> None:
     write_dataset(tmp_path)
     (tmp_path / "people.csv").write_text("x" * 3_000_000)
-    failed = await failure(tmp_path, monkeypatch, is_told=lambda _: False)
+    failed = await failure(tmp_path, monkeypatch, was_reported=lambda _: False)
     assert isinstance(failed, builds.BuildFailed)
     assert "people.csv: key.columns names the column 'email', which is not there" in failed.cause
     assert "people.csv: key.columns names the column 'email'" in capfd.readouterr().err
     assert not failed.may_pass
 
 
-@pytest.mark.parametrize(("is_told", "shown"), [(None, "why\n"), (lambda _: False, "why\n"), (lambda _: True, "")])
+@pytest.mark.parametrize(("was_reported", "shown"), [(None, "why\n"), (lambda _: False, "why\n"), (lambda _: True, "")])
 async def test_what_has_been_told_of_a_failure_is_not_shown_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    is_told: Callable[[LookupdbError], bool] | None,
+    was_reported: Callable[[LookupdbError], bool] | None,
     shown: str,
 ) -> None:
     report = '{"outcome": "failed", "mayPass": false, "message": "why"}'
-    failed = await failure(tmp_path, monkeypatch, f"echo why >&2; echo '{report}'; exit 3", is_told=is_told)
+    failed = await failure(tmp_path, monkeypatch, f"echo why >&2; echo '{report}'; exit 3", was_reported=was_reported)
     assert isinstance(failed, builds.BuildFailed)
     assert (failed.cause, capfd.readouterr().err) == ("why", shown)
 
@@ -134,23 +134,25 @@ def left_behind(tmp_path: Path) -> Iterator[str]:
     os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("is_told", [None, lambda _: False])
+@pytest.mark.parametrize("was_reported", [None, lambda _: False])
 async def test_what_it_leaves_behind_is_not_waited_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     left_behind: str,
-    is_told: Callable[[LookupdbError], bool] | None,
+    was_reported: Callable[[LookupdbError], bool] | None,
 ) -> None:
     report = '{"outcome": "failed", "mayPass": false, "message": "why"}'
     async with asyncio.timeout(60):
-        failed = await failure(tmp_path, monkeypatch, f"{left_behind}; echo '{report}'; exit 3", is_told=is_told)
+        failed = await failure(
+            tmp_path, monkeypatch, f"{left_behind}; echo '{report}'; exit 3", was_reported=was_reported
+        )
     assert isinstance(failed, builds.BuildFailed)
     assert failed.cause == "why"
 
 
 async def test_nor_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_behind: str) -> None:
     build = asyncio.create_task(
-        failure(tmp_path, monkeypatch, f"{left_behind}; kill -STOP $$", is_told=lambda _: False)
+        failure(tmp_path, monkeypatch, f"{left_behind}; kill -STOP $$", was_reported=lambda _: False)
     )
     monkeypatch.setattr(builds, "INTERRUPTION_SECONDS", 0.1)
     async with asyncio.timeout(60):
@@ -171,7 +173,7 @@ async def test_one_that_fails_without_a_report_of_it_may_pass(
 
 async def test_one_that_ends_well_without_a_report_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = await failure(tmp_path, monkeypatch, "exit 0", LookupdbError)
-    assert (failed.message, failed.may_pass) == ("the builder has ended without a report", True)
+    assert (failed.message, failed.may_pass) == ("the builder ended without a report", True)
 
 
 @pytest.mark.parametrize("outcome", ["built", "unchanged", "waiting"])
@@ -180,7 +182,7 @@ async def test_what_it_has_done_for_another_dataset_counts_for_nothing(
 ) -> None:
     report = f'{{"outcome": "{outcome}", "dataset": "default/other", "generation": "g1", "message": ""}}'
     failed = await failure(tmp_path, monkeypatch, f"echo '{report}'", InvalidManifest)
-    assert failed.message.startswith("the manifest has become that of default/other, which a running `up` cannot")
+    assert failed.message.startswith("the manifest now describes default/other, and a running `up` cannot")
 
 
 class Site:
@@ -219,7 +221,7 @@ def test_what_could_not_be_read_is_tried_again_though_nothing_changes(
     assert stack.state["generation"] == "g1"
     site.is_weak, site.content = True, site.content.replace(b"Countess", b"Duchess")
     stack.says("people: manifest or source has changed, building; g1 keeps serving")
-    stack.says("people: the build failed; g1 keeps serving, tried again in 1 s")
+    stack.says("people: the build failed; g1 keeps serving, retrying in 1 s")
     site.is_weak = False
     stack.says("people: building again; g1 keeps serving")
     stack.says("cut over to g2")

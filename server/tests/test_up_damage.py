@@ -114,7 +114,7 @@ async def test_what_is_damaged_and_dies_is_built_anew(tmp_path: Path, harm: Call
         harm(tmp_path)
         kill_server(watch)
         await watch.says("people: g1 cannot be served any more: ")
-        await watch.says("people: building anew; g1 is damaged")
+        await watch.says("people: building again; g1 is damaged")
         await watch.cuts_over_to("g2", ada="Countess")
 
 
@@ -208,7 +208,7 @@ def test_without_a_watch_it_is_told_how_to_have_it_built_anew(people: Callable[.
     lose_store(tmp_path)
     os.kill(server["pid"], signal.SIGKILL)
     stack.says("people: g1 cannot be served any more: ")
-    stack.says("stop `lookupdb up` and start it again: it is built anew then")
+    stack.says("restart `lookupdb up` to build it again")
 
 
 def test_where_the_newest_is_damaged_and_the_source_is_bad_an_earlier_one_serves(
@@ -238,6 +238,6 @@ def test_where_the_newest_is_damaged_it_is_built_anew(people: Callable[..., Stac
     build_people(tmp_path)
     damage(tmp_path, "g1")
     stack = people()
-    stack.says("people: building anew")
+    stack.says("people: building again")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
     assert stack.generations() == ["g1", "g2"]

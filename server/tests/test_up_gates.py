@@ -114,7 +114,7 @@ def test_an_overridden_generation_that_cannot_be_served_is_tried_again(people: C
     shard.chmod(0o644)
     shard.write_bytes(bytes(len(content)))
     override(stack, "g2")
-    stack.says("; g1 keeps serving, tried again in 1 s\n")
+    stack.says("; g1 keeps serving, retrying in 1 s\n")
     shard.write_bytes(content)
     stack.says("cut over to g2")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}

@@ -51,7 +51,7 @@ def test_a_routing_table_that_cannot_be_written_leaves_the_last_good_generation_
     before = stack.pids
     obstacle = Obstacle(stack, "routing-table.json")
     write_people(stack.directory, ada="Duchess")
-    stack.says("routing-table.json cannot be written: Is a directory; g1 keeps serving, tried again in 1 s")
+    stack.says("routing-table.json cannot be written: Is a directory; g1 keeps serving, retrying in 1 s")
     stack.says("\n  make room on its disk")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
     assert stack.pids == before
@@ -67,7 +67,7 @@ def test_what_failed_for_want_of_room_is_tried_again_with_what_was_built(people:
     assert stack.state["generation"] == "g1"
     obstacle = Obstacle(stack, "routing-table.json")
     write_people(stack.directory, ada="Duchess")
-    stack.says("; g1 keeps serving, tried again in 2 s")
+    stack.says("; g1 keeps serving, retrying in 2 s")
     obstacle.remove()
     stack.says("cut over to g2")
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
@@ -97,7 +97,7 @@ def test_a_server_that_is_back_is_the_only_one_and_routed_to_once_the_table_can_
     obstacle = Obstacle(stack, "routing-table.json")
     os.kill(server, signal.SIGKILL)
     eventually(lambda: stack.pids[1] != server, "another server")
-    stack.says("routing-table.json cannot be written: Is a directory, it is tried again every 1 s")
+    stack.says("routing-table.json cannot be written: Is a directory, retrying every 1 s")
     back = stack.pids[1]
     obstacle.remove()
     stack.says("the routing table is written again")
@@ -139,7 +139,7 @@ async def test_a_candidate_serves_until_the_table_without_it_is_written(
     try:
         await soon(lambda: any("Ctrl-C" in line for line in lines), "the first generation")
         write_people(tmp_path, ada="Duchess")
-        await soon(lambda: any("No space left on device, it is tried again" in line for line in lines), "the rollback")
+        await soon(lambda: any("No space left on device, retrying" in line for line in lines), "the rollback")
         run_folder = run_directory(tmp_path / "data", "default", "people")
         candidate = orjson.loads((run_folder / "r2-shard-0-0.ready").read_bytes())["pid"]
         assert is_running(candidate)
@@ -187,7 +187,7 @@ def test_an_up_whose_run_folder_was_removed_and_made_again_by_another_ends_and_l
     with folder.lock():
         folder.write_state({"url": "http://127.0.0.1:1"})
         assert stack.process.wait(DEADLINE_SECONDS) == 1
-        assert "was removed, and another `lookupdb up` has made it again: process " in stack.output
+        assert "was removed, and another `lookupdb up` has created it again: process " in stack.output
         assert orjson.loads(folder.state_file.read_bytes())["url"] == "http://127.0.0.1:1"
     assert not any(is_running(pid) for pid in pids)
 

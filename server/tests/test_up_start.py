@@ -190,7 +190,7 @@ def test_redis_port_is_none_that_http_has(folder: Folder) -> None:
     assert find_free_port(RESP_PORT, besides=first) != first
     completed = folder.run("up", "-f", "people.yaml", "--port", str(first), "--resp-port", str(first))
     assert completed.returncode == 2
-    assert f"--port and --resp-port are both {first}, and each needs one of its own" in completed.stderr
+    assert f"--port and --resp-port are both {first}, expected two different ports" in completed.stderr
     assert not list(folder.path.rglob("manifest.json")), "it is refused before the build"
 
 
@@ -228,6 +228,6 @@ def test_a_builder_that_is_killed_at_the_start_is_told_by_its_signal(
     (folder.path / "program").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(folder.path / "program"))
     monkeypatch.chdir(folder.path)
-    with pytest.raises(BuilderKilled, match="ended by SIGKILL, perhaps because memory did not suffice") as caught:
+    with pytest.raises(BuilderKilled, match="killed by SIGKILL, perhaps because it ran out of memory") as caught:
         CliRunner().invoke(cli, ["up", "-f", "people.yaml", "--port", "0"], catch_exceptions=False)
     assert caught.value.exit_code == 137

@@ -45,7 +45,7 @@ class Nights:
         """Which is refused while g1 serves."""
         (self._directory / "people.csv").write_text("email,")
         self.finish()
-        await self.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await self.watch.says("a gate refused it; g1 keeps serving, retrying in")
 
     async def is_looked_at(self) -> None:
         """Three looks at the success file begin and end."""
@@ -104,7 +104,7 @@ def the_next_batch_begins(directory: Path) -> Callable[[], Callable[[], object]]
     return begin
 
 
-ANSWERED = "the success file _SUCCESS was answered before, and nothing is read until it is written anew"
+ANSWERED = "the success file _SUCCESS was handled before, the source is read when it is written again"
 
 
 async def test_the_next_batch_is_not_read_under_a_success_file_whose_source_had_not_changed(
@@ -208,7 +208,7 @@ async def test_what_is_damaged_is_built_anew_though_nothing_identifies_its_sourc
             file.content = ROWS % title.encode()
             damage(tmp_path, "g1")
             kill_server(people.watch)
-            await people.watch.says("people: building anew; g1 is damaged")
+            await people.watch.says("people: building again; g1 is damaged")
             if title == "Countess":
                 await people.watch.cuts_over_to("g2", ada="Countess", alan="Reader")
             else:
@@ -240,7 +240,7 @@ async def test_a_start_builds_what_other_gates_let_through_though_nothing_identi
             people.finish()
             await people.watch.says("a gate refused it; g1 keeps serving")
         async with more_nights(tmp_path, looks) as people:
-            assert "was answered before" in people.watch.output
+            assert "was handled before" in people.watch.output
         (tmp_path / "people.yaml").write_text(manifest)
         async with more_nights(tmp_path, looks) as people:
             assert await asyncio.to_thread(people.watch.title) == "Duchess"
@@ -255,7 +255,7 @@ async def test_a_start_over_a_bad_source_that_nothing_identifies_promises_no_att
         file.content = b"email,"
         people.finish()
         async with more_nights(tmp_path, looks) as people:
-            told = "serving g1, the last good generation, tried again when manifest or success file change\n"
+            told = "serving g1, the last good generation, retrying when the manifest or the success file changes\n"
             assert told in people.watch.output
             await people.is_looked_at()
             assert "building" not in people.watch.output

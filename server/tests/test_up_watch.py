@@ -53,7 +53,7 @@ async def test_what_was_there_for_a_moment_is_not_the_last_word(
     async with watching(tmp_path) as watch:
         during_the_next_build(monkeypatch, replace_text(tmp_path / file, text))
         write_people(tmp_path, ada="Duchess")
-        await watch.says("; g1 keeps serving, tried again in 0 s, or when manifest or source change")
+        await watch.says("; g1 keeps serving, retrying in 0 s, or when the manifest or the source changes")
         await watch.says("people: building again; g1 keeps serving")
         await watch.cuts_over_to("g2", ada="Duchess")
 
@@ -76,7 +76,7 @@ async def test_a_refusal_that_nothing_has_changed_is_told_once(tmp_path: Path, m
         (tmp_path / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 20"))
         await watch.says("spec.gates has changed")
         write_people(tmp_path, ada="Alone")
-        await watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await watch.says("a gate refused it; g1 keeps serving, retrying in")
         refusals = count_refusals(monkeypatch)
         await soon(lambda: len(refusals) >= 3, "three more looks at it")
         assert watch.output.count("building") == 1
@@ -97,9 +97,7 @@ async def test_an_error_that_nobody_has_foreseen_ends_a_look_and_not_what_serves
 
         monkeypatch.setattr(watch.up, name, fail)
         write_people(tmp_path, ada="Duchess")
-        await watch.says(
-            "looking for changes has failed: RuntimeError: unforeseen; g1 keeps serving, tried again in 1 s"
-        )
+        await watch.says("the check for changes failed: RuntimeError: unforeseen; g1 keeps serving, retrying in 1 s")
         assert "Traceback" in caplog.text
         await watch.cuts_over_to("g2", ada="Duchess")
 
@@ -115,7 +113,7 @@ async def test_an_error_that_was_foreseen_is_told_as_others_are(
             raise NotWritten("the routing table cannot be written", hint="make room")
 
         monkeypatch.setattr(watch.up, "_follow", fail)
-        told = "people: the routing table cannot be written; g1 keeps serving, tried again in 1 s\n  make room"
+        told = "people: the routing table cannot be written; g1 keeps serving, retrying in 1 s\n  make room"
         await watch.says(told)
         assert "Traceback" not in caplog.text
 
@@ -163,8 +161,10 @@ async def test_a_failure_is_told_in_full_once_and_again_when_it_is_another(
 ) -> None:
     async with watching(tmp_path) as watch:
         (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
-        await watch.says("the build failed; g1 keeps serving, tried again in 0 s, or when manifest or source change")
-        await watch.says("people: still the same after 3 attempts: the build failed; g1 keeps serving, tried again in")
+        await watch.says(
+            "the build failed; g1 keeps serving, retrying in 0 s, or when the manifest or the source changes"
+        )
+        await watch.says("people: still the same after 3 attempts: the build failed; g1 keeps serving, retrying in")
         assert watch.output.count("people: the build failed") == 1
         assert capfd.readouterr().err.count("people.csv") == 1, "what the builder says of it"
         (tmp_path / "people.csv").write_text('email,title\nada@example.com,Countess\nalan@example.com,"never closed\n')
@@ -178,10 +178,10 @@ async def test_a_source_that_is_put_back_as_it_was_ends_a_failure_that_was_told(
         (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
         await watch.says("the build failed; g1 keeps serving")
         (tmp_path / "people.csv").write_bytes(good)
-        await watch.says("people: nothing has to be tried again: g1, which serves, is what is asked for")
+        await watch.says("people: g1 is serving; the pending retry is cancelled")
         (tmp_path / "people.csv").write_text("email,title\nada@example.com,Countess\nalan@example.com,Dr\n")
         await watch.cuts_over_to("g2", ada="Countess")
-        assert watch.output.count("nothing has to be tried again") == 1
+        assert watch.output.count("the pending retry is cancelled") == 1
 
 
 async def test_a_source_that_is_put_back_while_it_is_read_ends_the_attempt_that_was_told(
@@ -195,8 +195,8 @@ async def test_a_source_that_is_put_back_while_it_is_read_ends_the_attempt_that_
             return lambda: None
 
         during_the_next_build(monkeypatch, put_back)
-        await watch.says("g1 was built from another source than the one seen last, which is tried again in 1 s")
-        await watch.says("people: nothing has to be tried again: g1, which serves, is what is asked for")
+        await watch.says("g1 was built from another source than the last check saw, building again in 1 s")
+        await watch.says("people: g1 is serving; the pending retry is cancelled")
 
 
 async def test_a_start_over_a_bad_source_says_that_it_is_tried_again(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_start_over_a_bad_source_says_that_it_is_tried_again(tmp_path: P
     build_people(tmp_path)
     (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
     async with running_watch(tmp_path) as watch:
-        told = "people: the build failed; serving g1, the last good generation, tried again once --watch sees it\n"
+        told = "people: the build failed; serving g1, the last good generation, retrying once --watch sees the source\n"
         assert told in watch.output
         await watch.says("people: manifest or source has changed, building; g1 keeps serving")
 
@@ -237,7 +237,9 @@ async def test_what_was_built_for_another_dataset_is_not_cut_over_to(
         other = MANIFEST.replace("name: people", "name: other")
         during_the_next_build(monkeypatch, replace_text(tmp_path / "people.yaml", other))
         write_people(tmp_path, ada="Princess")
-        await watch.says("has become that of default/other, which a running `up` cannot change to; g2 keeps serving")
+        await watch.says(
+            "now describes default/other, and a running `up` cannot change to another dataset; g2 keeps serving"
+        )
         await watch.cuts_over_to("g3", ada="Princess")
         assert "cut over to g1" not in watch.output
 
@@ -275,7 +277,7 @@ async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monke
     async with watching(tmp_path) as watch:
         during_the_next_build(monkeypatch, lambda: lambda: damage(tmp_path, "g2"))
         write_people(tmp_path, ada="Duchess")
-        await watch.says("people: g2 cannot be served, the next attempt builds anew")
+        await watch.says("people: g2 cannot be served, the next attempt builds again")
         await watch.cuts_over_to("g3", ada="Duchess")
 
 
@@ -283,7 +285,7 @@ async def test_what_serves_and_is_damaged_in_the_store_is_built_anew(tmp_path: P
     async with watching(tmp_path) as watch:
         damage(tmp_path, "g1")
         (tmp_path / "people.yaml").write_text(MANIFEST.replace("shards: 1", "shards: 1\n  replicas: 2"))
-        await watch.says("people: g1 cannot be served, the next attempt builds anew")
+        await watch.says("people: g1 cannot be served, the next attempt builds again")
         await watch.says("cut over to g2")
         assert len(watch.up._serving.manifest.shards) == 1
         assert watch.up._spec.replicas == 2
@@ -306,7 +308,7 @@ async def test_what_is_put_back_while_the_builder_starts_and_comes_again_is_buil
         during_the_next_build(monkeypatch, put_back)
         write_people(tmp_path, ada="Duchess")
         await watch.says("the source has not changed since g1 was built")
-        await watch.says("g1 was built from another source than the one seen last, which is tried again in 1 s")
+        await watch.says("g1 was built from another source than the last check saw, building again in 1 s")
         await watch.cuts_over_to("g2", ada="Duchess")
 
 

@@ -96,7 +96,7 @@ def _format_line(key: str, value: Any) -> bytes:
         return orjson.dumps({"key": key, "value": value})
     except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
         raise LookupFailed(
-            f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="ask for its key alone"
+            f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="look up its key alone"
         ) from error
 
 

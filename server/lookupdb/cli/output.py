@@ -1,4 +1,4 @@
-"""What verbs write: the JSON result of a run, and keys and values as text."""
+"""Write the output of commands: the JSON result of a run, and keys and values as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command-line program ends: its exit code, its error message, and its reaction to SIGINT and SIGTERM."""
+"""End a command-line program: its exit code, its error message, and its reaction to SIGINT and SIGTERM."""
 
 from __future__ import annotations
 

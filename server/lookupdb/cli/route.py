@@ -35,7 +35,7 @@ _OPTIONS: Final = {
 
 
 DIRECTIVES: Final = re.compile("[a-z][a-z-]*(=[A-Za-z0-9-]+)?(, ?[a-z][a-z-]*(=[A-Za-z0-9-]+)?)*")
-"""The same pattern as in the CRD."""
+"""Must equal the pattern in the CRD."""
 _SHARED: Final = re.compile("public|s-maxage|must-revalidate")
 """Directives that let shared caches keep answers to requests with a token (RFC 9111, 3.5)."""
 

@@ -57,7 +57,7 @@ class _Request:
     method: str
     path: str
     is_last: bool
-    """True if the connection is closed afterwards: the client asked for it, or a body follows, which is not read."""
+    """True if the connection closes afterwards: the client asked for it, or a body follows, which is not read."""
 
 
 class _BadRequest(Exception):

@@ -1,4 +1,4 @@
-"""The start and end of a server: standard streams, the change to the supervisor, the ready file, the termination log.
+"""Start and end a server: standard streams, the change to the supervisor, the ready file, the termination log.
 
 The command line reads the options, and then becomes the supervisor by exec (``become_supervisor``). That frees the
 memory of the option parser (click, YAML, the CRD's schema), and keeps process id, files, environment and the words in a

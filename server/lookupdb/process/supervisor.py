@@ -98,7 +98,7 @@ class Liveness:
     judged_at: float
     limits: LivenessLimits = field(default_factory=LivenessLimits)
     has_begun: bool = False
-    """True if it has beaten or reported that it is ready."""
+    """True if it has sent a heartbeat or reported that it is ready."""
     silence: float = 0.0
     """Seconds watched without a beat."""
 

@@ -132,7 +132,7 @@ class Transaction:
         self.commands: list[Command] = []
         self.held_bytes = 0
         self.is_aborted = False
-        """Whether a command was refused: EXEC executes none, and no more are kept."""
+        """True if a command was refused: EXEC executes none, and no more are kept."""
 
     def add(self, command: Command, key_count: int) -> str | None:
         """Keep ``command`` until EXEC, or return the error if that is too much."""
@@ -191,7 +191,7 @@ class RespSession(Protocol):
 
     @property
     def has_passwords(self) -> bool:
-        """Whether clients must authenticate."""
+        """True if clients must authenticate."""
 
     def find_denial(self) -> str | None:
         """Return why the client may not look up, in the words of Redis, or None."""

@@ -70,7 +70,7 @@ class ColdSwitch:
         """The duration of a page fault when data became cold."""
 
     def is_due(self, seconds: float, faults: int) -> bool:
-        """Whether ``update`` could change anything, or begins a new period."""
+        """Return whether ``update`` could change anything or would begin a new period."""
         is_over = seconds - self._start.seconds >= SECONDS
         return is_over or (not self.is_cold and faults - self._start.faults >= COLD_FAULTS)
 

@@ -120,7 +120,7 @@ class Session:
 
     @property
     def has_passwords(self) -> bool:
-        """Whether clients need a password."""
+        """True if clients need a password."""
         return self.worker.password_sha256 is not None
 
     def find_denial(self) -> str | None:

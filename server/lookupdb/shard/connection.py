@@ -49,7 +49,7 @@ class ReplyOutput:
         self._slot = slot
         self.unsent = bytearray()
         self.is_paused = False
-        """Whether too much is unsent to read and answer more."""
+        """True if too much is unsent to read and answer more."""
 
     def send(self, data: bytes, high: int) -> None:
         """Write ``data`` now, or when the client reads. More than ``high`` unsent bytes pause the client."""
@@ -123,7 +123,7 @@ class Poller:
 
 
 def is_broken(fd: int) -> bool:
-    """Whether ``fd`` has an event of ``BROKEN`` now."""
+    """Return whether ``fd`` has an event of ``BROKEN`` now."""
     poll = select.poll()
     poll.register(fd, 0)
     return bool(poll.poll(0))
@@ -244,7 +244,7 @@ class RespConnection:
         """Requests to answer when their pages are in memory (``cold``). Nothing is read meanwhile."""
         self._state = READING
         self._is_active = True
-        """Whether it made progress since the last sweep: the client read replies if there were any, or sent
+        """True if it made progress since the last sweep: the client read replies if there were any, or sent
         requests."""
         self._active_at = time.monotonic()
         poller.add(self.fd)

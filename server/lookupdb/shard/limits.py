@@ -19,7 +19,7 @@ BEFORE_AUTH_BYTES: Final = 4 << 10
 """A password has at most 1,024."""
 
 WarmPolicy = Literal["auto", "always", "never"]
-"""Whether the file stays in the page cache after verification; auto: if it fits into memory."""
+"""Policy for keeping the file in the page cache after verification. auto: keep it if it fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a worker says that it serves. The router checks it before it uses a connection."""
+    """The data that a worker reports to serve. The router checks it before it uses a connection."""
 
     format_version: int
     dataset: str

@@ -1,4 +1,4 @@
-"""How the attempts at one thing fail: told in full when it is news, and briefly as long as it is the same."""
+"""Run `lookupdb build` as a child process, find generations to reuse, and limit the number of shard servers."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from lookupdb.store.dataset import is_older
 from lookupdb.up.child import BUILDER_VARIABLES, child_environment, open_output_pipe
 from lookupdb.up.rebuilds import SuccessFileAnswer
 
-# `lookupdb build` as a child process, so that a builder's memory goes back to the system when it is done.
+# `lookupdb build` runs as a child process, so that its memory returns to the system when it is done.
 
 
 MAX_OUTPUT_BYTES: Final = 1 << 20
-"""So much is kept of what a builder writes: its report, or, until its end is known, its messages."""
+"""Size of the end that is kept of a builder's output (its report), and of the messages held back until it ends."""
 
 _LEFT_OUT: Final = b"(what the builder wrote before this is left out)\n"
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
-"""Of a character in UTF-8, all but its first byte."""
+"""The bytes of a UTF-8 character after its first."""
 
 
 class BuildFailed(LookupdbError):
-    """`lookupdb build` ended with an error, which it has written to standard error."""
+    """`lookupdb build` ended with an error, which it wrote to standard error."""
 
     reason = "BuildFailed"
 
@@ -44,31 +44,31 @@ class BuildFailed(LookupdbError):
         super().__init__(message)
         self.exit_code, self.may_pass = code, may_pass
         self.cause = cause
-        """What it has written, as its report has it."""
+        """The error message in the builder's report."""
 
 
 class BuilderKilled(LookupdbError):
-    """A signal ended `lookupdb build`, which has said nothing of it."""
+    """A signal ended `lookupdb build`, which could not report an error."""
 
     reason = "BuilderKilled"
 
     def __init__(self, number: int) -> None:
-        why = ", perhaps because memory did not suffice" if number == signal.SIGKILL else ""
-        hint = "give the build less by --memory-limit, or the machine more" if why else None
-        super().__init__(f"the builder was ended by {_signal_name(number)}{why}", hint=hint)
+        why = ", perhaps because it ran out of memory" if number == signal.SIGKILL else ""
+        hint = "lower --memory-limit, or use a machine with more memory" if why else None
+        super().__init__(f"the builder was killed by {_signal_name(number)}{why}", hint=hint)
         self.exit_code = _SIGNALLED + number
 
 
 _SIGNALLED: Final = 128
-"""As a shell has it: the exit code of a program that was ended by a signal is so much more than the signal's number."""
+"""Added to the signal's number to make the exit code of a program that a signal ended, as in a shell."""
 INTERRUPTION_SECONDS: Final = 10.0
-"""A builder that is interrupted ends sooner by itself: after that it is killed."""
+"""Time that an interrupted builder has to end by itself. After that it is killed."""
 REST_SECONDS: Final = 2.0
-"""Until what a builder has written before its end has come: a process that it has left behind may hold its pipes."""
+"""Longest wait for the rest of the output of a builder that ended: a process that it left behind may hold its pipes."""
 
 
 class SourceNotReady(SourceUnreadable):
-    """The success file is not there, and nothing was read."""
+    """The success file does not exist, so nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class BuildRequest:
     """The manifest to build, the store, and the limits."""
 
     dataset: str
-    """``namespace/name``: a manifest that has become another one's is none of ours."""
+    """``namespace/name``. A manifest that now describes another dataset is an error."""
     manifest: Path
     store: str
     memory_limit: int | None
@@ -116,8 +116,8 @@ def find_reusable_generation(
     *,
     success_file: str | None = None,
 ) -> Manifest | None:
-    """Return the manifest of the newest whole generation that was built to this very spec: of the source with
-    ``fingerprint`` or with ``success_file``, or whatever the source has become since; none of ``unservable``."""
+    """Return the manifest of the newest complete generation built with exactly this spec, except those in
+    ``unservable``. With ``fingerprint`` or ``success_file``, only a generation of that source counts."""
     content = spec.content_hash()
     return next(
         (
@@ -135,10 +135,10 @@ def find_reusable_generation(
 def find_overridden_generation(
     dataset: StoredDataset, spec: DatasetSpec, active: str, waiting: Collection[str]
 ) -> str | None:
-    """Return the newest whole generation after ``active`` that was built to this very spec, whose gates were
-    overridden, and that is none of ``waiting``."""
+    """Return the newest complete generation after ``active`` that was built with exactly this spec and whose gates were
+    overridden, except those in ``waiting``."""
     if not any(is_older(active, generation) for generation in dataset.published_generations()):
-        return None  # at nearly every look
+        return None  # the usual case
     content = spec.content_hash()
     return next(
         (
@@ -154,14 +154,14 @@ def find_overridden_generation(
 
 
 def next_generation(dataset: StoredDataset, active: str) -> str | None:
-    """Return the generation to build after ``active``; None, the next free one, unless the store has lost so much that
-    its numbers would begin again. Raises StoreError."""
+    """Return the generation to build after ``active`` if the store has lost so much that its next number would be older
+    than that, else None: the builder takes the next free number. Raises StoreError."""
     return None if is_older(active, dataset.next_generation()) else f"g{generation_number(active) + 1}"
 
 
 def is_refused_again(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: Manifest) -> bool:
-    """Whether a build of the source with ``fingerprint`` would end as the newest refused generation did, judged against
-    ``active``: nothing has to be built to know. Raises StoreError."""
+    """Return whether a build of the source with ``fingerprint`` would be rejected like the newest rejected generation,
+    compared with ``active``. This needs no build. Raises StoreError."""
     refused = dataset.newest_refused()
     if refused is None:
         return False
@@ -183,33 +183,33 @@ class Builder:
         unless_refused: str | None = None,
         generation: str | None = None,
         observed: SuccessFileAnswer | None = None,
-        is_told: Callable[[LookupdbError], bool] | None = None,
+        was_reported: Callable[[LookupdbError], bool] | None = None,
     ) -> str | None:
-        """Build ``generation``, or the next free one, and return its name; None when the source is still that of the
-        generation ``unless``. Gates compare with ``active``, also where the store has lost it.
+        """Build ``generation``, or the next free one, and return its name. Return None if the source is still that of
+        the generation ``unless``. Gates compare with ``active``, even if the store has lost it.
 
-        Raises BuildFailed, BuilderKilled, InvalidManifest when the manifest has become another dataset's,
-        SourceNotReady when the success file is not there, and SourceNotWhole when it is still the one that was
-        ``observed``, and the source is not. When cancelled, the builder is interrupted and waited for,
-        INTERRUPTION_SECONDS at most.
+        Raises BuildFailed, BuilderKilled, InvalidManifest if the manifest now describes another dataset, SourceNotReady
+        if the success file does not exist, and SourceNotWhole if the success file is still the one that was
+        ``observed``, but the source has changed. When this is cancelled, it interrupts the builder and waits up to
+        INTERRUPTION_SECONDS for it to end.
 
-        Standard error gets what the builder writes to it as it comes; with ``is_told`` at its end, and nothing if it
-        has failed by an error of which that says that a person has been told.
+        The builder's messages go to standard error immediately. With ``was_reported`` they are held back until the
+        builder ends, and dropped if ``was_reported`` returns True for its error.
         """
         arguments = self._request.arguments(active, unless, unless_refused, generation, observed)
-        code, output, messages = await self._run(arguments, keeps_messages=is_told is not None)
+        code, output, messages = await self._run(arguments, keeps_messages=was_reported is not None)
         try:
             generation = _read_result(code, output, self._request.dataset)
         except LookupdbError as error:
-            if is_told is None or not is_told(error):
+            if was_reported is None or not was_reported(error):
                 _pass_on(messages)
             raise
         _pass_on(messages)
         return generation
 
     async def _run(self, arguments: list[str], *, keeps_messages: bool) -> tuple[int, bytes, bytes]:
-        """Run a builder to its end. Returns its exit code, and the ends of its output and of its messages, if these are
-        to be kept."""
+        """Run a builder to its end. Returns its exit code, the end of its output, and the end of its messages (empty
+        unless ``keeps_messages``)."""
         async with AsyncExitStack() as stack:
             output = await stack.enter_async_context(open_output_pipe(MAX_OUTPUT_BYTES))
             messages = await stack.enter_async_context(open_output_pipe(MAX_OUTPUT_BYTES))
@@ -229,7 +229,7 @@ class Builder:
     async def _start(
         self, arguments: list[str], stack: AsyncExitStack, output: int, messages: int | None
     ) -> asyncio.subprocess.Process:
-        """Start a builder that ends when ``stack`` does, or `up`, however that ends."""
+        """Start a builder that ends when ``stack`` is closed or `up` ends, even if `up` is killed."""
         leash, held = os.pipe()
         stack.callback(os.close, held)
         try:
@@ -248,13 +248,13 @@ class Builder:
             os.close(leash)
 
     def kill(self) -> None:
-        """Kill the builder, if one runs: the next one removes what it leaves."""
+        """Kill the builder if one is running. The next one removes what it leaves behind."""
         if self._process and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def _interrupt(self, process: asyncio.subprocess.Process) -> None:
-        """Let the builder undo what it has begun, and end; kill it when that takes too long."""
+        """Let the builder undo its work and end. Kill it if that takes too long."""
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
         try:
@@ -265,8 +265,8 @@ class Builder:
 
 
 def _pass_on(messages: bytes) -> None:
-    """Write a builder's ``messages`` to standard error, as far as that takes them: whole lines, and a note if some have
-    been left out."""
+    """Write a builder's ``messages`` to standard error in whole lines, with a note if some were left out. Ignores write
+    errors."""
     if len(messages) > MAX_OUTPUT_BYTES:
         messages = _LEFT_OUT + (messages.partition(b"\n")[2] or messages[1:].lstrip(_CONTINUATION_BYTES))
     with suppress(OSError):
@@ -275,9 +275,9 @@ def _pass_on(messages: bytes) -> None:
 
 
 def _read_result(code: int, output: bytes, dataset: str) -> str | None:
-    """Return the generation of ``dataset`` that a builder has built, by its exit code and standard output; None where
-    it had nothing to build. Raises LookupdbError, which may pass unless the builder itself says otherwise."""
-    if code < 0:  # whatever it has reported before
+    """Return the generation of ``dataset`` that a builder built, from its exit code and standard output; None if it had
+    nothing to build. Raises LookupdbError; its ``may_pass`` is False only if the builder reported so."""
+    if code < 0:  # this overrides any report
         raise BuilderKilled(-code)
     report = _last_report(output)
     if code != 0:
@@ -287,7 +287,7 @@ def _read_result(code: int, output: bytes, dataset: str) -> str | None:
         may_pass = report.get("outcome") != "failed" or report["mayPass"]
         raise BuildFailed(what, code, may_pass=may_pass, cause=str(report.get("message", "")))
     if not report:
-        raise LookupdbError("the builder has ended without a report")
+        raise LookupdbError("the builder ended without a report")
     if report["dataset"] != dataset:
         raise other_dataset_error(report["dataset"])
     if report["outcome"] == "waiting":
@@ -296,15 +296,15 @@ def _read_result(code: int, output: bytes, dataset: str) -> str | None:
 
 
 def other_dataset_error(name: str) -> InvalidManifest:
-    """The error of a manifest that has become that of the dataset ``name``, ``namespace/name``."""
+    """Return the error for a manifest that now describes the dataset ``name`` (``namespace/name``)."""
     return InvalidManifest(
-        f"the manifest has become that of {name}, which a running `up` cannot change to",
+        f"the manifest now describes {name}, and a running `up` cannot change to another dataset",
         hint="stop it and start it again",
     )
 
 
 def _last_report(output: bytes) -> dict[str, Any]:
-    """The last line of a builder's standard output; empty where that is no report."""
+    """Return the report in the last line of a builder's standard output; empty if that line is not a report."""
     try:
         report = orjson.loads(output.splitlines()[-1])
     except (IndexError, orjson.JSONDecodeError):
@@ -319,18 +319,18 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-# How many processes `lookupdb up` may start on one machine: a manifest made for a cluster would take a laptop down.
+# The limit on shard servers: a manifest made for a cluster could overload a laptop.
 
 
 MAX_SERVERS: Final = 64
-"""Shard servers unless --max-servers says otherwise."""
+"""Default of --max-servers."""
 SUPERVISOR_MIB: Final = 30
 WORKER_MIB: Final = 12
-"""What each process of a shard server takes to itself, beside the shard's data in the page cache: measured, about."""
+"""Approximate private memory of each process of a shard server (measured), without the page cache."""
 
 
 def count_servers(spec: DatasetSpec) -> int:
-    """The shard servers of one generation."""
+    """Return the number of shard servers of one generation."""
     return spec.shards * spec.replicas
 
 
@@ -346,32 +346,32 @@ def check_servers(spec: DatasetSpec, max_servers: int) -> None:
         f"and `lookupdb up` starts at most {max_servers:,}: they would be {processes:,} processes with about "
         f"{mebibytes / 1024:,.1f} GiB of memory, twice that while a new generation is rolled out",
         hint="to try it out, lower spec.shards (a shard holds millions of records) or spec.replicas; "
-        f"a machine that is large enough is asked with --max-servers {servers}",
+        f"on a machine that is large enough, give --max-servers {servers}",
     )
 
 
 class RepeatedFailure:
-    """The failure of the last attempt, and how many in a row have ended so."""
+    """Counts consecutive attempts that failed alike, so that only the first is reported in full."""
 
     def __init__(self) -> None:
         self._last: tuple[str, str] | None = None
         self._attempts = 0
 
     def is_repeated_by(self, error: LookupdbError) -> bool:
-        """Whether the last attempt has ended as one with ``error``."""
+        """Return whether the last attempt also failed with ``error``."""
         return self._last == _identify(error)
 
     def note(self, error: LookupdbError) -> int:
-        """Another attempt has ended with ``error``. Returns how many in a row have."""
+        """Record that an attempt failed with ``error``. Returns the number of consecutive attempts that did."""
         self._attempts = self._attempts + 1 if self.is_repeated_by(error) else 1
         self._last = _identify(error)
         return self._attempts
 
     def reset(self) -> None:
-        """The next failure is news: the attempt is at something else, or the last one has succeeded."""
+        """Count from 1 again: the next attempt is a different one, or the last one succeeded."""
         self._last = None
 
 
 def _identify(error: LookupdbError) -> tuple[str, str]:
-    """The message that a person reads, from a builder too."""
+    """Return the text by which two failures are the same: the message, and the builder's own message."""
     return str(error), error.cause if isinstance(error, BuildFailed) else ""

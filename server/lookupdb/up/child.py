@@ -1,5 +1,4 @@
-"""What a child process writes, through a pipe of ours: asyncio's own end no sooner than all who hold them, and its
-``Process.wait()`` neither, and what a child has started may outlive it."""
+"""Run one `lookupdb` process: start it, wait until it is ready, restart it when it dies, stop it. Read its output."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ from lookupdb.backoff import Backoff
 from lookupdb.errors import LookupdbError
 from lookupdb.up.run_state import NotWritten
 
-# The environment of child processes: all variables but those meant for another command.
+# The environment of child processes: all variables except those meant for another command.
 #
-# ``LOOKUPDB_PORT`` is the router's, not each shard server's; ``LOOKUPDB_GENERATION`` was meant for `lookupdb get`.
+# ``LOOKUPDB_PORT`` is for the router, not for shard servers; ``LOOKUPDB_GENERATION`` is for `lookupdb get`.
 
 
 _PREFIX: Final = "LOOKUPDB_"
 SERVER_VARIABLES: Final = frozenset(
     {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
 )
-"""Variables that a shard server or router gets, beside the flags of `up`."""
+"""Variables that shard servers and the router get, in addition to their flags."""
 BUILDER_VARIABLES: Final = frozenset(
     {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
 )
@@ -40,11 +39,9 @@ def child_environment(keep: frozenset[str], variables: Mapping[str, str] = os.en
     return {name: value for name, value in variables.items() if not name.startswith(_PREFIX) or name in keep}
 
 
-# A `lookupdb` process: started, awaited until ready, restarted when it dies, stopped in time.
-#
 # A child has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its children in
-# order; it ends by itself when its standard input, which `up` holds, reaches its end (see ``cli.leash``): no orphan
-# survives a killed `up`.
+# order. `up` holds a child's standard input; the child ends when that is closed (see ``cli.leash``). So no child
+# outlives a killed `up`.
 
 
 log = logging.getLogger(__name__)
@@ -53,14 +50,15 @@ READY_POLL_SECONDS: Final = 0.05
 FIRST_BACKOFF_SECONDS: Final = 0.1
 LONGEST_BACKOFF_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 30.0
-"""A child that lived this long after it was ready starts again without delay."""
+"""A child that ran this long after it was ready restarts with the shortest delay."""
 STOP_SECONDS: Final = 5.0
-"""Until a process that cannot be attended to is killed."""
+"""Time for a process to stop after an error in handling it. After that it is killed."""
 TAIL_LINES: Final = 15
 
 
 class ChildFailed(LookupdbError):
-    """A child could not be started, or ended before it was ready: then the message holds the last lines of its log."""
+    """A child could not be started, or ended before it was ready. In the second case the message has the end of its
+    log."""
 
     reason = "ProcessFailed"
 
@@ -68,8 +66,8 @@ class ChildFailed(LookupdbError):
 class Child:
     """``lookupdb ARGUMENTS… --ready-file …``, with its log in ``directory``.
 
-    ``on_ready`` is called each time the process has become ready, with what its ready file says. ``prepare`` is called
-    before each start: it sees to what the process needs, raises NotWritten if it cannot, and returns more arguments.
+    ``on_ready`` is called with the content of the ready file each time the process becomes ready. ``prepare`` is called
+    before each start. It provides what the process needs, returns more arguments, and raises NotWritten if it fails.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Child:
     ) -> None:
         self.name = name
         self.failed_starts = 0
-        """How many in a row have not come to be ready; 0 while it is."""
+        """Number of consecutive starts that ended before the process was ready; 0 while it is ready."""
         self.log_path = directory / f"{name}.log"
         self._ready_path = directory / f"{name}.ready"
         self._command = [
@@ -97,29 +95,30 @@ class Child:
         self._on_ready = on_ready
         self._prepare = prepare
         self._kernels: str | None = None
-        """Those of the process that was ready last."""
+        """The kernels of the process that was ready last."""
         self._first_ready: asyncio.Future[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that runs now."""
+        """The id of the running process; None if none runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Start it and wait until it is ready. Raises ChildFailed when it cannot be started, or ends before."""
-        with suppress(OSError):  # a log that cannot be removed is appended to, or opening it says why it cannot be
+        """Start the process and wait until it is ready. Raises ChildFailed if it cannot start or ends before it is
+        ready."""
+        with suppress(OSError):  # if the log cannot be removed, it is appended to, or opening it reports why not
             self.log_path.unlink()
         self._first_ready = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._run_until_cancelled(), name=f"keep {self.name}")
         await self._first_ready
 
     async def stop(self, grace_seconds: float) -> None:
-        """Send SIGTERM, then SIGKILL after ``grace_seconds``. No error when it is gone already."""
+        """Send SIGTERM, then SIGKILL after ``grace_seconds``. It is no error if the process has already ended."""
         if self._keeper:
             self._keeper.cancel()
-            await asyncio.wait([self._keeper])  # awaiting it, a cancellation of this task would pass for its own
+            await asyncio.wait([self._keeper])  # `await` would confuse its cancellation with that of this task
         if self._process:
             await self._end(self._process, grace_seconds)
 
@@ -129,7 +128,7 @@ class Child:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(grace_seconds):  # wait_for would swallow a cancellation in the same turn
+            async with asyncio.timeout(grace_seconds):  # wait_for could lose a cancellation at the same moment
                 await process.wait()
         except TimeoutError:
             log.warning("%s did not stop within %.0f s: killed", self.name, grace_seconds)
@@ -138,14 +137,15 @@ class Child:
             await process.wait()
 
     def note_ready(self, report: dict[str, Any]) -> None:
-        """Pass on what the ready file says. Log a process that uses other kernels than the one before."""
+        """Pass on the content of the ready file. Log a warning if the process uses other kernels than the one
+        before."""
         before, self._kernels = self._kernels, report["kernels"]
         if before not in (None, self._kernels):
             log.warning("%s is back with %s kernels: before, it had %s ones", self.name, self._kernels, before)
         self._on_ready(report)
 
     async def _run_until_cancelled(self) -> None:
-        """Run it, and start it again whenever it ends. Only the first start may fail for good."""
+        """Run the process, and restart it whenever it ends. Only a failure of the first start is final."""
         assert self._first_ready is not None
         backoff = Backoff(FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
         while True:
@@ -171,7 +171,7 @@ class Child:
             await asyncio.sleep(delay)
 
     async def _start_process(self) -> asyncio.subprocess.Process:
-        """Raises OSError or NotWritten, and then no process runs."""
+        """Start the process. Raises OSError or NotWritten; then no process runs."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it while `up` runs
         self._ready_path.unlink(missing_ok=True)
         prepared = self._prepare()
@@ -187,9 +187,9 @@ class Child:
             )
 
     async def _attend(self, process: asyncio.subprocess.Process) -> float | None:
-        """Return when ``process`` has ended, with the loop time at which it became ready, or None.
+        """Wait until ``process`` has ended. Returns the loop time at which it became ready, or None.
 
-        It is ended when something goes wrong here: unattended it would run on beside the one that is started next.
+        After an error here, stop the process: otherwise it would run beside the next one.
         """
         assert self._first_ready is not None
         ready_at = None
@@ -202,7 +202,7 @@ class Child:
                     self._first_ready.set_result(None)
             await process.wait()
         except Exception:
-            log.exception("%s is ended: its ready file %s cannot be acted on", self.name, self._ready_path)
+            log.exception("stopping %s: handling its ready file %s failed", self.name, self._ready_path)
             await self._end(process, STOP_SECONDS)
         return ready_at
 
@@ -217,7 +217,7 @@ class Child:
     def _describe_failed_start(self, error: OSError | NotWritten) -> ChildFailed:
         return ChildFailed(
             f"{self.name} cannot be started: {error}",
-            hint=f"it needs a process, and the folder {self.log_path.parent} for its log",
+            hint=f"it must be able to start a process, and to write its log in {self.log_path.parent}",
         )
 
     def _tail(self) -> str:
@@ -228,33 +228,37 @@ class Child:
 
 
 class OutputPipe(asyncio.Protocol):
-    """The last bytes that are written into a pipe."""
+    """Keeps the last bytes that are written to a pipe.
+
+    asyncio's own pipes end only when all processes that hold them have ended, and so does its ``Process.wait()``. A
+    process that a child started may outlive it.
+    """
 
     def __init__(self, write_end: int, limit: int) -> None:
-        """``limit``: so many bytes are kept, and one more where they are not all."""
+        """``limit``: number of bytes to keep. One more is kept if there were more, to show that some are missing."""
         self.write_end = write_end
-        """The descriptor for a child."""
+        """The file descriptor that the child writes to."""
         self._limit = limit
         self._kept = bytearray()
         self._ended = asyncio.Event()
 
     def close_write_end(self) -> None:
-        """Leave the writing to the child that has the descriptor. May be called twice."""
+        """Close this process's copy of the write end, so that only the child has it. May be called twice."""
         if self.write_end >= 0:
             os.close(self.write_end)
         self.write_end = -1
 
     def data_received(self, data: bytes) -> None:
-        """Keep the end of what has come."""
+        """Keep the end of the data received so far."""
         self._kept += data
         del self._kept[: -self._limit - 1]
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Nobody holds the other end any more."""
+        """Note that no process holds the write end any more."""
         self._ended.set()
 
     async def read(self, seconds: float) -> bytes:
-        """What has been written. Whoever still holds the other end is waited for so long."""
+        """Return what was written. Waits up to ``seconds`` for all processes to close the write end."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), seconds)
         return bytes(self._kept)
@@ -262,7 +266,7 @@ class OutputPipe(asyncio.Protocol):
 
 @asynccontextmanager
 async def open_output_pipe(limit: int) -> AsyncIterator[OutputPipe]:
-    """A pipe whose last ``limit`` bytes are kept."""
+    """Open a pipe of which the last ``limit`` bytes are kept."""
     reading, writing = os.pipe()
     pipe = OutputPipe(writing, limit)
     try:
@@ -271,5 +275,5 @@ async def open_output_pipe(limit: int) -> AsyncIterator[OutputPipe]:
             yield pipe
         finally:
             transport.close()
-    finally:  # also of a task that is cancelled while the pipe is opened
+    finally:  # also if the task is cancelled while the pipe is opened
         pipe.close_write_end()

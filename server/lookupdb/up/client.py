@@ -1,4 +1,4 @@
-"""A client of the router's HTTP API, small and synchronous: what `lookupdb get` uses."""
+"""A small synchronous client of the router's HTTP API, for `lookupdb get`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from lookupdb.shard_name import REDIS_HINT
 from lookupdb.tls_failures import find_certificate_refusal, find_trust_hint
 from lookupdb.wording import strip_secrets
 
-# Which certificates of routers `lookupdb get` and `load` trust, and what to do about one that they do not.
+# The certificates of routers that `lookupdb get` and `load` trust, and the hints for those that they do not.
 
 
-_BY_FILE: Final = "give the certificate of the authority that signed it, by --ca-file or in LOOKUPDB_CA_FILE"
+_BY_FILE: Final = "give the certificate of the authority that signed it with --ca-file or in LOOKUPDB_CA_FILE"
 _SHOWN_BY_OTHERS: Final = (
-    "this command has none to show: ask by lookupdb.client with cert_file and key_file, or by curl"
+    "this command has no client certificate: use lookupdb.client with cert_file and key_file, or curl"
 )
 
 
 @dataclass(frozen=True)
 class Trust:
-    """The authorities of this machine, or those in ``file`` (PEM) in their place."""
+    """The trusted certificate authorities: those of this machine, or only those in ``file`` (PEM) if that is given."""
 
     file: Path | None = None
     context: ssl.SSLContext = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises UsageError if ``file`` cannot be used."""
+        """Load the authorities. Raises UsageError if ``file`` cannot be used."""
         try:
             context = ssl.create_default_context(cafile=None if self.file is None else str(self.file))
         except (OSError, ssl.SSLError) as error:
@@ -57,14 +57,14 @@ class Trust:
         object.__setattr__(self, "context", context)
 
     def hint_for(self, error: BaseException) -> str | None:
-        """What to do when a request has ended in ``error``; None if it has nothing to do with trust."""
+        """Return a hint for a request that failed with ``error``; None if the error has nothing to do with trust."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return find_trust_hint(error) or self._missing_authority
         if not isinstance(error, ssl.SSLError):
             return None
         if find_certificate_refusal(error, has_shown_one=False):
             return _SHOWN_BY_OTHERS
-        return "give its URL with http: if it is a router without TLS"
+        return "give its URL with http: if the router has no TLS"
 
     @cached_property
     def _missing_authority(self) -> str:
@@ -72,43 +72,46 @@ class Trust:
 
 
 TIMEOUT_SECONDS: Final = 30.0
-"""Without a byte of an answer."""
+"""Longest wait for the next byte of an answer."""
 ANSWER_SECONDS: Final = 120.0
-"""Until an answer must be there, whole."""
+"""Longest wait for a complete answer."""
 MAX_ANSWER_BYTES: Final = 2 * budget.MAX_ANSWER_BYTES
-"""Of values, keys and JSON: a router sends half as much of values, and raw ones grow by a third."""
+"""Limit for values, keys and JSON together. A router sends half as much in values, and raw ones grow by a third."""
 _MAX_REASON_CHARACTERS: Final = 80
 _MAX_PROBLEM_CHARACTERS: Final = 1000
-_NO_GENERATION: Final = "leave --generation out to ask what is active; a router's /v1/dataset lists its candidates"
-_UNAUTHENTICATED: Final = "give the token that this client was given, by --token-file or in LOOKUPDB_TOKEN"
+_NO_GENERATION: Final = (
+    "leave --generation out to query the active generation; the router's /v1/dataset lists the candidates"
+)
+_UNAUTHENTICATED: Final = "give this client's token with --token-file or in LOOKUPDB_TOKEN"
 GENERATION_FIELD: Final = "Lookupdb-Generation"
-"""Of a request, the generation that is asked; of an answer, the one that it is from."""
+"""Header field. In a request: the generation to query. In an answer: the generation that it comes from."""
 _MAX_REFUSAL_BYTES: Final = 1 << 16
 _AUTHORITY: Final = re.compile(r"(?:[^/?#]*://)?([^/?#]*).*", re.DOTALL)
-"""Whatever ``urlsplit`` thinks of the rest."""
+"""Finds the authority even in a URL that ``urlsplit`` rejects."""
 _URL_EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or https://lookups.example.com/people"
 _UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
-"""What a URL has in escaped form alone, http.client refuses it too, but as it does what a server may not say."""
+"""Characters that must be escaped in a URL. http.client rejects them too, but with an error like that for a bad
+answer."""
 BATCH_KEYS: Final = 500
-"""Keys of the first batch."""
+"""Number of keys in the first batch."""
 
 
 class ShardUnavailable(Unavailable):
-    """A router serves the dataset, and cannot reach a shard that is asked for: other keys may well be found."""
+    """The router serves the dataset, but cannot reach a shard that it needs. Keys of other shards may be found."""
 
 
 class BatchTooLarge(LookupFailed):
-    """A batch has more keys, or its request or answer more bytes, than the router allows."""
+    """A batch has more keys than the router allows, or its request or answer has more bytes."""
 
     reason = "TooLarge"
 
 
 class FoundValue(NamedTuple):
-    """What a router answers who asks for one key."""
+    """The router's answer to a lookup of one key."""
 
     value: bytes
     is_json: bool
-    """Else it is raw."""
+    """True if the value is JSON; False if it is raw bytes."""
 
 
 class _Answer(NamedTuple):
@@ -120,20 +123,20 @@ class _Answer(NamedTuple):
 def find_value(
     url: str, key: str, generation: str | None = None, token: str | None = None, trust: Trust | None = None
 ) -> FoundValue:
-    """Return the value of ``key``, byte for byte; the router is shown ``token``.
+    """Return the unchanged bytes of the value of ``key``. ``token`` authenticates at the router.
 
-    Raises KeyMissing, or what ``find_values`` raises.
+    Raises KeyMissing, and the errors of ``find_values``.
     """
     answer = _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation, token, trust)
     return FoundValue(answer.body, answer.media_type == "application/json")
 
 
 def check_url(url: str) -> None:
-    """Raises UsageError unless ``url`` can be a router's. No message shows a password."""
+    """Raises UsageError unless ``url`` can be the URL of a router. No message shows a password."""
     if "@" in _AUTHORITY.sub(r"\1", url):  # first of all: the messages below show the URL
         raise UsageError(
             "a router's URL has no user and no password, found an @ before its host",
-            hint="leave out what ends with the @: a router takes a token, by --token-file",
+            hint="leave out all before the host, up to the @; give a token with --token-file",
         )
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
@@ -152,20 +155,20 @@ def check_url(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """What a router says of the keys of a batch: those that are in neither are missing."""
+    """The router's answer to a batch of keys. Keys that are neither found nor unavailable are missing."""
 
     found: dict[str, Any]
-    """The values of those that exist, parsed; base64 text where the dataset's values are raw. Numbers are kept digit
-    for digit, as ``orjson.Fragment`` where Python or orjson would round them."""
+    """The parsed values of the keys that exist; base64 text if the dataset's values are raw. Numbers keep all digits,
+    as ``orjson.Fragment`` if Python or orjson would round them."""
     unavailable: frozenset[str]
-    """Nothing can be said of these now."""
+    """Keys whose shard cannot be reached now."""
 
 
 def find_values(
     url: str, keys: list[str], generation: str | None = None, token: str | None = None, trust: Trust | None = None
 ) -> BatchAnswer:
-    """Ask for ``keys`` at once. Raises Unavailable when the router cannot be reached or serves nothing, LookupFailed
-    for any other refusal."""
+    """Look up ``keys`` in one request. Raises Unavailable if the router cannot be reached or serves nothing,
+    LookupFailed for any other error."""
     request = orjson.dumps({"keys": keys, "partial": True})
     body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation, token, trust).body
     try:
@@ -173,10 +176,10 @@ def find_values(
         found, unavailable = answer["found"], frozenset(answer["unavailable"])
         is_whole = isinstance(found, dict) and unavailable.union(found, answer["missing"]).issuperset(keys)
     except RecursionError as error:
-        raise LookupFailed("a value is nested too deeply to be shown", hint="ask for its key alone") from error
+        raise LookupFailed("a value is nested too deeply to be shown", hint="look up its key alone") from error
     except (ValueError, KeyError, TypeError) as error:
         raise _no_router(f"{strip_secrets(url)} answered 200 OK") from error
-    if not is_whole:  # a key that is not spoken of is not missing
+    if not is_whole:  # a key that the answer leaves out is not missing
         raise _no_router(f"{strip_secrets(url)} answered 200 OK")
     return BatchAnswer(found, unavailable)
 
@@ -189,9 +192,9 @@ def find_in_batches(
     token: str | None = None,
     trust: Trust | None = None,
 ) -> Iterator[tuple[list[str], BatchAnswer]]:
-    """Yield batches of ``keys``, in their order, with what ``find_values`` returns for each.
+    """Yield batches of ``keys``, in their order, with the result of ``find_values`` for each.
 
-    When a router refuses a batch as too large, half of it is asked for, and no more from then on.
+    If the router rejects a batch as too large, this and all later batches have half its size.
     """
     remaining = iter(keys)
     refused: list[str] = []
@@ -204,7 +207,7 @@ def find_in_batches(
             size = len(batch) // 2
             refused = refused or batch
             continue
-        except ShardUnavailable:  # of all keys: what is found of some is a partial answer
+        except ShardUnavailable:  # for all keys: if some were reachable, the answer would be partial
             answer = BatchAnswer({}, frozenset(batch))
         del refused[:size]
         yield batch, answer
@@ -215,11 +218,11 @@ def _digits(text: str) -> int | orjson.Fragment:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like any other: no router's."""
+    """Does not follow redirects: a router never sends one."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -246,7 +249,7 @@ def _request(url: str, body: bytes | None, generation: str | None, token: str | 
 
 
 def _exchange(request: urllib.request.Request, trust: Trust) -> _Answer:
-    """Return the answer to ``request``. Raises what ``find_values`` does, OSError, ValueError and HTTPException."""
+    """Return the answer to ``request``. Raises the errors of ``find_values``, OSError, ValueError and HTTPException."""
     encrypted = urllib.request.HTTPSHandler(context=trust.context)
     opener = urllib.request.build_opener(_NoRedirects, encrypted, *proxy_handlers(request.full_url))
     try:
@@ -257,7 +260,7 @@ def _exchange(request: urllib.request.Request, trust: Trust) -> _Answer:
             if len(body) > MAX_ANSWER_BYTES:
                 limit = f"{MAX_ANSWER_BYTES >> 20} MiB"
                 raise _no_router(f"{strip_secrets(request.full_url)} answered with more than {limit}")
-            if response.length:  # a read of so many bytes says nothing of an end that comes too early
+            if response.length:  # read(size) raises no error if the connection ends too early
                 raise IncompleteRead(body, response.length)
             return _Answer(body, response.headers.get_content_type())
     except urllib.error.HTTPError as error:
@@ -269,7 +272,7 @@ def _describe_answer(url: str, code: int, reason: str) -> str:
 
 
 def _printable(text: str, characters: int) -> str:
-    """Return ``text`` in one line of so many characters, without what would control a terminal."""
+    """Return the first ``characters`` of ``text`` in one line, without terminal control characters."""
     shown = "".join(character if character.isprintable() else " " for character in text[:characters])
     return shown + "…" * (len(text) > characters)
 
@@ -280,17 +283,17 @@ def _no_router(answered: str) -> LookupFailed:
 
 
 def _read_refusal(error: urllib.error.HTTPError) -> bytes:
-    """Return the body, or so much of it as a router would write. Raises OSError and HTTPException."""
+    """Return the body, cut off at the largest size that a router would send. Raises OSError and HTTPException."""
     with error:
         body = error.read(_MAX_REFUSAL_BYTES)
         lacking = error.length if len(body) < _MAX_REFUSAL_BYTES else None
-    if lacking:  # a read of so many bytes says nothing of an end that comes too early
+    if lacking:  # read(size) raises no error if the connection ends too early
         raise IncompleteRead(body, lacking)
     return body
 
 
 def _tell_active(problem: dict[str, Any]) -> str:
-    """What follows the problem of a generation that is not served: the active one, if that is a single one."""
+    """Return the end of the message for a generation that is not served: the active one, if there is exactly one."""
     match problem.get("active"):
         case [str(name)] if GENERATION.fullmatch(name):
             return f"; {name} is active"
@@ -298,15 +301,15 @@ def _tell_active(problem: dict[str, Any]) -> str:
 
 
 def _advise_path(url: str) -> str:
-    """What to do when a router does not know the path of ``url``."""
+    """Return the hint for a ``url`` whose path the router does not know."""
     parts = urlsplit(strip_secrets(url))
     origin = f"{parts.scheme}://{parts.netloc}"
-    return f"a router serves one dataset, and has no path of its own before /v1: is its URL {origin}?"
+    return f"a router serves one dataset, and its paths begin with /v1: is its URL {origin}?"
 
 
 def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
     answered = _describe_answer(error.url, error.code, error.reason)
-    if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:  # where to may hold a password
+    if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:  # the target may hold a password
         return LookupFailed(
             f"{answered}, a redirect, which a router never does", hint="give the URL of the router itself"
         )
@@ -326,7 +329,7 @@ def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
             KeyMissing(_printable(str(detail), _MAX_PROBLEM_CHARACTERS)) if is_of_a_generation else _no_router(answered)
         )
     if kind == "unknown-generation":
-        refused = text.partition("; leave Lookupdb-Generation out")[0]  # a header, which is an option here
+        refused = text.partition("; leave Lookupdb-Generation out")[0]  # the header is an option here
         return LookupFailed(f"the router answered {error.code}: {refused}{_tell_active(problem)}", hint=_NO_GENERATION)
     if kind == "no-such-resource":
         return LookupFailed(f"the router answered {error.code}: {text}", hint=_advise_path(error.url))

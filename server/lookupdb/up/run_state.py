@@ -1,5 +1,4 @@
-"""How the last success file was answered, kept in the run folder: who starts `up` again is not served half of the next
-source. What is not there, is no such file or is of something else is as if nothing had been answered."""
+"""The run folder of one dataset's `up`: its lock, its address (``up.json``), and the last success file it handled."""
 
 from __future__ import annotations
 
@@ -20,35 +19,35 @@ from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import launch
 from lookupdb.up.rebuilds import SuccessFileAnswer
 
-# The folder of a running `up`: its lock, and the file that says how its dataset is reached.
+# The folder of a running `up`: its lock, and the file with the addresses of its dataset.
 
 
 DATA_DIRECTORY: Final = Path(".lookupdb")
-"""Where `up` keeps everything and `get` looks for it, unless --data-dir says otherwise."""
+"""Default of --data-dir: the folder in which `up` keeps everything and `get` looks for it."""
 DEFAULT_NAMESPACE: Final = "default"
 _STATE_FILE: Final = "up.json"
 _LOCK_FILE: Final = "lock"
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_PAUSE_SECONDS: Final = 0.02
-"""More than a look at the lock takes."""
+"""Longer than `lookupdb get` holds the lock to test it."""
 _MAX_READ_BYTES: Final = 1 << 16
-"""More than any file has that this process reads back."""
+"""Larger than any file that this module reads."""
 
 
 class NotWritten(LookupdbError):
-    """A file of a run folder could not be written, for want of room or of permission; the one before still stands."""
+    """A file of a run folder could not be written, for example because the disk is full. The old file is unchanged."""
 
     reason = "NotWritten"
 
 
 class FolderTaken(LookupdbError):
-    """The run folder was removed while an `up` ran, and is another's now."""
+    """The run folder was removed while `up` ran, and another `up` has created it again."""
 
     reason = "FolderTaken"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
-    """Return the folder of the logs, the routing table and ``up.json`` of one dataset.
+    """Return the folder with the logs, the routing table and ``up.json`` of one dataset.
 
     Neither name has a dot (``StoreAddress``), but both may have a hyphen: a-b/c and a/b-c are two datasets.
     """
@@ -56,26 +55,26 @@ def run_directory(data: Path, namespace: str, name: str) -> Path:
 
 
 def state_file(data: Path, namespace: str, name: str) -> Path:
-    """Return the file in which a running `up` says how its dataset is reached."""
+    """Return the file with the addresses of a running `up`."""
     return run_directory(data, namespace, name) / _STATE_FILE
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Return what the `up` that wrote ``path`` says, None when it no longer runs."""
+    """Return the content of ``path``; None if the `up` that wrote it no longer runs."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         state: dict[str, Any] = orjson.loads(path.read_bytes())
-        with suppress(PermissionError):  # it runs, as another user's
+        with suppress(PermissionError):  # then it runs, as another user
             os.kill(state["pid"], 0)
         return state
     return None
 
 
 def list_served(data: Path) -> list[str]:
-    """Return the datasets that each `up` with the folder ``data`` serves now, as commands name them: ``people``,
+    """Return the datasets that are served now from the folder ``data``, as commands name them: ``people``,
     ``team/people``."""
     served = []
     for path in sorted((data / "run").glob(f"*.*/{_STATE_FILE}")):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # another program's, say
+        with suppress(OSError, ValueError, KeyError, TypeError):  # for example a file of another program
             if read_state(path):
                 namespace, _, name = path.parent.name.partition(".")
                 served.append(name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
@@ -84,11 +83,11 @@ def list_served(data: Path) -> list[str]:
 
 def _describe_holder(directory: Path) -> str:
     state = read_state(directory / _STATE_FILE)
-    return f"process {state['pid']}, at {state['url']}" if state else "it is starting, or ending"
+    return f"process {state['pid']}, at {state['url']}" if state else "it is starting or stopping"
 
 
 def is_locked(directory: Path) -> bool:
-    """Return whether an `up` runs in ``directory``, though it may not serve yet."""
+    """Return whether an `up` runs in ``directory``. It may not serve yet."""
     try:
         lock = (directory / _LOCK_FILE).open()
     except OSError:
@@ -102,7 +101,7 @@ def is_locked(directory: Path) -> bool:
 
 
 class RunFolder:
-    """The folder of one dataset's `up`, whose lock keeps two `up` from sharing it."""
+    """The folder of one dataset's `up`. Its lock prevents a second `up` from using it."""
 
     def __init__(self, data: Path, namespace: str, name: str) -> None:
         self.path = run_directory(data, namespace, name)
@@ -110,11 +109,11 @@ class RunFolder:
         self.dataset = f"{namespace}/{name}"
         self._lock: IO[str] | None = None
         self._is_taken = False
-        """Whether another process had the lock when it was last looked at."""
+        """True if another process held the lock at the last check."""
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Make the folder and hold its lock. Raises UsageError."""
+        """Create the folder and hold its lock. Raises UsageError."""
         try:
             self._take_lock_in_time()
         except BlockingIOError as error:
@@ -133,17 +132,17 @@ class RunFolder:
             self._lock.close()
 
     def restore(self) -> None:
-        """Make the folder and its lock again if somebody has removed them, unless that fails for now.
+        """Create the folder and its lock again if they were removed. A failure is ignored: the next call retries.
 
-        Raises FolderTaken when another `up` holds the lock of the folder that is there now.
+        Raises FolderTaken if another `up` holds the lock of the new folder.
         """
         try:
             self._keep_lock()
         except BlockingIOError as error:
-            if self._is_taken:  # not at once: `lookupdb get` looks at the lock by taking it for a moment
+            if self._is_taken:  # not the first time: `lookupdb get` takes the lock for a moment to test it
                 raise FolderTaken(
-                    f"{self.path} was removed, and another `lookupdb up` has made it again: "
-                    f"{_describe_holder(self.path)}; this one ends",
+                    f"{self.path} was removed, and another `lookupdb up` has created it again: "
+                    f"{_describe_holder(self.path)}; this one stops",
                     hint="give each a --data-dir of its own",
                 ) from error
             self._is_taken = True
@@ -153,15 +152,15 @@ class RunFolder:
             self._is_taken = False
 
     def has_file(self, path: Path) -> bool:
-        """Return whether ``path``, in the folder, exists; False if that is unknown: writing it then says why."""
+        """Return whether ``path``, in the folder, exists; False if that is unknown: writing it then reports why."""
         try:
             return path.exists()
         except OSError:
             return False
 
     def write(self, name: str, members: dict[str, Any]) -> None:
-        """Write ``members`` to the file ``name``, whole or not at all. Raises NotWritten, also while another process
-        has the lock: the file is its own, too."""
+        """Write ``members`` to the file ``name``, completely or not at all. Raises NotWritten, also while another
+        process holds the lock and so owns the file."""
         path = self.path / name
         try:
             self._keep_lock()
@@ -173,7 +172,7 @@ class RunFolder:
             ) from error
 
     def read(self, name: str) -> object:
-        """Return what the JSON file ``name`` holds, None if it is not there, cannot be read or is something else."""
+        """Return the content of the JSON file ``name``; None if it is missing, unreadable, too large or not JSON."""
         path = self.path / name
         try:
             if not path.is_file():
@@ -189,20 +188,21 @@ class RunFolder:
         self.write(_STATE_FILE, {"pid": os.getpid(), **members})
 
     def remove_state(self) -> None:
-        """Remove what ``write_state`` wrote. Raises OSError, also when the folder is another's by now."""
+        """Remove the file of ``write_state``. Raises OSError, also if another process owns the folder now."""
         self._keep_lock()
         self.state_file.unlink(missing_ok=True)
 
     def _keep_lock(self) -> None:
-        """Take the lock unless it is held. Raises OSError: BlockingIOError when another process has it."""
+        """Take the lock unless this process holds it. Raises OSError; BlockingIOError if another process holds it."""
         with suppress(OSError):
             held = self._lock and os.fstat(self._lock.fileno())
-            if held and os.path.samestat(held, (self.path / _LOCK_FILE).stat()):  # else that of a folder that is gone
+            # the held lock may be that of a removed folder
+            if held and os.path.samestat(held, (self.path / _LOCK_FILE).stat()):
                 return
         self._take_lock()
 
     def _take_lock_in_time(self) -> None:
-        """The same as ``_take_lock``, though `lookupdb get` looks at the lock in this moment, by taking it."""
+        """Take the lock, with retries: `lookupdb get` takes it for a moment to test it."""
         for _ in range(_LOCK_ATTEMPTS):
             try:
                 return self._take_lock()
@@ -223,17 +223,17 @@ class RunFolder:
         self._lock = lock
 
 
-# A file of the run folder that is written whenever something changes, and again until it has succeeded.
+# A write to a file of the run folder that is retried until it succeeds.
 
 
 RETRY_SECONDS: Final = 1.0
-RETRY_POLICY: Final = f"it is tried again every {RETRY_SECONDS:.0f} s"
+RETRY_POLICY: Final = f"retrying every {RETRY_SECONDS:.0f} s"
 
 
 class RetriedWrite:
-    """``write`` writes what is so at that moment, or raises NotWritten.
+    """Calls ``write``, which writes the current state or raises NotWritten, and retries until it succeeds.
 
-    ``say`` gets why it failed, once, and that it has succeeded again.
+    ``say`` prints the first error, and later that the write has succeeded.
     """
 
     def __init__(self, name: str, write: Callable[[], object], say: Callable[[str], None]) -> None:
@@ -246,7 +246,7 @@ class RetriedWrite:
         self._is_closed = False
 
     def run(self) -> None:
-        """Write now, and again after a while if that fails. Raises nothing: who has news to be written goes on."""
+        """Write now, and retry after RETRY_SECONDS if that fails. Raises nothing, so that the caller can continue."""
         if self._is_closed:
             return
         self._cancel()
@@ -265,7 +265,7 @@ class RetriedWrite:
         self._is_behind = False
 
     async def run_to_success(self) -> None:
-        """Write, and return when that has succeeded, however often it is tried."""
+        """Write, and return when that has succeeded, after any number of retries."""
         self.run()
         await self._written.wait()
 
@@ -286,7 +286,11 @@ _IDENTITY: Final = re.compile("[0-9a-f]{32}")
 
 
 class KeptAnswer:
-    """The file in ``folder``, of ``manifest`` and ``volume``. ``say`` gets why it cannot be written."""
+    """The file in ``folder`` with the last success file that `up` handled for ``manifest`` and ``volume``.
+
+    So an `up` that is started again does not read an incomplete version of the source. A file that is missing, invalid
+    or of another manifest counts as no answer. ``say`` prints why the file cannot be written.
+    """
 
     def __init__(self, folder: RunFolder, manifest: Path, volume: Path | None, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -296,17 +300,17 @@ class KeptAnswer:
             "manifest": _hash_path(manifest),
             "volume": volume and _hash_path(volume),
         }
-        """What a relative url begins at is a part of what the source is."""
+        """Identifies the source: its URL may be relative to the manifest or the volume."""
         self._members: dict[str, Any] | None = None
-        """The last that were to be written."""
+        """The members that were written last, or are to be written."""
         self._write = RetriedWrite(FILE, self._write_members, say)
 
     def read(self, content: str, gates: str) -> SuccessFileAnswer | None:
-        """Return what was kept for what has the hash ``content``, and is judged by ``gates``, None if nothing was."""
+        """Return the answer that was kept for the content hash ``content`` and the hash ``gates``, None if none was."""
         return parse_answer(self._folder.read(FILE), {**self._place, "content": content}, gates)
 
     def keep(self, content: str, gates: str, answer: SuccessFileAnswer) -> None:
-        """Write ``answer`` unless it is there. Raises nothing: it is tried again."""
+        """Write ``answer`` unless it is written already. Raises nothing: a failed write is retried."""
         kept = {"gates": gates, "successFile": answer.success_file, "fingerprint": answer.fingerprint}
         members = {**self._place, "content": content, **kept}
         if members != self._members or not self._folder.has_file(self._folder.path / FILE):
@@ -318,14 +322,14 @@ class KeptAnswer:
         self._write.close()
 
     def _write_members(self) -> None:
-        """Raises NotWritten."""
+        """Write the members. Raises NotWritten."""
         if self._members is not None:
             self._folder.write(FILE, self._members)
 
 
 def parse_answer(members: object, place: dict[str, Any], gates: str) -> SuccessFileAnswer | None:
-    """Return the answer that ``members`` of a file tell; None unless they have those of ``place``, and make sense. What
-    nothing identifies was bad, and is built again where other ``gates`` judge it."""
+    """Return the answer in the ``members`` of a file; None unless they are valid and have those of ``place``. An answer
+    without a fingerprint was a bad source: it does not count for other ``gates``, so that the source is built again."""
     if not isinstance(members, dict) or any(members.get(name, members) != value for name, value in place.items()):
         return None
     success_file, fingerprint = members.get("successFile"), members.get("fingerprint", "")
@@ -337,7 +341,7 @@ def parse_answer(members: object, place: dict[str, Any], gates: str) -> SuccessF
 
 
 def _hash_path(path: Path) -> str:
-    """32 hex digits: a path need not be UTF-8, as JSON is."""
+    """Return 32 hex digits for ``path``, which need not be UTF-8 as JSON must be."""
     return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
 
 

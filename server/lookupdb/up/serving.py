@@ -1,4 +1,4 @@
-"""What a running `up` serves: the router, the rollout in effect, and the files that say where they are."""
+"""Run the router and the shard servers of `up`, cut over between rollouts, and write the files with their addresses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lookupdb.up.child import Child, ChildFailed
 from lookupdb.up.run_state import NotWritten, RetriedWrite, RunFolder
 from lookupdb.wording import format_count
 
-# The router process of `lookupdb up`, the routing table that it reads, and which table it says is in effect.
+# The router process, the routing table that it reads, and the check that the router uses it.
 
 
 HOST: Final = "127.0.0.1"
@@ -40,24 +40,24 @@ STOP_SECONDS: Final = 10.0
 CONFIRM_SECONDS: Final = 30.0
 CONFIRM_POLL_SECONDS: Final = 0.05
 RESP_PORT: Final = 6379
-"""Redis' own."""
+"""The default port of Redis."""
 _NEXT_PORTS: Final = 100
-"""So many are tried behind it: a Redis may have it, and each other `up` has one."""
+"""Number of ports to try, from RESP_PORT on: a Redis server or another `up` may use the first ones."""
 _LOST_PORTS: Final = 10
-"""So often another `up` may have taken the port that was free a moment before."""
+"""Number of retries if another process takes the port between its check and the start of the router."""
 _TABLE_FILE: Final = "routing-table.json"
 
 
 class CutoverFailed(LookupdbError):
-    """The router did not take over a routing table in time; the one before stays in effect."""
+    """The router did not take over a routing table in time; the old one stays in effect."""
 
     reason = "CutoverFailed"
 
 
 class LocalRouter:
-    """One `lookupdb route`, fed through a routing table file in ``folder``.
+    """One `lookupdb route` that reads its routing table from a file in ``folder``.
 
-    ``on_change`` is called when it was started again, with another process and admin port.
+    ``on_change`` is called after a restart, which changes the process id and the admin port.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LocalRouter:
         folder: RunFolder,
         on_change: Callable[[], None],
     ) -> None:
-        """``resp_port``: where it speaks RESP; None is Redis' own port, or the next one that is free."""
+        """``resp_port``: its port for RESP; None takes the first free port from RESP_PORT on."""
         self._spec = spec
         self._port = port
         self._resp_port = resp_port
@@ -76,10 +76,10 @@ class LocalRouter:
         self._table_path = folder.path / _TABLE_FILE
         self._version = 0
         self._table: dict[str, Any] = {}
-        """What was written last."""
+        """The table that was written last."""
         self._report: dict[str, Any] = {}
         self._found_port = 0
-        """The port for RESP that was found free last, if it was for us to find one."""
+        """The port for RESP that ``find_free_port`` chose last; 0 if the user gave one."""
         self._on_change = on_change
         self._child = Child("router", self._arguments(), folder.path, self._record_report, self._prepare)
 
@@ -89,8 +89,8 @@ class LocalRouter:
             self._on_change()
 
     def _prepare(self) -> list[str]:
-        """Write the table again if somebody has removed it: without one, a router does not start. Returns the ports,
-        which a router that is started again takes again. Raises NotWritten."""
+        """Write the table again if it was removed, because a router does not start without it. Returns the options for
+        the ports, which stay the same after a restart. Raises NotWritten."""
         if not self.has_table():
             self._folder.write(_TABLE_FILE, self._table)
         resp_port = self._report.get("resp", self._resp_port)
@@ -109,16 +109,16 @@ class LocalRouter:
         return ["route", *(str(word) for pair in options.items() for word in pair)]
 
     def continue_versions(self, version: int) -> None:
-        """Let the next table have a greater version than ``version``, which an earlier `up` has announced."""
+        """Give the next table a greater version than ``version``, which an earlier `up` announced."""
         self._version = max(self._version, version)
 
     @property
     def has_started(self) -> bool:
-        """Whether it has been ready once, so that its ports are known."""
+        """True if the router has been ready once, so that its ports are known."""
         return bool(self._report)
 
     def has_table(self) -> bool:
-        """Whether the file of the table is there."""
+        """Return whether the table's file exists."""
         return self._folder.has_file(self._table_path)
 
     @property
@@ -128,7 +128,7 @@ class LocalRouter:
 
     @property
     def resp_port(self) -> int:
-        """The port where clients of Redis ask, once started."""
+        """The port for Redis clients, once started."""
         port: int = self._report["resp"]
         return port
 
@@ -144,11 +144,11 @@ class LocalRouter:
 
     @property
     def deadline_seconds(self) -> float:
-        """The longest that a lookup takes: the deadline that the router was started with."""
+        """The longest duration of a lookup: the deadline that the router was started with."""
         return self._spec.router.deadline_milliseconds / 1000
 
     async def start(self) -> None:
-        """Start it and wait until it answers. A table must have been written. Raises ChildFailed."""
+        """Start the router and wait until it is ready. A table must have been written. Raises ChildFailed."""
         for _ in range(_LOST_PORTS):
             try:
                 return await self._child.start()
@@ -158,13 +158,13 @@ class LocalRouter:
         await self._child.start()
 
     async def stop(self) -> None:
-        """Stop it."""
+        """Stop the router."""
         await self._child.stop(STOP_SECONDS)
 
     def write_table(self, active: dict[str, Any]) -> int:
-        """Make ``active``, an entry of a routing table, the active generation; returns the table's version.
+        """Write a table in which the entry ``active`` is the active generation. Returns the table's version.
 
-        Raises NotWritten: then the table before still stands.
+        Raises NotWritten; then the old table is unchanged.
         """
         self._version += 1
         spec = self._spec
@@ -180,9 +180,9 @@ class LocalRouter:
         return self._version
 
     async def wait_until_confirmed(self, version: int) -> None:
-        """Return when every worker answers from the table ``version``. Raises CutoverFailed after a while, in which the
-        router may end and be started again. One that has no servers is ready only with this table, and tells its admin
-        port then."""
+        """Wait until every worker uses the table ``version``. Raises CutoverFailed after CONFIRM_SECONDS. The router
+        may restart meanwhile. Without servers it becomes ready only with this table, and then reports its admin
+        port."""
         versions: list[int | None] = []
         failure: Exception | None = None
         try:
@@ -194,10 +194,10 @@ class LocalRouter:
             raise self._unconfirmed_error(version, versions, failure) from error
 
     def _look_for_versions(self) -> tuple[list[int | None], Exception | None]:
-        """Return what ``_versions`` returns, or no versions and why the router has not answered."""
+        """Return the result of ``_versions``, or no versions and the error if the router did not answer."""
         try:
             return self._versions(), None
-        except (OSError, HTTPException, ValueError) as error:  # it may end in the middle of its answer
+        except (OSError, HTTPException, ValueError) as error:  # it may end while it sends the answer
             return [], error
 
     def _unconfirmed_error(self, version: int, versions: list[int | None], failure: Exception | None) -> CutoverFailed:
@@ -216,15 +216,15 @@ class LocalRouter:
         )
 
     def _versions(self) -> list[int | None]:
-        """Return the versions of the tables that the workers answer from, None for a worker that has none."""
+        """Return the version of the table that each worker uses, None for a worker without a table."""
         url = f"{self.admin_url}/status"
         with urllib.request.build_opener(*proxy_handlers(url)).open(url, timeout=CONFIRM_SECONDS) as response:
             return [worker["report"].get("tableVersion") for worker in orjson.loads(response.read())["workers"]]
 
 
 def find_free_port(first: int, *, besides: int = 0) -> int:
-    """The first port from ``first`` on that can be listened on, not ``besides``; 0, which is a free one, if none of the
-    next can."""
+    """Return the first free port from ``first`` on, except ``besides``. If all _NEXT_PORTS are in use, return 0, for
+    which the system chooses a port."""
     ports = range(first, first + _NEXT_PORTS)
     return next((port for port in ports if port != besides and _is_free(port)), 0)
 
@@ -237,17 +237,17 @@ def _is_free(port: int) -> bool:
     return True
 
 
-# The logs of the shard servers of rollouts: they go with their rollout, but for those of the last ones.
+# The logs of shard servers: they are removed with their rollout, except those of the last ones.
 
 
 KEPT_ROLLOUTS: Final = 3
-"""Of the rollouts that have ended, or were given up, those whose logs stay: who looks for the cause looks there."""
+"""Number of ended rollouts whose logs are kept, to find out why a rollout failed."""
 _FILE: Final = re.compile(r"(r[0-9]+)-shard-[0-9]+-[0-9]+\.(?:log|ready)")
 
 
 def remove_old_logs(folder: Path, running: Collection[str]) -> None:
-    """Remove from ``folder`` the logs of all rollouts but the ``running`` ones and the last KEPT_ROLLOUTS others. What
-    cannot be removed stays."""
+    """Remove from ``folder`` the logs of all rollouts except the ``running`` ones and the last KEPT_ROLLOUTS others.
+    Files that cannot be removed stay."""
     with suppress(OSError):
         for name in find_old_logs(dict(_look_around(folder)), running):
             with suppress(OSError):
@@ -255,8 +255,8 @@ def remove_old_logs(folder: Path, running: Collection[str]) -> None:
 
 
 def find_old_logs(files: Mapping[str, float], running: Collection[str], keep: int = KEPT_ROLLOUTS) -> list[str]:
-    """Those of ``files`` (name → when it was written to last) that belong to rollouts which are neither ``running`` nor
-    among the ``keep`` others that have written last. Numbers do not tell: each `up` counts from r1."""
+    """Return the names in ``files`` (name → time of its last write) of rollouts that are neither ``running`` nor among
+    the ``keep`` others that wrote last. The number of a rollout does not show its age: each `up` counts from r1."""
     written: dict[str, float] = {}
     rollout_of = {name: match[1] for name in files if (match := _FILE.fullmatch(name))}
     for name, rollout in rollout_of.items():
@@ -272,30 +272,29 @@ def _look_around(folder: Path) -> Iterator[tuple[str, float]]:
             yield path.name, path.stat().st_mtime
 
 
-# Whether the files of a generation are whole that has been served, asked when a server of it does not start again.
-#
-# A server may not start for want of memory, of processes or of disk: another generation would fare no better. So the
-# files themselves are looked at.
+# The check of a generation's files when its servers do not restart. A server may also fail because memory, processes or
+# disk space run out, and then another generation would fail too. So the files themselves are verified.
 
 
 FAILED_STARTS: Final = 3
-"""So many in a row, and the shard's file is looked at; then again at twice as many: all of it is read."""
+"""Number of consecutive failed starts after which the shard's file is verified. Then at twice as many each time,
+because the whole file is read."""
 
 
 class DamageWatch:
-    """What is known against the files of the generation in ``folder``, which was served."""
+    """Finds out whether the files of the served generation in ``folder`` are damaged."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
         self._manifest = manifest
         self._due: dict[int, int] = {}
-        """The failed starts of a shard at which its file is looked at next."""
+        """The number of failed starts of each shard at which its file is verified next."""
         self.damage: str | None = None
-        """Why it cannot be served; None while nothing is known."""
+        """The reason why the generation cannot be served; None if no damage is known."""
 
     def look(self, failed_starts: Sequence[int]) -> None:
-        """Find out whether what has failed so often in a row, shard by shard, has failed for its files. What starts
-        again is not damaged. Call it in a thread."""
+        """Verify the files of shards that failed to start too often in a row. ``failed_starts`` has the number for each
+        shard. A generation whose servers start again is not damaged. Blocks: call it in a thread."""
         if max(failed_starts) < FAILED_STARTS:
             self.damage = None
             self._due.clear()
@@ -306,8 +305,8 @@ class DamageWatch:
 
 
 def find_damage(folder: Path, manifest: Manifest, shard: int) -> str | None:
-    """Return what is wrong with the files in ``folder`` of one shard of ``manifest``; None if nothing is, or if that
-    is unknown."""
+    """Return the damage of the files in ``folder`` of one shard of ``manifest``; None if there is none, or if that is
+    unknown."""
     path = folder / FILE_NAME
     try:
         Manifest.from_json(path.read_bytes(), str(path))
@@ -321,19 +320,19 @@ def find_damage(folder: Path, manifest: Manifest, shard: int) -> str | None:
     return None
 
 
-# The shard processes of one generation: a rollout as in a cluster, with processes for pods.
+# The shard processes of one generation: a rollout as in a cluster, with processes instead of pods.
 
 
 MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
-"""No more servers start at the same time: they would slow each other down, and the answer to a Ctrl-C."""
+"""Largest number of servers that start at the same time. More would slow each other and the reaction to Ctrl-C."""
 PROGRESS_SECONDS: Final = 3.0
 
 
 class LocalRollout:
     """``replicas`` shard servers for each shard of one generation.
 
-    ``on_change`` is called when a server was started again, on another port. ``say`` gets a line now and then while
-    many servers start.
+    ``on_change`` is called after a server has restarted, on another port. ``say`` prints the progress while many
+    servers start.
     """
 
     def __init__(
@@ -366,7 +365,8 @@ class LocalRollout:
         }
 
     def _record_report(self, position: tuple[int, int], report: dict[str, Any]) -> None:
-        """Keep the report of the server at ``position``, a shard and a replica: it has become ready, perhaps again."""
+        """Keep the report of the server at ``position`` (shard, replica), which has become ready, perhaps after a
+        restart."""
         is_restart = position in self._reports
         endpoints = [f"{HOST}:{port}" for port in report["ports"]]
         self._reports[position] = {"endpoints": endpoints, "admin": f"http://{HOST}:{report['admin']}"}
@@ -374,7 +374,7 @@ class LocalRollout:
             self._on_change()
 
     async def start(self) -> None:
-        """Start all servers and wait until each is ready. Raises ChildFailed; then none is left running."""
+        """Start all servers and wait until each is ready. Raises ChildFailed; then none is running."""
         starts_at_once = asyncio.Semaphore(MAX_CONCURRENT_STARTS)
         try:
             async with asyncio.TaskGroup() as group:
@@ -399,14 +399,14 @@ class LocalRollout:
         await asyncio.gather(*(child.stop(STOP_SECONDS) for child in self._children.values()))
 
     def failed_starts(self) -> list[int]:
-        """Return for each shard how often in a row a server of it, the one that did so most, was not ready."""
+        """Return the number of consecutive failed starts for each shard: the largest of its servers."""
         starts = [0] * len(self.manifest.shards)
         for (shard, _), child in self._children.items():
             starts[shard] = max(starts[shard], child.failed_starts)
         return starts
 
     def servers(self) -> list[dict[str, Any]]:
-        """Return each server as it is now: shard, replica, process id, endpoints that speak RESP, admin port."""
+        """Return the current shard, replica, process id, RESP endpoints and admin URL of each server."""
         return [
             {"shard": shard, "replica": replica, "pid": child.pid, **self._reports[shard, replica]}
             for (shard, replica), child in self._children.items()
@@ -437,15 +437,15 @@ async def _start(child: Child, starts_at_once: asyncio.Semaphore) -> None:
 
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
-"""Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
+"""Added to the longest duration of a lookup: the wait before the old rollout's servers are stopped."""
 RESTORE_SECONDS: Final = 1.0
-"""How often it is seen to that the files of the run folder are there."""
+"""Interval of the check that the files of the run folder exist."""
 DAMAGE_SECONDS: Final = 1.0
-"""How often it is looked whether servers do not start again."""
+"""Interval of the check for servers that do not restart."""
 
 
 class Serving:
-    """The processes of one dataset. ``say`` gets the lines meant for the person."""
+    """The processes of one dataset. ``say`` prints a line for the user."""
 
     def __init__(
         self,
@@ -458,36 +458,36 @@ class Serving:
         say: Callable[[str], None],
     ) -> None:
         self.spec = spec
-        """What is served, or is about to be."""
+        """The spec that is served, or is about to be."""
         self._dataset = dataset
         self._folder = folder
         self.watch = watch
-        """Whether manifest and source are looked at while it serves."""
+        """True if manifest and source are checked for changes while it serves."""
         self._say = say
         self._router = LocalRouter(spec, port, resp_port, folder, self._note_restart)
         self._table = RetriedWrite("the routing table", self._write_table, self._tell)
         self._state = RetriedWrite(str(folder.state_file), self._write_state, self._tell)
         self._announcement = RetriedWrite(ANNOUNCEMENT_NOTE, self._write_announcement, self._tell)
         self._confirmed: tuple[str, int] | None = None
-        """The generation that the router answers from, and the version of the first table that says so."""
+        """The generation that the router serves, and the version of the first table that made it active."""
         self._active: LocalRollout | None = None
         self._rollouts: list[LocalRollout] = []
-        """All that may have processes."""
+        """All rollouts that may have processes."""
         self._begun = 0
 
     @property
     def manifest(self) -> Manifest:
-        """That of the active generation, once there is one."""
+        """The manifest of the active generation, once there is one."""
         assert self._active is not None
         return self._active.manifest
 
     @property
     def damage(self) -> str | None:
-        """Why the active generation cannot be served any more, as a server that does not start again has shown."""
+        """The damage that keeps servers of the active generation from restarting; None if none is known."""
         return self._active.damage_watch.damage if self._active else None
 
     def describe_active(self) -> str:
-        """What becomes of the active generation while nothing takes its place, as the end of a sentence."""
+        """Return the end of a message: the active generation keeps serving, or is damaged."""
         return f"{self.manifest.generation} {'is damaged' if self.damage else 'keeps serving'}"
 
     @property
@@ -497,15 +497,15 @@ class Serving:
 
     @property
     def resp_port(self) -> int:
-        """Where the router speaks RESP, once started."""
+        """The router's port for RESP, once started."""
         return self._router.resp_port
 
     async def load(self, generation: str) -> None:
-        """Start the servers of the first generation. Raises ChildFailed; then another one may be loaded."""
+        """Start the servers of the first generation. Raises ChildFailed; then another generation may be loaded."""
         self._active = await self._roll_out(generation, self.spec)
 
     async def start(self) -> None:
-        """Route to what is loaded. Raises ChildFailed, and NotWritten."""
+        """Start the router for the loaded generation. Raises ChildFailed and NotWritten."""
         assert self._active is not None
         self._router.continue_versions(self._find_announced_version())
         version = self._router.write_table(self._active.table_entry())
@@ -514,11 +514,11 @@ class Serving:
         self._announce(version)
 
     async def replace(self, generation: str, spec: DatasetSpec) -> None:
-        """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
+        """Serve ``generation`` instead of the active one, which keeps serving if that fails. Raises LookupdbError."""
         await self._cut_over(await self._roll_out(generation, spec), spec)
 
     async def keep_files(self) -> None:
-        """Write again what somebody removes from the run folder. Raises FolderTaken when another `up` has it now."""
+        """Write files of the run folder again when they are removed. Raises FolderTaken if another `up` owns it now."""
         while True:
             await asyncio.sleep(RESTORE_SECONDS)
             self._folder.restore()
@@ -528,7 +528,7 @@ class Serving:
                 self._state.run()
 
     async def keep_servers(self) -> None:
-        """Say when the files of the active generation are found to be damaged, and when they no longer are."""
+        """Print when the files of the active generation are damaged, and when its servers start again."""
         while True:
             await asyncio.sleep(DAMAGE_SECONDS)
             assert self._active is not None
@@ -544,14 +544,14 @@ class Serving:
         if watch.damage is None:
             self._tell(f"the servers of {generation} start again")
             return
-        remedy = "it is built anew" if self.watch else "stop `lookupdb up` and start it again: it is built anew then"
+        remedy = "it is built again" if self.watch else "restart `lookupdb up` to build it again"
         self._tell(f"{generation} cannot be served any more: {watch.damage}\n  {remedy}")
 
     async def end(self) -> None:
-        """Stop all processes, in order, whatever becomes of the files."""
+        """Stop all processes in order, even if files cannot be removed."""
         self._table.close()
         self._announcement.close()
-        self._state.close()  # or a server that is started again would bring the file back
+        self._state.close()  # or a server that restarts would write the file again
         try:
             self._folder.remove_state()
         except OSError as error:
@@ -573,7 +573,7 @@ class Serving:
         self._remove_old_logs()
         try:
             await rollout.start()
-        except Exception:  # it has stopped them
+        except Exception:  # ``start`` has stopped its servers
             self._rollouts.remove(rollout)
             raise
         totals = manifest.totals
@@ -584,20 +584,20 @@ class Serving:
         return rollout
 
     async def _cut_over(self, candidate: LocalRollout, spec: DatasetSpec) -> None:
-        """Swap the routing table; stop the old rollout when no request can be in flight to it any more."""
-        old, self._active = self._active, candidate  # first: every table written from now on names the candidate
+        """Replace the routing table; stop the old rollout when no request to it can be in flight any more."""
+        old, self._active = self._active, candidate  # first, so that every later table names the candidate
         assert old is not None
         try:
             version = self._router.write_table(candidate.table_entry())
             await self._router.wait_until_confirmed(version)
-        except NotWritten:  # the old table still stands
+        except NotWritten:  # the old table is unchanged
             self._active = old
             await self._retire(candidate)
             raise
         except CutoverFailed:
             self._active = old
             try:
-                await self._table.run_to_success()  # before: the router may answer from the candidate
+                await self._table.run_to_success()  # first: the router may use the candidate
             finally:
                 await self._retire(candidate)
             raise
@@ -608,7 +608,7 @@ class Serving:
         await self._retire(old)
 
     async def _retire(self, rollout: LocalRollout) -> None:
-        """Stop ``rollout``. When that is interrupted, ``end`` stops it."""
+        """Stop ``rollout``. If this is interrupted, ``end`` stops it."""
         await rollout.stop()
         self._rollouts.remove(rollout)
         self._remove_old_logs()
@@ -617,22 +617,22 @@ class Serving:
         remove_old_logs(self._folder.path, [rollout.name for rollout in self._rollouts])
 
     def _update_endpoints(self) -> None:
-        """Write where the servers are now. Raises nothing: who says that a server is back must not end for it."""
+        """Write the servers' current addresses. Raises nothing: an error would end the task that keeps the server."""
         self._table.run()
         self._note_restart()
 
     def _note_restart(self) -> None:
-        """Write the state, unless the router is still to start: it is written then."""
+        """Write the state, unless the router has yet to start: it is written then."""
         if self._router.has_started:
             self._state.run()
 
     def _write_table(self) -> None:
-        """Write where the servers of the active generation are. Raises NotWritten."""
+        """Write the addresses of the active generation's servers. Raises NotWritten."""
         if self._active:
             self._router.write_table(self._active.table_entry())
 
     def _write_state(self) -> None:
-        """Write where everything is: at the start, and whenever a process was started again. Raises NotWritten."""
+        """Write all addresses: at startup and after each restart of a process. Raises NotWritten."""
         if self._active:
             redis = f"redis://{HOST}:{self._router.resp_port}"
             urls = {"url": self._router.url, "redis": redis, "admin": self._router.admin_url}
@@ -641,12 +641,12 @@ class Serving:
             self._folder.write_state({**router, **serving, "shards": self._active.servers()})
 
     def _announce(self, version: int) -> None:
-        """Say in the store what the router has confirmed. A store that cannot be written to holds nothing up."""
+        """Announce in the store what the router has confirmed. If the store cannot be written, serving continues."""
         self._confirmed = (self.manifest.generation, version)
         self._announcement.run()
 
     def _write_announcement(self) -> None:
-        """Raises NotWritten."""
+        """Write the announcement. Raises NotWritten."""
         if self._confirmed is None:
             return
         generation, version = self._confirmed
@@ -654,15 +654,15 @@ class Serving:
         try:
             write_announcement(self._dataset, self.spec.uid, generation, version, now)
         except LookupdbError as error:
-            hint = error.hint or "let this user write there: `lookupdb sync` follows what stands in it"
+            hint = error.hint or "let this user write there: `lookupdb sync` reads it"
             raise NotWritten(f"{ANNOUNCEMENT_NOTE} cannot be written: {error.message}", hint=hint) from error
 
     def _find_announced_version(self) -> int:
-        """That of the announcement that an earlier `up` has left: versions only grow. Raises StoreError."""
+        """Return the version that an earlier `up` announced, or 0: versions only grow. Raises StoreError."""
         try:
             standing = read_announcement(self._dataset)
         except CorruptFile as error:
-            self._tell(f"{error.message}; it is written anew")
+            self._tell(f"{error.message}; it is written again")
             return 0
         return 0 if standing is None else standing.version
 

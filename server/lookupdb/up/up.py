@@ -1,7 +1,7 @@
-"""Build, roll out, route; with a watch: on a change build again, roll out, cut over, drain, retire.
+"""Run `lookupdb up`: build, roll out, route. With `--watch`, on a change: build, roll out, cut over, drain, retire.
 
-The same steps in the same order as the operator's, for one dataset, with processes for pods. The last good
-generation keeps serving whatever goes wrong with the next.
+These are the operator's steps in the same order, for one dataset, with processes instead of pods. The last good
+generation keeps serving if the next one fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lookupdb.up.builds import RepeatedFailure
 from lookupdb.up.child import ChildFailed
 from lookupdb.up.observer import SourceObserver, read_manifest_file
 from lookupdb.up.rebuilds import (
-    Backoff,
+    RetryPause,
     Decision,
     DesiredInputs,
     RebuildSchedule,
@@ -41,12 +41,11 @@ from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, KeptAnswer,
 from lookupdb.up.serving import HOST, Serving
 from lookupdb.wording import format_command
 
-# The generation that `up` begins with, in this order, until one can be served: what is built now, if the source has
-# changed; the newest that was built to this spec; if that is damaged, what is built again; those before it.
+# The first generation of `up` is the first of these that can be served: a new build, if the source has changed; the
+# newest generation of this spec; if that is damaged, a new build; older generations of this spec.
 #
-# Where the success file has been answered, the source is not read: the newest that was built to this spec, and those
-# before it. Where none of them can be served, or the source is still the one that was answered and has yet to be built,
-# it goes on as above.
+# If the success file was answered already, the source is not read: only existing generations of this spec count, newest
+# first. If none can be served, or the source is unchanged since that answer but not built yet, the order above applies.
 
 
 _BUILD_FAILURES: Final = (builds.BuildFailed, builds.BuilderKilled, builds.SourceNotReady, SourceNotWhole)
@@ -54,9 +53,9 @@ _LOAD_FAILURES: Final = (ChildFailed, CorruptFile)
 
 
 class FirstGenerationLoader:
-    """Begins with what is in ``dataset``, or what ``builder`` makes. Those that cannot be served are added to
-    ``unservable``. ``keep`` gets how the success file is answered before anything is built for it, ``say`` the lines
-    meant for the person."""
+    """Loads the first generation, from ``dataset`` or built by ``builder``. Generations that cannot be served are added
+    to ``unservable``. ``keep`` stores the answer to the success file before a build begins; ``say`` prints a line for
+    the user."""
 
     def __init__(
         self,
@@ -77,10 +76,10 @@ class FirstGenerationLoader:
         self._say = say
 
     async def load(self, remembered: SuccessFileAnswer | None) -> tuple[str, SuccessFileAnswer | None]:
-        """Load the generation to begin with. Returns it, and which success file has been answered last, and how; None
-        where none has. An earlier `up` has answered one by ``remembered``.
+        """Load the first generation. Returns it and the last answer to a success file, None if there is none.
+        ``remembered`` is the last answer of an earlier `up`.
 
-        Raises LookupdbError where there is none: how the build has failed, or a server of what it has built.
+        Raises LookupdbError if no generation can be served: the error of the build, or of a server of the new build.
         """
         reusable = self._find_reusable()
         success_file = None if reusable is None else await self._observer.find_success_file(self._serving.spec)
@@ -91,9 +90,9 @@ class FirstGenerationLoader:
                 return generation, answer
             if answer is None or self._find_reusable() is None:
                 answer = await self._observer.observe_source(self._serving.spec, success_file)
-            expected = observed = answer  # a source that has just been looked at may be another one by now
+            expected = observed = answer  # the source may have changed since
         if observed is not None and observed.fingerprint is not None:
-            self._keep(observed)  # what follows may be cut short
+            self._keep(observed)  # before the build, which may be interrupted
         try:
             generation = await self._build(reusable, expected)
         except _BUILD_FAILURES as error:
@@ -112,24 +111,23 @@ class FirstGenerationLoader:
         return builds.find_reusable_generation(self._dataset, self._serving.spec, unservable=self._unservable)
 
     async def _load_answered(self, answer: SuccessFileAnswer) -> str | None:
-        """Load the newest that can be served, and return it: the source is not read. None where there is none, and
-        where the source is still the one of ``answer``, and has yet to be built."""
+        """Load the newest generation that can be served, without a build, and return it. Return None if there is none,
+        or if the source is still that of ``answer`` but was not built yet."""
         spec = self._serving.spec
         while (manifest := self._find_reusable()) is not None:
             has_yet_to_be_built = answer.is_of_another(manifest.fingerprint)
             if has_yet_to_be_built and await self._observer.observe_source(spec, answer.success_file) == answer:
                 return None
             generation = manifest.generation
-            why = f"{describe_success_file(spec)} was answered before, and nothing is read until it is written anew"
+            why = f"{describe_success_file(spec)} was handled before, the source is read when it is written again"
             self._tell(f"{why}; serving {generation}")
             if await self._can_load(generation):
                 return generation
         return None
 
     async def _build(self, reusable: Manifest | None, expected: SuccessFileAnswer | None) -> str:
-        """Load what is built now, or ``reusable`` if the source is still that one's, and return it. ``expected``
-        is what it was under its success file: for an earlier `up`, where that is not there now, and may be for the
-        builder."""
+        """Load a new build, or ``reusable`` if the source has not changed since, and return it. ``expected`` is the
+        last answer to the success file, perhaps by an earlier `up`: the builder compares the source with it."""
         built = None
         if reusable is None or reusable.generation not in self._unservable:
             built = await self._builder.run(reusable, reusable, self._dataset.newest_refused(), observed=expected)
@@ -139,25 +137,25 @@ class FirstGenerationLoader:
                 if await self._can_load(reusable.generation):
                     return reusable.generation
         if built is None:
-            self._tell("building anew")
+            self._tell("building again")
             built = await self._builder.run(observed=expected)
             assert built is not None, "a build without a fingerprint to compare with always builds"
         await self._serving.load(built)
         return built
 
     async def _describe_retry(self, failure: LookupdbError, answer: SuccessFileAnswer | None) -> str:
-        """When a watch builds again after ``failure``; empty where it does not, or says itself what it waits for."""
+        """Return when `--watch` retries after ``failure``; empty if it does not retry or reports what it waits for."""
         spec = self._serving.spec
         if not self._serving.watch or isinstance(failure, builds.SourceNotReady):
             return ""
         if answer is not None and answer.fingerprint is None:
-            return ", tried again when manifest or success file change"
+            return ", retrying when the manifest or the success file changes"
         is_seen = spec.refresh.success_file is not None or await self._observer.is_source_identified(spec)
-        return ", tried again once --watch sees it" if is_seen else ""
+        return ", retrying once --watch sees the source" if is_seen else ""
 
     async def _load_last_good(self, failure: LookupdbError, retry: str) -> str:
-        """Load the newest that can be served, say ``retry``, and return it. Raises ``failure``, the build's, if none
-        can."""
+        """Load the newest generation that can be served, print ``retry``, and return it. Raises ``failure``, the error
+        of the build, if none can be served."""
         while (manifest := self._find_reusable()) is not None:
             generation = manifest.generation
             self._tell(f"{failure}; serving {generation}, the last good generation{retry}")
@@ -166,7 +164,7 @@ class FirstGenerationLoader:
         raise failure
 
     async def _can_load(self, generation: str) -> bool:
-        """Load ``generation``. If that fails, say why, add it to ``unservable`` and return False."""
+        """Load ``generation``. If that fails, print why, add it to ``unservable`` and return False."""
         try:
             await self._serving.load(generation)
         except _LOAD_FAILURES as error:
@@ -179,19 +177,19 @@ class FirstGenerationLoader:
 def _find_answer(
     success_file: str, reusable: Manifest, remembered: SuccessFileAnswer | None
 ) -> SuccessFileAnswer | None:
-    """Return how ``success_file`` was answered; None also where ``reusable`` must be built again from any source."""
+    """Return the answer to ``success_file``; None also if ``reusable`` must be built again from any source."""
     if not has_same_normalization(reusable.normalize, reusable.unicode):
         return None
     return find_standing_answer(success_file, find_own_answer(reusable), remembered)
 
 
 def find_own_answer(manifest: Manifest) -> SuccessFileAnswer | None:
-    """Return the success file that ``manifest`` has been built under, as answered; None if it names none."""
+    """Return the answer to the success file for which ``manifest`` was built; None if it names none."""
     return SuccessFileAnswer(manifest.success_file, manifest.fingerprint) if manifest.success_file else None
 
 
 def answer_failure(observed: SuccessFileAnswer | None, error: LookupdbError) -> SuccessFileAnswer | None:
-    """Return how a build that has ended with ``error`` answers the success file, after the source was ``observed``."""
+    """Return the answer to the success file after a build failed with ``error`` and the source was ``observed``."""
     if observed is None or isinstance(error, builds.SourceNotReady):
         return None
     return None if observed.fingerprint is None and error.may_pass else observed
@@ -210,18 +208,18 @@ class UpOptions:
     data: Path
     port: int
     resp_port: int | None
-    """None: Redis' own, or the next that is free."""
+    """None: the first free port from the default port of Redis on."""
     watch: bool
     watch_seconds: float
     memory_limit: int | None
     volume: Path | None
     max_servers: int = builds.MAX_SERVERS
     override_gates: str | None = None
-    """A generation that a gate has refused, and that is to pass all the same."""
+    """A rejected generation whose gates are overridden."""
 
 
 class Up:
-    """One dataset on this machine: ``run()`` until cancelled. ``say`` gets the lines meant for the person."""
+    """Serves one dataset on this machine: ``run()`` until cancelled. ``say`` prints a line for the user."""
 
     def __init__(self, options: UpOptions, say: Say) -> None:
         self._options = options
@@ -240,15 +238,15 @@ class Up:
         self._observer = SourceObserver(options.manifest, options.volume, options.max_servers, self._serving, say)
         self._kept_answer = KeptAnswer(self._folder, options.manifest, options.volume, self._tell)
         self._first_answer: SuccessFileAnswer | None = None
-        """How which success file had been answered last at the start."""
+        """The last answer to a success file at startup."""
         self._failure = RepeatedFailure()
-        """Of the attempts at what is desired."""
-        self._overridden: dict[str, Backoff] = {}
-        """The generations with overridden gates that were tried in vain, and when they are tried again."""
-        self._last_good: dict[str, Backoff] = {}
-        """The generations that were to take the place of what is damaged, in vain, and when they are tried again."""
+        """The failures of builds since the desired inputs last changed."""
+        self._overridden: dict[str, RetryPause] = {}
+        """Generations with overridden gates that could not be served, and when to retry them."""
+        self._last_good: dict[str, RetryPause] = {}
+        """Generations that could not be served in place of a damaged one, and when to retry them."""
         self._unservable: set[str] = set()
-        """The generations that an earlier attempt or an earlier `up` has built, and that could not be served."""
+        """Generations of an earlier attempt or an earlier `up` that could not be served."""
 
     def _tell(self, line: str) -> None:
         self._say(f"{self._spec.name}: {line}")
@@ -258,8 +256,8 @@ class Up:
         return self._serving.spec
 
     async def run(self) -> None:
-        """Serve until cancelled, then stop everything in order. Raises LookupdbError when it cannot begin, and when
-        another `up` has taken the run folder."""
+        """Serve until cancelled, then stop everything in order. Raises LookupdbError if it cannot start, and if another
+        `up` has taken the run folder."""
         with self._folder.lock():
             try:
                 self._check_ports()
@@ -274,20 +272,20 @@ class Up:
                 await self._serving.end()
 
     def kill_builder(self) -> None:
-        """End a build that runs at once: whoever stops `up` does not wait for it."""
+        """Kill a running build immediately, so that the user who stops `up` need not wait for it."""
         self._builder.kill()
 
     def _check_ports(self) -> None:
-        """Raises UsageError when the router could not listen, before time goes into a build."""
+        """Raises UsageError if the router could not listen. Checked before the build, which takes time."""
         for option, port in (("--port", self._options.port), ("--resp-port", self._options.resp_port or 0)):
             try:
                 listeners.check_free(HOST, port)
             except UsageError as error:
-                raise UsageError(error.message, hint=f"give another {option} (0 takes a free one)") from error
+                raise UsageError(error.message, hint=f"give another {option} (0 takes a free port)") from error
         if self._options.port and self._options.port == self._options.resp_port:
             raise UsageError(
-                f"--port and --resp-port are both {self._options.port}, and each needs one of its own",
-                hint="give another --resp-port (0 takes a free one)",
+                f"--port and --resp-port are both {self._options.port}, expected two different ports",
+                hint="give another --resp-port (0 takes a free port)",
             )
 
     async def _begin(self) -> None:
@@ -301,7 +299,7 @@ class Up:
         self._announce()
 
     async def _load_first_generation(self) -> str:
-        """Raises LookupdbError."""
+        """Load the first generation and return it. Raises LookupdbError."""
         content, gates = self._spec.content_hash(), self._spec.gates.content_hash()
         keep = partial(self._kept_answer.keep, content, gates)
         loader = FirstGenerationLoader(
@@ -331,14 +329,14 @@ class Up:
         )
 
     def _data_flag(self) -> list[str]:
-        """Return the option by which `lookupdb get` finds this `up`; none where it looks by itself."""
+        """Return the option with which `lookupdb get` finds this `up`; empty for the default folder."""
         return [] if self._options.data == DATA_DIRECTORY else ["--data-dir", str(self._options.data)]
 
     async def _watch(self) -> None:
-        """Look at manifest and source every so often, and build and cut over as the looks ask for. Serving goes on
-        whatever becomes of a look."""
+        """Check manifest and source every ``watch_seconds``, and build and cut over when needed. Serving continues even
+        if a check fails."""
         schedule = RebuildSchedule(self._observer.active_inputs(), answer=self._first_answer)
-        faults, pause = Backoff(), 0.0
+        faults, pause = RetryPause(), 0.0
         while True:
             await asyncio.sleep(max(self._options.watch_seconds, pause))
             try:
@@ -351,26 +349,26 @@ class Up:
                 faults.reset()
 
     def _report_fault(self, error: Exception, pause: float) -> None:
-        """Say that a look, or what follows from it, has failed, and is tried again in ``pause`` seconds."""
-        rest = f"{self._serving.describe_active()}, tried again in {pause:,.0f} s"
+        """Print that a check, or the build or cutover after it, failed, and is retried in ``pause`` seconds."""
+        rest = f"{self._serving.describe_active()}, retrying in {pause:,.0f} s"
         if isinstance(error, LookupdbError):
             self._tell(f"{error.message}; {rest}{_next_step(error)}")
         else:
-            log.error("looking for changes has failed", exc_info=error)
-            self._tell(f"looking for changes has failed: {type(error).__name__}: {error}; {rest}")
+            log.error("the check for changes failed", exc_info=error)
+            self._tell(f"the check for changes failed: {type(error).__name__}: {error}; {rest}")
 
     async def _follow(self, schedule: RebuildSchedule) -> None:
-        """Look, and do what follows."""
+        """Check once, and do what the schedule decides."""
         desired = await self._look(schedule)
         serving = None if self._serving.damage else self._observer.serving_inputs()
         decision = schedule.decide(desired, serving)
-        self._keep_answer(schedule)  # before it is built, which may be cut short
+        self._keep_answer(schedule)  # before the build, which may be interrupted
         if decision is Decision.SETTLE:
-            self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
+            self._say(f"{self._spec.name}: the source keeps changing, waiting for it to settle")
         elif decision is Decision.END_ATTEMPTS:
             self._failure.reset()
             generation = self._serving.manifest.generation
-            self._tell(f"nothing has to be tried again: {generation}, which serves, is what is asked for")
+            self._tell(f"{generation} is serving; the pending retry is cancelled")
         elif desired is not None and decision is not Decision.REST:
             await self._refresh(desired, schedule, is_again=decision is Decision.BUILD_AGAIN)
             self._keep_answer(schedule)
@@ -382,7 +380,8 @@ class Up:
             self._kept_answer.keep(*schedule.lasting_answer)
 
     async def _look(self, schedule: RebuildSchedule) -> DesiredInputs | None:
-        """Do what the store asks for, and return what manifest and source do, None when they cannot be read."""
+        """Serve an overridden generation if there is one. Return the inputs that manifest and source ask for, None if
+        they cannot be read."""
         try:
             spec = await self._observer.read_manifest()
             self._observer.note_manifest(spec)
@@ -393,7 +392,7 @@ class Up:
             return None
 
     async def _serve_overridden(self, spec: DatasetSpec, schedule: RebuildSchedule) -> None:
-        """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
+        """Cut over to a newer generation that was rejected and whose gates were overridden since."""
         active = self._serving.manifest.generation
         waiting = [generation for generation, backoff in self._overridden.items() if not backoff.is_due()]
         waiting += self._unservable
@@ -404,14 +403,15 @@ class Up:
         try:
             await self._replace(generation, spec)
         except LookupdbError as error:
-            pause = self._overridden.setdefault(generation, Backoff()).note_failure(may_pass=error.may_pass)
-            again = f"tried again in {pause:,.0f} s"
+            pause = self._overridden.setdefault(generation, RetryPause()).note_failure(may_pass=error.may_pass)
+            again = f"retrying in {pause:,.0f} s"
             self._say(f"{spec.name}: {error.message}; {self._serving.describe_active()}, {again}{_next_step(error)}")
         else:
             schedule.note_override(self._observer.active_inputs())
 
     async def _refresh(self, desired: DesiredInputs, schedule: RebuildSchedule, *, is_again: bool) -> None:
-        """Build what is ``desired``, once more where ``is_again``, and cut over. Notes in ``schedule`` how it ends."""
+        """Build the ``desired`` inputs and cut over. ``is_again``: this is a retry. Records the result in
+        ``schedule``."""
         active, name = self._serving.manifest, self._spec.name
         fingerprint = desired.serving.fingerprint
         if not is_again:
@@ -419,7 +419,7 @@ class Up:
         try:
             spec = await self._observer.read_manifest()
             if is_again and fingerprint and builds.is_refused_again(self._dataset, spec, fingerprint, active):
-                schedule.note_failure(may_pass=False)  # which has been said
+                schedule.note_failure(may_pass=False)  # already reported
                 return
             generation = await self._build_and_replace(spec, desired, is_again=is_again)
         except SourceNotWhole as error:
@@ -435,11 +435,11 @@ class Up:
             self._failure.reset()
             pause = schedule.note_success(generation, self._observer.serving_inputs())
             if pause is not None:
-                other = f"{generation} was built from another source than the one seen last"
-                self._say(f"{name}: {other}, which is tried again in {pause:,.0f} s")
+                other = f"{generation} was built from another source than the last check saw"
+                self._say(f"{name}: {other}, building again in {pause:,.0f} s")
 
     def _report_failure(self, error: LookupdbError, retry: str) -> None:
-        """Say how an attempt has failed, and when it is made again: briefly if those before have failed alike."""
+        """Print why an attempt failed and when it is retried; briefly if the attempts before failed alike."""
         active, attempts = self._serving.describe_active(), self._failure.note(error)
         if attempts == 1:
             self._tell(f"{error.message}; {active}, {retry}{_next_step(error)}")
@@ -448,8 +448,9 @@ class Up:
             self._tell(f"still the same after {attempts} attempts: {what}; {active}, {retry}")
 
     async def _serve_last_good(self) -> None:
-        """Cut over to the newest generation that can be served, if there is one: what is active is damaged, and cannot
-        be built again now. What does not start, for want of memory say, is tried again. Raises LookupdbError."""
+        """Cut over to the newest generation that can be served, if there is one: the active one is damaged, and cannot
+        be built again now. A generation that does not start, for example because memory runs out, is retried later.
+        Raises LookupdbError."""
         spec = self._serving.spec
         self._unservable.add(self._serving.manifest.generation)
         waiting = {generation for generation, backoff in self._last_good.items() if not backoff.is_due()}
@@ -459,8 +460,8 @@ class Up:
             try:
                 await self._serving.replace(generation, spec)
             except (ChildFailed, CorruptFile) as error:
-                pause = self._last_good.setdefault(generation, Backoff()).note_failure(may_pass=False)
-                self._tell(f"{generation} cannot be served\n{error}\n  tried again in {pause:,.0f} s")
+                pause = self._last_good.setdefault(generation, RetryPause()).note_failure(may_pass=False)
+                self._tell(f"{generation} cannot be served\n{error}\n  retrying in {pause:,.0f} s")
                 waiting.add(generation)
             else:
                 self._last_good.clear()
@@ -468,15 +469,15 @@ class Up:
                 return
 
     def _describe_reason(self, is_again: bool) -> str:
-        """Why is built, and what is served meanwhile."""
+        """Return why a build begins, and what is served meanwhile."""
         if self._serving.damage and not is_again:
-            return f"building anew; {self._serving.describe_active()}"
+            return f"building again; {self._serving.describe_active()}"
         why = "building again" if is_again else "manifest or source has changed, building"
         return f"{why}; {self._serving.describe_active()}"
 
     async def _build_and_replace(self, spec: DatasetSpec, desired: DesiredInputs, *, is_again: bool) -> str:
-        """Cut over to what is ``desired``, built unless it has been, and return that generation. What has been and
-        cannot be served is built again the next time. Raises LookupdbError."""
+        """Cut over to the generation of the ``desired`` inputs and return it; build it first if it does not exist. If
+        an existing one cannot be served, the next attempt builds it again. Raises LookupdbError."""
         generation, is_new = await self._build(spec, desired, is_again=is_again)
         if not is_new and self._is_served(generation, desired):
             self._say(f"{spec.name}: the source has not changed since {generation} was built")
@@ -484,31 +485,31 @@ class Up:
         try:
             await self._replace(generation, spec)
         except (ChildFailed, CorruptFile):
-            if not is_new:  # its files may be damaged; those of a new one are tried once more
-                self._say(f"{spec.name}: {generation} cannot be served, the next attempt builds anew")
+            if not is_new:  # its files may be damaged; a new generation is retried as it is
+                self._say(f"{spec.name}: {generation} cannot be served, the next attempt builds again")
                 self._unservable.add(generation)
             raise
         self._unservable.clear()
         return generation
 
     def _is_served(self, generation: str, desired: DesiredInputs) -> bool:
-        """Whether ``generation`` is whole and served by as many processes as are ``desired``."""
+        """Return whether ``generation`` is served undamaged, by the ``desired`` number of processes."""
         fingerprint = self._serving.manifest.fingerprint
         is_rolled_out = desired.serving._replace(fingerprint=fingerprint) == self._observer.serving_inputs()
         return generation == self._serving.manifest.generation and is_rolled_out and self._serving.damage is None
 
     async def _build(self, spec: DatasetSpec, desired: DesiredInputs, *, is_again: bool) -> tuple[str, bool]:
-        """Return the generation that is ``desired``, and whether it was built now: it is unless it has been. Never one
-        before what serves. Raises LookupdbError."""
+        """Return the generation of the ``desired`` inputs, built if it does not exist, and whether it was built now. It
+        is never older than the active one. Raises LookupdbError."""
         active = self._serving.manifest
         if self._unservable:
-            self._prune(active.generation)  # they stay in the store: however many are built again, few are kept
+            self._prune(active.generation)  # otherwise repeated builds would fill the store
         earlier = self._find_built(spec, desired)
         if earlier is None or spec.refresh.success_file is None:
             await self._observer.check_source(spec, desired)
         self._tell(self._describe_reason(is_again))
         if earlier is not None and spec.refresh.success_file is not None:
-            return earlier.generation, False  # a builder would read a source that may no longer be whole
+            return earlier.generation, False  # a builder would read a source that may be incomplete now
         unless = earlier or self._find_comparable(desired)
         built = await self._builder.run(
             active,
@@ -520,12 +521,12 @@ class Up:
         )
         generation = built or (unless or active).generation
         if is_older(generation, active.generation):
-            raise LookupdbError(f"the builder has built {generation}, which is older than {active.generation}")
+            raise LookupdbError(f"the builder built {generation}, which is older than {active.generation}")
         return generation, built is not None
 
     def _find_built(self, spec: DatasetSpec, desired: DesiredInputs) -> Manifest | None:
-        """Return the manifest of what is ``desired``, if it has been built since what serves, or serves, and nothing is
-        known against it. Raises StoreError."""
+        """Return the manifest of an undamaged generation of the ``desired`` inputs that is not older than the active
+        one; None if there is none. Raises StoreError."""
         active = self._serving.manifest.generation
         fingerprint = desired.serving.fingerprint
         built = builds.find_reusable_generation(
@@ -538,19 +539,19 @@ class Up:
         return None if built is None or is_older(built.generation, active) else built
 
     def _find_comparable(self, desired: DesiredInputs) -> Manifest | None:
-        """Return the manifest of what serves, if only the source differs and its files are whole."""
+        """Return the active manifest if at most the source has changed and its files are undamaged, else None."""
         active = self._serving.manifest
         is_whole = active.generation not in self._unservable and self._serving.damage is None
         return active if is_whole and desired.serving.content == active.content else None
 
     async def _replace(self, generation: str, spec: DatasetSpec) -> None:
-        """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
+        """Serve ``generation`` instead of the active one, which keeps serving if that fails. Raises LookupdbError."""
         await self._serving.replace(generation, spec)
         self._prune(generation)
         self._say(f"{spec.name}: cut over to {generation}")
 
     def _prune(self, active: str) -> None:
-        """Remove generations that are no longer kept. When that fails they stay until the next cutover."""
+        """Remove generations that are no longer kept. If that fails, they stay until the next cutover."""
         try:
             sweep.prune(self._dataset, self._spec.keep_generations, protect={active})
         except LookupdbError as error:
@@ -558,13 +559,13 @@ class Up:
 
 
 def _describe_retry(pause: float | None, desired: DesiredInputs) -> str:
-    """When what was ``desired`` is tried again, ``pause`` seconds from now; None: not by itself."""
-    changed = f"when manifest or {'source' if desired.success_file is None else 'success file'} change"
-    return f"tried again {changed}" if pause is None else f"tried again in {pause:,.0f} s, or {changed}"
+    """Return when the ``desired`` inputs are retried: in ``pause`` seconds, or only after a change if that is None."""
+    changed = f"when the manifest or the {'source' if desired.success_file is None else 'success file'} changes"
+    return f"retrying {changed}" if pause is None else f"retrying in {pause:,.0f} s, or {changed}"
 
 
 def _next_step(error: LookupdbError) -> str:
-    """The line of its hint, if it has one."""
+    """Return the hint of ``error`` as a line of its own; empty if it has none."""
     return f"\n  {error.hint}" if error.hint else ""
 
 
@@ -573,7 +574,7 @@ def _format_dataset(spec: DatasetSpec) -> str:
 
 
 async def _until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> None:
-    """Run all until the first one ends, and raise what it raised; the others are cancelled."""
+    """Run all until the first one ends, cancel the others, and raise the error of the first."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
