@@ -30,10 +30,10 @@ from lookupdb.up.builds import RepeatedFailure
 from lookupdb.up.child import ChildFailed
 from lookupdb.up.observer import SourceObserver, read_manifest_file
 from lookupdb.up.rebuilds import (
-    RetryPause,
     Decision,
     DesiredInputs,
     RebuildSchedule,
+    RetryPause,
     SuccessFileAnswer,
     find_standing_answer,
 )
