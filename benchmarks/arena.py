@@ -158,7 +158,7 @@ class Arena:
         return self._route(kernels, self.generation(shards=SHARDS), SHARDS, kernels)
 
     def variant_router(self, *, shards: int, compression: str = "zstd", raw: bool = False) -> Routed:
-        """The same with this many shards, compressed or not, of JSON or of raw values."""
+        """Return the router variant with this many shards, compressed or not, of JSON or of raw values."""
         generate = self.raw_generation if raw else self.generation
         name = f"{'raw' if raw else 'json'}-{compression}-{shards}"
         return self._route(name, generate(shards=shards, compression=compression), shards, "native")

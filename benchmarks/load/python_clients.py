@@ -112,7 +112,7 @@ def redis_batch(load: Load, port: int) -> None:
 
 
 def nutcracker_batch(load: Load, port: int) -> None:
-    """The same with nutcracker, which knows neither RESP3 nor CLIENT SETINFO."""
+    """Send batches to nutcracker, which knows neither RESP3 nor CLIENT SETINFO."""
     import redis
 
     with redis.Redis(port=port, protocol=2, driver_info=None) as client:
@@ -129,7 +129,7 @@ def redis_batch_decoded(load: Load, port: int) -> None:
 
 
 def nutcracker_batch_decoded(load: Load, port: int) -> None:
-    """The same with nutcracker."""
+    """Send batches to nutcracker, and decode the values."""
     import redis
 
     with redis.Redis(port=port, protocol=2, driver_info=None) as client:

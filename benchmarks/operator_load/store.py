@@ -30,7 +30,7 @@ class Stored:
     """True if the operator's selector matches it."""
     text: bytes
     metadata: bytes
-    """The same as PartialObjectMetadata."""
+    """The object as PartialObjectMetadata."""
 
 
 @dataclass(frozen=True, slots=True)

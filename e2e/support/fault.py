@@ -122,7 +122,7 @@ def check_shown(
         seconds=30,
         what=f"an Event {fault.reason}",
     )
-    assert scenario.condition(dataset, "Ready")["status"] == "True", "what served goes on serving"
+    assert scenario.condition(dataset, "Ready")["status"] == "True", "the old data keep serving"
 
 
 def count_warnings(scenario: Scenario, reason: str, dataset: str = DATASET) -> int:

@@ -355,7 +355,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now: first write ``status``, under the observed resourceVersion, then apply objects in order, then
+    """The next steps: first write ``status``, under the observed resourceVersion, then apply objects in order, then
     delete others. Work may stop after any step.
 
     The write of the status is also the fence. It happens before any apply or delete even if the status is unchanged, so
@@ -369,6 +369,6 @@ class Plan:
     next_look_in: float | None = None
     """Seconds until the next pass if nothing happens before; None: wait for a change."""
     announce: Announcement | None = None
-    """What to announce in the store once ``status`` is written; None: nothing."""
+    """The announcement for the store once ``status`` is written; None: nothing."""
     idle_reason: str = ""
     """Why nothing is done (another operator's dataset, being deleted, unreadable status); else empty."""

@@ -153,7 +153,7 @@ class LostGeneration:
 
 @dataclass(frozen=True, slots=True)
 class TableCandidate:
-    """What a routing table references beside its active generation, for clients that name it."""
+    """A generation in a routing table beside the active one, for clients that name it."""
 
     rollout: str
     generation: str
@@ -215,7 +215,7 @@ class AnnouncedStatus:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What blocks a build or rollout that has its slot."""
+    """The obstacle of a build or rollout that has its slot."""
 
     reason: str
     """One of ``plan.reasons``."""
@@ -413,8 +413,8 @@ class RolloutStatus:
     kept_since: str = ""
     """When it had drained: its servers stay for a while, for a rollback. Empty: they do not."""
     offered_replicas: int = field(default=0, metadata={"json": "offered"})
-    """The same for tables that reference it beside an active generation, for clients that name it; at least 1 while it
-    waits for promotion."""
+    """Number of servers in tables that reference it beside an active generation, for clients that name it; at least 1
+    while it waits for promotion."""
     shard_ranges: str = ALL
     """The shards for which it has servers; empty: all."""
     window: str = ""

@@ -99,8 +99,7 @@ class Refusal:
     active: str
     """The generation that the gates compared with; empty for none."""
     unjudged: tuple[str, ...] = ()
-    """Those of the reasons that only say that the active generation cannot be read: another attempt may give another
-    result."""
+    """The reasons that only mean that the active generation cannot be read: another attempt may give another result."""
 
 
 @dataclass(frozen=True, slots=True)

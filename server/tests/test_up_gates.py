@@ -143,7 +143,7 @@ def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_run
         stack.says("the gates of g2 are overridden; g1 serves until it is loaded")
         stack.says("cut over to g2")
     else:
-        assert f"{where} has no --watch, and goes on with g1: stop it and start it again" in overridden.stderr
+        assert f"{where} has no --watch, and keeps serving g1: stop it and start it again" in overridden.stderr
         assert stack.stop() == 0
         stack = people()
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}

@@ -1,3 +1,3 @@
-"""What the API server has: lists and watches, parsed as they arrive, in a cache by dataset."""
+"""The objects of the API server: lists and watches, parsed as they arrive, in a cache by dataset."""
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class CachedObject:
     """Hash of the operator's fields in the API server's answer to its write, if a mutating webhook changed them.
     Writing them again would not help."""
     drift: Drift | None = None
-    """How the object differs from what was written, accepted or not; None: not compared."""
+    """The difference from the written object, accepted or not; None: not compared."""
 
 
 @dataclass(slots=True)

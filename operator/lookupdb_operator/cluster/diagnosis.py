@@ -185,9 +185,9 @@ _NO_HELP: Final = re.compile(
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
-"""How containerd and CRI-O report that a registry lacks an image or a part of it."""
+"""The errors of containerd and CRI-O for a registry that lacks an image or a part of it."""
 _OF_NODE: Final = re.compile(r"no match for platform|parent snapshot|no processor for", re.I)
-"""What a node does not find; pushing again does not help."""
+"""Errors that pushing again does not mend."""
 _PULL_PREFIX: Final = re.compile(
     r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
 )

@@ -105,7 +105,7 @@ def _parse_result(body: Body) -> BuildResult | None:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How an object differs from what was written."""
+    """The difference of an object from what was written."""
 
     fingerprint: bytes = b""
     """Fingerprint of the parts of the object that this depends on."""

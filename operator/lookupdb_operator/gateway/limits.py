@@ -41,7 +41,7 @@ class Places:
         if self._taken_by[namespace] >= max(1, (self.most - of_others) // 2) or self.taken >= self.most:
             raise busy(
                 f"{self._taken_by[namespace]} such requests of namespace {namespace} are in flight, and {of_others} of "
-                f"others: {self.most} are the most, of which one namespace has half of what others leave"
+                f"others: {self.most} are the most, and one namespace may have half of what others leave"
             )
         self.taken += 1
         self._taken_by[namespace] += 1

@@ -147,7 +147,7 @@ class RequestTarget:
     operation: Operation
     path: str = ""
     folders_only: bool = False
-    """Whether to list only the folders directly below ``path``."""
+    """True to list only the folders directly below ``path``."""
 
 
 def parse_target(method: str, target: str) -> RequestTarget:

@@ -208,8 +208,8 @@ class Server:
                 await self._connections.idle.wait()
 
 
-# A request from its first byte to its last: who sends it, what it asks for, whether it is theirs, whether there is
-# room; then the operation. The order is fixed: who is not known learns nothing else.
+# A request from its first byte to its last: the caller, the target, the caller's rights, room in memory; then the
+# operation. The order is fixed, so that an unknown caller learns nothing else.
 
 
 _SCHEME: Final = "bearer "

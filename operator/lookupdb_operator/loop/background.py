@@ -1,4 +1,4 @@
-"""What runs beside the reconcile passes: events and their limits, announcements, router polls, and the resync that
+"""Work beside the reconcile passes: events and their limits, announcements, router polls, and the resync that
 compares the cache with lists and queues every dataset."""
 
 from __future__ import annotations

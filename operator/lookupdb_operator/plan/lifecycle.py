@@ -18,7 +18,7 @@ Whatever its phase, a StatefulSet also stays
 Why do a generation's files stay? ``lookupdb.store.dataset`` lists what removes them. Why does a build's Job stay? See
 ``builds``; a routing table: ``routing_tables``; the servers of the generation before: ``cutover``.
 
-A phase is not stored: it is read from the status, so that an operator that died at any point goes on from what it
+A phase is not stored: it is read from the status, so that an operator that died at any point continues from what it
 finds. Each transition is written to the status before anything else is done because of it.
 """
 

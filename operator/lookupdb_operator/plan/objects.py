@@ -137,8 +137,8 @@ def _list_table_objects(status: DatasetStatus, situation: Situation, present: se
 
 
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Those of ``manifests_due`` whose object is missing or differs. A name that an earlier dataset or a deletion still
-    occupies is left out until it is free. So is a Job that exists: it cannot be changed."""
+    """Return those of ``manifests_due`` whose object is missing or differs. A name that an earlier dataset or a
+    deletion still occupies is left out until it is free. So is a Job that exists: it cannot be changed."""
     digests, replicas = _read_digests(_list_observed(observed)), _observed_replicas(observed)
     taken = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}
     taken |= {(existing.ref.kind, existing.ref.name) for existing in _list_observed(observed) if existing.deleting}
@@ -166,13 +166,14 @@ def without_edits(manifests_due: Iterable[Manifest], situation: Situation) -> tu
 
 
 def without_permanent_objects(observed: Observed) -> Observed:
-    """``observed`` without objects of no rollout and no generation, none of which is deleted."""
+    """Return ``observed`` without objects that belong to no rollout and no generation: none of these is deleted."""
     numbered = (existing for existing in observed.other_objects if existing.rollout or existing.generation)
     return replace(observed, other_objects=tuple(numbered))
 
 
 def render_scale_changes(status: DatasetStatus, target: PassTarget, situation: Situation) -> tuple[Manifest, ...]:
-    """New numbers of servers for StatefulSets of an older pod template, of which nothing else is written any more."""
+    """Return new numbers of servers for StatefulSets of an older pod template: nothing else of them is written any
+    more."""
     return tuple(
         manifests.render_scale(situation.dataset, rollout, shard_set.shard, replicas)
         for rollout in status.rollouts

@@ -41,7 +41,7 @@ class JobProgress:
     pod: str = ""
     """The pod whose log says more; empty if none."""
     why: str = ""
-    """What it waits for, or why it failed; empty if only its log says so."""
+    """Its obstacle, or why it failed; empty if only its log says so."""
 
 
 def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:

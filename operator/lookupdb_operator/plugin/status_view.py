@@ -18,7 +18,7 @@ from lookupdb_operator.status import ALL, parse_shards
 
 _CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
 _WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
-"""What each condition waits for while it is not True."""
+"""Condition → what it waits for while it is not True."""
 _AS_ABOVE: Final = "as above"
 _MOST_SHARDS: Final = 12
 """Most shards with missing servers on a screen."""
@@ -125,7 +125,7 @@ def _is_told(text: str, view: DatasetPods) -> bool:
 
 
 def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
-    """What it waits for, and for how long."""
+    """Yield what it waits for, and for how long."""
     lines = []
     for kind, condition in _find_waiting(view).items():
         since = format_age(str(condition.get("lastTransitionTime", "")), now)

@@ -240,4 +240,4 @@ def say_who_serves(generation: str, spec: DatasetSpec, store_url: str) -> None:
         click.echo(f"{process} cuts over to {generation} when it looks next", err=True)
         return
     active = state["generation"]
-    click.echo(f"{process} has no --watch, and goes on with {active}: stop it and start it again", err=True)
+    click.echo(f"{process} has no --watch, and keeps serving {active}: stop it and start it again", err=True)

@@ -189,7 +189,7 @@ class ResponseReader:
         if self._is_chunked:
             return self._read_chunks(self._held + data if self._held else data)
         if len(data) > self._missing:
-            raise _fault("goes on behind its Content-Length")
+            raise _fault("continues behind its Content-Length")
         self._missing -= len(data)
         if self._missing:
             self._body += data
@@ -308,7 +308,7 @@ class ResponseReader:
         while (end := data.find(b"\r\n", position)) >= 0:
             if end == position:
                 if len(data) > end + 2:
-                    raise _fault("goes on behind its last chunk")
+                    raise _fault("continues behind its last chunk")
                 return self._finish(b"")
             position = end + 2
         self._held = data[start:]

@@ -44,7 +44,7 @@ class _SharedReader:
         """The reader, opened again in a child. Raises as ``ShardReader`` does, and CorruptFile if the file is gone."""
         if self._pid != os.getpid():
             self._reader.close()
-            hint = "open the mapping anew, in this process"
+            hint = "open the mapping again, in this process"
             try:
                 self._reader = ShardReader(self.path)
             except FileNotFoundError as error:
@@ -106,17 +106,17 @@ class PythonGeneration:
         self.records = sum(map(self.count, range(len(paths))))
 
     def describe(self, shard: int, name: bytes) -> bytes | None:
-        """What the file of that shard says of itself under ``name``; None if it does not."""
+        """Return the metadata ``name`` of that shard's file; None if it has none."""
         with _LOCK:
             return self._shared[shard].reader().describe(name)
 
     def count(self, shard: int) -> int:
-        """How many records that shard has."""
+        """Return the number of records of that shard."""
         with _LOCK:
             return self._shared[shard].reader().pages()["entries"]
 
     def is_sequence(self) -> bool:
-        """Whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
+        """Return whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
         return all(_is_place(key, self.records) for _, key, _ in self.iterate())
 
     def find(self, key: object) -> tuple[int, bytes] | None:
@@ -182,7 +182,7 @@ def _read_next(last: bytes, reader: ShardReader) -> tuple[bytes, bytes] | None:
 
 
 def _is_place(key: str, records: int) -> bool:
-    """Whether ``key`` is a number below ``records``, as Python writes it."""
+    """Return whether ``key`` is a number below ``records``, as Python writes it."""
     return key.isascii() and key.isdecimal() and len(key) < 20 and str(int(key)) == key and int(key) < records
 
 

@@ -65,7 +65,7 @@ from lookupdb.store.objects import (
 )
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
-# Parse a listing of a gateway: lines of JSON, the last of which says that it is whole.
+# Parse a listing of a gateway: lines of JSON; the last one says that it is whole.
 
 
 _MAX_LINE_BYTES: Final = 16 << 10

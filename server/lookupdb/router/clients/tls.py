@@ -129,7 +129,7 @@ class TlsConnection(asyncio.Protocol):
         """Bytes received since data was last handed on."""
         self._is_open = False
         self._is_ended = False
-        """Whether the client's stream has ended; later bytes are dropped."""
+        """True once the client's stream has ended; later bytes are dropped."""
         self._is_shut = False
 
     # Called by the socket's transport.
