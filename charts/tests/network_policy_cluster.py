@@ -13,7 +13,7 @@ from lookupdb_operator import names
 from lookupdb_operator.command import command, options
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import ObservedDataset
-from lookupdb_operator.plugin import diff, load
+from lookupdb_operator.plugin import jobs
 from network_policy_model import ClusterNetwork, Endpoint, Port
 
 RELEASE_NAMESPACE: Final = "lookups"
@@ -90,8 +90,8 @@ def make_cluster(
         pods += dataset_pods(dataset, objects)
         policies += objects["network-policy"]
     for namespace in ("data", "other"):
-        pods.append(Endpoint(f"{namespace}/diff", namespace, diff.LABELS))
-        pods.append(Endpoint(f"{namespace}/load", namespace, load.LABELS))
+        pods.append(Endpoint(f"{namespace}/diff", namespace, jobs.DIFF_LABELS))
+        pods.append(Endpoint(f"{namespace}/load", namespace, jobs.LOAD_LABELS))
     return Cluster(tuple(pods), tuple(strangers(pods)), tuple(policies))
 
 

@@ -211,7 +211,7 @@ def options(**values: Any) -> OperatorOptions:
 
     if not values["store"].startswith(_STORES):
         raise UsageError(
-            f"--store {values['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
+            f"--store {values['store']} is not a store that pods share", hint=f"give one of {', '.join(_STORES)}"
         )
     _check_gateway(values["gateway"])
     if values["gateway_token_file"] and not values["gateway"]:

@@ -13,7 +13,7 @@ from support.signers import rsa_signer
 
 from lookupdb.account_tokens import Caller
 from lookupdb.store.bucket import Bucket
-from lookupdb_operator.gateway.access import Access
+from lookupdb_operator.gateway.request import Access
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

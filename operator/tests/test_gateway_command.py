@@ -35,14 +35,14 @@ METRICS_PAGE = reference.pages()["reference/metrics.md"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--store", "/srv/store"], "no store that pods share"),
+        (["--store", "/srv/store"], "not a store that pods share"),
         (["--audience", ""], "--audience is empty"),
-        (["--announcer", "lookupdb"], "is no service account"),
-        (["--announcer", "lookupdb/"], "is no service account"),
-        (["--announcer", "system:serviceaccount:lookupdb:lookupdb"], "is no service account"),
-        (["--announcer", "a/b/c"], "is no service account"),
+        (["--announcer", "lookupdb"], "is not a service account"),
+        (["--announcer", "lookupdb/"], "is not a service account"),
+        (["--announcer", "system:serviceaccount:lookupdb:lookupdb"], "is not a service account"),
+        (["--announcer", "a/b/c"], "is not a service account"),
         (["--cluster-id", "../other"], "cannot be part of a store's path"),
-        (["--body-memory", "1MiB"], "are the least"),
+        (["--body-memory", "1MiB"], "expected at least"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:
@@ -114,7 +114,7 @@ async def test_the_process_finishes_what_is_in_flight_after_sigterm(tmp_path: Pa
             async with asyncio.timeout(60):
                 assert await process.wait() == 0
     text = (tmp_path / "log").read_text()
-    assert "standing before the store" in text
+    assert "serving the store" in text
     assert "Traceback" not in text
     assert token not in text
 

@@ -259,7 +259,7 @@ async def test_a_panic_of_the_stores_client_is_a_failure_of_the_store(
             answer = await asked
             assert (answer.status // 100, answer.kind) == (5, "store-failed")
             assert "its client crashed" in answer.json["detail"]
-    assert "by a defect" not in " ".join(record.getMessage() for record in caplog.records)
+    assert "because of a bug" not in " ".join(record.getMessage() for record in caplog.records)
 
 
 async def test_no_answer_tells_what_it_was_made_with(gateway: Standing) -> None:

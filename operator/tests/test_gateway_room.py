@@ -276,7 +276,8 @@ async def test_few_wait_for_keys_that_do_not_come(gateway: Standing) -> None:
         raise AssertionError("it is never set")
 
     keys = gateway.gateway.keys
-    keys._fetch, keys._tried_at = fetch, -1e9
+    keys._fetch = fetch  # type: ignore[assignment]
+    keys._tried_at = -1e9
     token = rsa_signer("unheard-of").token()
     asked = [asyncio.create_task(gateway.ask("GET", f"{OWN}/x", token=token)) for _ in range(MOST_WAITING + 9)]
     done: set[asyncio.Task[Any]] = set()

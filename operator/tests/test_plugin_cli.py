@@ -21,10 +21,10 @@ from operator_support.running import until
 from plugin_samples import STATUS, answer_lookup, body, condition, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin import change_verbs, options, read_verbs
+from lookupdb_operator.plugin import change_verbs, read_verbs
 from lookupdb_operator.plugin import session as port_forward
 from lookupdb_operator.plugin.changes import Dataset
-from lookupdb_operator.plugin.cli import cli
+from lookupdb_operator.plugin.cli import answer_kubectl, cli
 from lookupdb_operator.plugin.options import Seconds
 from lookupdb_operator.plugin.session import ClusterSession
 
@@ -489,7 +489,7 @@ async def test_top_asks_through_kubectl_where_the_proxy_reaches_nothing(
 
 async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp_path: Path) -> None:
     async def complete(*words: str) -> list[str]:
-        return await asyncio.to_thread(lambda: list(options.answer_kubectl(cli, words)))
+        return await asyncio.to_thread(lambda: list(answer_kubectl(cli, words)))
 
     found = await complete("ro")
     assert [line.split("\t")[0] for line in found] == ["rollback", ":4"]

@@ -17,13 +17,8 @@ from plugin_samples import dataset, generation
 from lookupdb.cli.diff import command as diff_command
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
-from lookupdb_operator.plugin.diff import (
-    ComparisonFailed,
-    choose_generations,
-    read_document,
-    render_difference,
-    render_difference_job,
-)
+from lookupdb_operator.plugin.job_verbs import JobFailed, choose_generations, read_document, render_difference
+from lookupdb_operator.plugin.jobs import render_difference_job
 
 GENERATIONS = [generation("g11"), generation("g12"), generation("g13", shards=3)]
 CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}
@@ -190,12 +185,12 @@ class TestReading:
 
     @pytest.mark.parametrize("log", ["", '{"level": "error"}\nthe store denies', '{\n"added": 1'])
     def test_of_a_job_that_failed_says_the_last_line(self, log: str) -> None:
-        with pytest.raises(ComparisonFailed) as failed:
+        with pytest.raises(JobFailed) as failed:
             read_document(log, is_done=not log.endswith("denies"))
         assert (log.splitlines() or ["nothing"])[-1] in str(failed.value)
 
     def test_says_what_is_known_rather_than_what_was_logged_last(self) -> None:
-        with pytest.raises(ComparisonFailed, match="it was killed"):
+        with pytest.raises(JobFailed, match="it was killed"):
             read_document("read shard 1", is_done=False, why="it was killed")
 
     def test_is_shown_with_its_samples_and_no_control_characters(self) -> None:
@@ -210,6 +205,6 @@ class TestReading:
     )
     def test_says_what_to_do_about_one_of_another_version(self, change: dict[str, Any]) -> None:
         document = {name: value for name, value in (DOCUMENT | change).items() if value is not None}
-        with pytest.raises(ComparisonFailed, match="not what this version reads") as failed:
+        with pytest.raises(JobFailed, match="not what this version reads") as failed:
             render_difference(document)
         assert "-o json" in (failed.value.hint or "")

@@ -18,16 +18,13 @@ from lookupdb.errors import UsageError
 from lookupdb.load.plan import LoadPlan
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
-from lookupdb_operator.plugin.load import (
+from lookupdb_operator.plugin.job_verbs import JobFailed, count_bytes, fit_keys, read_result
+from lookupdb_operator.plugin.jobs import (
     KEYS_ANNOTATION,
-    LABELS,
+    LOAD_LABELS,
     MAX_KEY_BYTES,
-    LoadFailed,
     LoadJobOptions,
     ObjectKey,
-    count_bytes,
-    fit_keys,
-    read_result,
     render_load_job,
 )
 
@@ -92,7 +89,7 @@ def test_it_is_bounded_and_goes_with_its_dataset() -> None:
     assert job["metadata"]["name"].startswith("airports-load-")
     assert job["metadata"]["name"] != _job(keys=["a"])["metadata"]["name"]
     labels = spec["template"]["metadata"]["labels"]
-    assert labels == job["metadata"]["labels"] == LABELS == {names.APP: "lookupdb", names.COMPONENT: "load"}
+    assert labels == job["metadata"]["labels"] == LOAD_LABELS == {names.APP: "lookupdb", names.COMPONENT: "load"}
     assert names.DATASET not in labels, "the operator takes it for nobody's"
     resources = _container(_job("--processes", "3", keys=["a"]))["resources"]
     assert resources["limits"].keys() == resources["requests"].keys() == {"cpu", "memory", "ephemeral-storage"}
@@ -212,7 +209,7 @@ def test_the_result_is_found_among_what_is_logged() -> None:
     ],
 )
 def test_a_log_without_a_result_is_reported(log: list[str], why: str, told: str) -> None:
-    with pytest.raises(LoadFailed) as caught:
+    with pytest.raises(JobFailed) as caught:
         read_result(log, why)
     assert str(caught.value).endswith(told)
 

@@ -9,7 +9,7 @@ import pytest
 from plugin_samples import HEALTHY, condition, dataset, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin import progress
+from lookupdb_operator.plugin import changes
 from lookupdb_operator.plugin.changes import Dataset
 
 WITH_G13 = [generation("g12"), generation("g13")]
@@ -85,7 +85,7 @@ STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shard
     ],
 )
 def test_how_far_a_refresh_is(status: dict[str, Any], is_done: bool, failure: str, waits_for: str) -> None:
-    found = progress.judge_refresh(_refreshing(**status), "now")
+    found = changes.judge_refresh(_refreshing(**status), "now")
     assert (found.is_done, found.failure, found.waits_for) == (is_done, failure, waits_for)
 
 
@@ -94,7 +94,7 @@ PINNED = _conditions(condition("RolledOut", "True", "Pinned", "spec.generation p
 
 def test_a_refresh_whose_data_wait_behind_a_pin_fails_and_says_what_to_do() -> None:
     built = [generation("g11"), generation("g12"), generation("g13", refresh="now")]
-    found = progress.judge_refresh(
+    found = changes.judge_refresh(
         _refreshing({"generation": "g12"}, refreshed="now", generations=built, **PINNED), "now"
     )
     assert not found.is_done
@@ -109,7 +109,7 @@ def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(tru
     """As after a rollback: what served before drains, and the condition says that first."""
     built = [generation("g12"), generation("g13", refresh="now")]
     status = {"refreshed": "now", "generations": built, **_conditions(condition("RolledOut", truth, reason))}
-    found = progress.judge_refresh(_refreshing({"generation": "g12"}, **status), "now")
+    found = changes.judge_refresh(_refreshing({"generation": "g12"}, **status), "now")
     assert not found.is_done
     assert found.failure == (
         "Pinned: spec.generation pins g12; g13 is built, and waits."
@@ -120,7 +120,7 @@ def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(tru
 def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered() -> None:
     known = [generation("g11"), generation("g12", refresh="now")]
     status = {"refreshed": "now", "generations": known, **PINNED}
-    assert progress.judge_refresh(_refreshing({"generation": "g12"}, **status), "now").is_done
+    assert changes.judge_refresh(_refreshing({"generation": "g12"}, **status), "now").is_done
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered(
     ],
 )
 def test_what_came_of_a_refresh(status: dict[str, Any], outcome: str) -> None:
-    found = progress.judge_refresh(_refreshing(refreshed="now", **status), "now", earlier=["g11"])
+    found = changes.judge_refresh(_refreshing(refreshed="now", **status), "now", earlier=["g11"])
     assert (found.is_done, found.outcome) == (True, outcome)
 
 
@@ -168,7 +168,7 @@ def test_what_was_before_is_not_what_a_refresh_waits_for(
 ) -> None:
     failed = {"refresh": failed_refresh, "reason": "WaitingForSource" if failed_refresh == "now" else "BadSource"}
     status = {"conditions": [condition("Built", truth, reason)], "failure": failed if failed_refresh else None}
-    assert progress.judge_refresh(_refreshing(**status), "now").is_taken_up == is_taken_up
+    assert changes.judge_refresh(_refreshing(**status), "now").is_taken_up == is_taken_up
 
 
 def _annotated(found: Dataset, value: str) -> Dataset:
@@ -181,7 +181,7 @@ def _annotated(found: Dataset, value: str) -> Dataset:
 def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_longer(
     refreshed: str, so_far: str
 ) -> None:
-    found = progress.judge_refresh(_annotated(dataset(refreshed=refreshed), "later"), "now")
+    found = changes.judge_refresh(_annotated(dataset(refreshed=refreshed), "later"), "now")
     assert not found.is_done
     assert found.failure == (
         f"another refresh, later, has replaced this one, and {so_far}:"
@@ -190,31 +190,31 @@ def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_lon
 
 
 def test_a_refresh_whose_annotation_was_taken_away_is_waited_for_no_longer() -> None:
-    found = progress.judge_refresh(dataset(refreshed="before"), "now")
+    found = changes.judge_refresh(dataset(refreshed="before"), "now")
     assert not found.is_done
     assert found.failure == ("the refresh was withdrawn: the annotation lookupdb.dev/refresh was removed")
-    assert progress.judge_refresh(dataset(refreshed="now"), "now").is_done, "it was answered before"
+    assert changes.judge_refresh(dataset(refreshed="now"), "now").is_done, "it was answered before"
 
 
 def test_a_refresh_whose_build_has_begun_is_waited_for_whatever_was_asked_for_since() -> None:
     building = dataset(refreshed="before", build={"generation": "g13", "refresh": "now"})
     for value in ("later", ""):
-        assert progress.judge_refresh(_annotated(building, value), "now").failure == ""
-    assert progress.judge_refresh(_annotated(dataset(refreshed="before"), "now"), "now").failure == ""
-    assert progress.judge_refresh(_annotated(dataset(refreshed="now"), "later"), "now").is_done
+        assert changes.judge_refresh(_annotated(building, value), "now").failure == ""
+    assert changes.judge_refresh(_annotated(dataset(refreshed="before"), "now"), "now").failure == ""
+    assert changes.judge_refresh(_annotated(dataset(refreshed="now"), "later"), "now").is_done
 
 
 def test_no_operator_has_looked_at_a_dataset_without_conditions() -> None:
-    assert not progress.judge_refresh(_refreshing(conditions=None), "now").is_taken_up
+    assert not changes.judge_refresh(_refreshing(conditions=None), "now").is_taken_up
 
 
 def test_what_was_before_a_change_of_the_spec_is_neither_waited_for_nor_the_end_of_it() -> None:
     unobserved = replace(dataset({"generation": "g11"}, refreshed="now", generations=[]), generation=2)
-    for found in (progress.judge_active(unobserved, "g11"), progress.judge_refresh(unobserved, "now")):
+    for found in (changes.judge_active(unobserved, "g11"), changes.judge_refresh(unobserved, "now")):
         assert (found.is_done, found.is_taken_up) == (False, False)
     observed = replace(unobserved, generation=1)
-    assert progress.judge_active(observed, "g11").is_taken_up
-    assert progress.judge_refresh(observed, "now").is_done
+    assert changes.judge_active(observed, "g11").is_taken_up
+    assert changes.judge_refresh(observed, "now").is_done
 
 
 WAITING = condition("RolledOut", "False", "CandidateWaiting", "r35 waits for promotion.")
@@ -222,18 +222,18 @@ WAITING = condition("RolledOut", "False", "CandidateWaiting", "r35 waits for pro
 
 def test_a_promotion_is_taken_up_when_nothing_waits_for_it_any_more() -> None:
     waiting = {"candidate": CANDIDATE, **_conditions(WAITING)}
-    assert not progress.judge_active(dataset(**waiting), "g13").is_taken_up
-    assert progress.judge_active(dataset({"suspend": True}, **waiting), "g13").is_taken_up
-    assert progress.judge_active(dataset(), "g13").is_taken_up
+    assert not changes.judge_active(dataset(**waiting), "g13").is_taken_up
+    assert changes.judge_active(dataset({"suspend": True}, **waiting), "g13").is_taken_up
+    assert changes.judge_active(dataset(), "g13").is_taken_up
     starting = dataset(candidate=CANDIDATE, **_conditions(STARTING))  # promoted, and its servers are not ready
-    assert progress.judge_active(starting, "g13").is_taken_up
+    assert changes.judge_active(starting, "g13").is_taken_up
 
 
 @pytest.mark.parametrize("reason", ["WaitingForTurn", "StartingServers", "Confirming", "Draining"])
 def test_a_promotion_waits_for_what_comes_first_and_not_for_the_operator(reason: str) -> None:
     """For example, the operator's image is new, a server of the candidate is not ready, and no slot is free."""
     first = _conditions(condition("RolledOut", "False", reason, "Three before it."))
-    found = progress.judge_promotion(_promoted("g13", candidate=CANDIDATE, **first), "g13")
+    found = changes.judge_promotion(_promoted("g13", candidate=CANDIDATE, **first), "g13")
     assert (found.is_taken_up, found.failure) == (True, "")
     assert found.waits_for == f"{reason}: Three before it."
 
@@ -251,19 +251,19 @@ def _promoted(generation: str, spec: Any = None, **status: Any) -> Dataset:
     ids=["taken away", "replaced"],
 )
 def test_a_promotion_that_was_taken_back_is_waited_for_no_longer(promoted: str, now: str, status: Any) -> None:
-    found = progress.judge_promotion(_promoted(promoted, **status), "g13")
+    found = changes.judge_promotion(_promoted(promoted, **status), "g13")
     assert (found.is_done, found.failure) == (False, f"g13 is not promoted any more: {now}")
 
 
 def test_what_takes_effect_needs_no_promotion_any_more() -> None:
     replacing = {"table": {**_table("g13")["table"], "parts": [{"rollout": "r34", "generation": "g12"}]}}
     for spec, status in (({}, replacing), ({"generation": "g13"}, {}), ({"rollout": {"promotion": "Auto"}}, {})):
-        assert progress.judge_promotion(_promoted("", spec, **status), "g13").failure == ""
+        assert changes.judge_promotion(_promoted("", spec, **status), "g13").failure == ""
 
 
 def test_a_promotion_waits_for_the_spec_to_be_corrected_and_not_for_the_operator() -> None:
     broken = _conditions(condition("RolledOut", "False", "InvalidSpec", "spec.shards: wrong."))
-    found = progress.judge_promotion(dataset(candidate=CANDIDATE, generations=WITH_G13, **broken), "g13")
+    found = changes.judge_promotion(dataset(candidate=CANDIDATE, generations=WITH_G13, **broken), "g13")
     assert (found.is_taken_up, found.waits_for) == (True, "InvalidSpec: spec.shards: wrong.")
 
 
@@ -297,7 +297,7 @@ def _table(generation: str) -> dict[str, Any]:
 def test_a_promotion_that_cannot_take_effect_any_more_is_waited_for_no_longer(
     spec: Any, status: dict[str, Any], failure: str
 ) -> None:
-    found = progress.judge_promotion(dataset(spec, **{"generations": WITH_G13, **status}), "g13")
+    found = changes.judge_promotion(dataset(spec, **{"generations": WITH_G13, **status}), "g13")
     assert (found.is_done, found.failure) == (False, failure)
 
 
@@ -313,14 +313,14 @@ def test_a_promotion_of_an_older_generation_takes_effect_as_any_other(
     rolled_out: Any, replaced: str, failure: str
 ) -> None:
     status = {"generations": [*WITH_G13, generation("g14", content="other")], **_conditions(rolled_out)}
-    found = progress.judge_promotion(dataset(**_table("g14"), **status), "g13", replaced)
+    found = changes.judge_promotion(dataset(**_table("g14"), **status), "g13", replaced)
     assert (found.is_done, found.failure) == (False, failure)
 
 
 def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> None:
     confirming = {"table": {**_table("g13")["table"], "confirmedAt": ""}}
     for status, is_done in ((_table("g13"), True), (confirming, False)):
-        found = progress.judge_promotion(dataset(candidate=NEWER, generations=WITH_G13, **status), "g13")
+        found = changes.judge_promotion(dataset(candidate=NEWER, generations=WITH_G13, **status), "g13")
         assert (found.is_done, found.failure) == (is_done, "")
 
 
@@ -352,21 +352,21 @@ def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> Non
 def test_a_rollback_that_cannot_come_any_more_is_waited_for_no_longer(
     spec: Any, status: dict[str, Any], failure: str
 ) -> None:
-    found = progress.judge_rollback(dataset(spec, **status), "g11")
+    found = changes.judge_rollback(dataset(spec, **status), "g11")
     assert (found.is_done, found.failure) == (False, failure)
 
 
 def test_a_rollback_that_serves_is_done() -> None:
-    assert progress.judge_rollback(dataset({"generation": "g12"}), "g12").is_done
+    assert changes.judge_rollback(dataset({"generation": "g12"}), "g12").is_done
     unobserved = replace(dataset({"generation": "g9"}), generation=2)
-    assert progress.judge_rollback(unobserved, "g9").failure == "", "the status is of before"
+    assert changes.judge_rollback(unobserved, "g9").failure == "", "the status is of before"
 
 
 def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
-    assert progress.judge_active(dataset(), "g12").is_done
-    assert not progress.judge_active(dataset(), "g11").is_done
+    assert changes.judge_active(dataset(), "g12").is_done
+    assert not changes.judge_active(dataset(), "g11").is_done
     unconfirmed = {name: value for name, value in dataset().status["table"].items() if name != "confirmedAt"}
-    assert not progress.judge_active(dataset(table=unconfirmed), "g12").is_done
+    assert not changes.judge_active(dataset(table=unconfirmed), "g12").is_done
 
 
 def test_a_rollback_is_not_done_while_shards_answer_from_another_generation() -> None:
@@ -374,6 +374,6 @@ def test_a_rollback_is_not_done_while_shards_answer_from_another_generation() ->
     older = {"rollout": "r34", "generation": "g12", "workers": 1, "shardRanges": "1"}
     midway = {**dataset().status["table"], "rollout": "r35", "generation": "g13", "parts": [older]}
     for name in ("g12", "g13"):
-        assert not progress.judge_active(dataset(table=midway), name).is_done
+        assert not changes.judge_active(dataset(table=midway), name).is_done
     renewed = {**dataset().status["table"], "rollout": "r35", "parts": [older]}
-    assert progress.judge_active(dataset(table=renewed), "g12").is_done, "another pod template, and the same data"
+    assert changes.judge_active(dataset(table=renewed), "g12").is_done, "another pod template, and the same data"

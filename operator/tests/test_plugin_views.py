@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -288,7 +289,7 @@ def test_everything_for_machines() -> None:
 
 
 def test_all_datasets_are_a_table() -> None:
-    lines = views.render_list([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
+    lines = status_view.render_list([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
     assert lines[0].split() == [
         "NAMESPACE",
         "NAME",
@@ -303,7 +304,7 @@ def test_all_datasets_are_a_table() -> None:
     ]
     assert lines[1].split() == ["shop", "airports", "True", "Ready", "Healthy", "g12", "2", "h", "2/2", "28,298"]
     assert (
-        views.render_list([], NOW, everywhere=False, namespace="shop")
+        status_view.render_list([], NOW, everywhere=False, namespace="shop")
         == "There are no LookupDatasets in namespace shop."
     )
 
@@ -401,7 +402,7 @@ def test_rates_are_of_the_time_between_two_samples() -> None:
     assert lines[1].split() == ["0", "airports-r34-s0-0", "100", "10", "2.0", "MiB", "1000", "B", "25", "%", "-"]
     assert asked.batch_p99_seconds == 0.0025
     assert "1.50 ms     ≤ 2.5 ms" in lines[4]
-    assert json.loads(json.dumps(views.summarize_top(top)))["servers"][0]["lookups"] == 100
+    assert json.loads(json.dumps(asdict(top)))["servers"][0]["lookups"] == 100
 
 
 @pytest.mark.parametrize(

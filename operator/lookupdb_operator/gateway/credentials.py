@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ import orjson
 from lookupdb.account_tokens import VerificationKey, are_same, parse_keys
 from lookupdb.errors import StoreError
 from lookupdb.store.obstore_objects import ObstoreObjects
-from lookupdb_operator.cluster.client import SUBJECT, Answer, Api, ApiError, fetch_account_keys
+from lookupdb_operator.cluster.client import SUBJECT, Api, ApiError, fetch_account_keys
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,7 @@ _MAX_BYTES: Final = 1 << 20
 
 def read_variables(folder: Path | None) -> dict[str, str]:
     """Return the variables in the files of ``folder``; none if it does not exist. Empty files do not count. Raises
-    OSError
-    or ValueError."""
+    OSError or ValueError."""
     if folder is None or not folder.is_dir():
         return {}
     current = _find_current(folder)
@@ -95,17 +95,14 @@ class StoreClient:
         self._folder = folder
         self._at_first = dict(os.environ)
         """The process's own environment, for variables that are not in the folder."""
-        self._variables = self._read_first()
-        self.store, self.patient_store = self._make()
-
-    def _read_first(self) -> dict[str, str]:
         try:
-            return read_variables(self._folder)
+            self._variables = read_variables(folder)
         except (OSError, ValueError) as error:
             raise StoreError(
-                f"the store's credentials in {self._folder} cannot be read: {_describe(error)}",
+                f"the store's credentials in {folder} cannot be read: {_describe(error)}",
                 hint="each file is one environment variable, as text",
             ) from error
+        self.store, self.patient_store = self._make()
 
     def _make(self) -> tuple[ObstoreObjects, ObstoreObjects]:
         """Return a client for requests, and one for slow operations that must not be cut off."""
@@ -150,7 +147,7 @@ def _describe(error: Exception) -> str:
 # The public keys of the cluster's service accounts; if the API server is unavailable, the last ones stay.
 
 
-REFRESH_SECONDS: Final = 600.0
+_REFRESH_SECONDS: Final = 600.0
 UNKNOWN_KEY_SECONDS: Final = 10.0
 """Minimum seconds between two reads for unknown keys."""
 MOST_WAITING: Final = 16
@@ -160,46 +157,33 @@ _READ_SECONDS: Final = 10.0
 
 
 class Keys:
-    """The keys as last read."""
+    """The keys as last read through ``api``."""
 
-    def __init__(
-        self,
-        fetch: Callable[[], Awaitable[Answer]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        refresh_seconds: float = REFRESH_SECONDS,
-    ) -> None:
-        self._fetch = fetch
-        self._clock = clock
-        self._refresh_seconds = refresh_seconds
+    def __init__(self, api: Api) -> None:
+        self._fetch = partial(fetch_account_keys, api)
         self._read_at: float | None = None
         self._tried_at: float | None = None
         self._reading: asyncio.Task[bool] | None = None
         self._waiting = 0
         self.current: Mapping[str, VerificationKey] = {}
 
-    @classmethod
-    def of_cluster(cls, api: Api) -> Keys:
-        """Read through ``api``."""
-        return cls(lambda: fetch_account_keys(api))
-
     @property
     def age(self) -> float | None:
         """Return seconds since the last read; None before the first."""
-        return None if self._read_at is None else self._clock() - self._read_at
+        return None if self._read_at is None else time.monotonic() - self._read_at
 
     async def run(self) -> None:
         """Read the keys regularly."""
         while True:
             is_read = await self._read_shared()
-            await asyncio.sleep(self._refresh_seconds if is_read else _RETRY_SECONDS)
+            await asyncio.sleep(_REFRESH_SECONDS if is_read else _RETRY_SECONDS)
 
     async def look_again(self) -> bool:
         """Read the keys because one is unknown, unless that was just tried. Return whether the known keys are current;
-        False if
-        too many requests wait already."""
-        if self._reading is None and self._tried_at is not None:
-            age = self._clock() - self._tried_at
+        False if too many requests wait already."""
+        is_reading = self._reading is not None and not self._reading.done()
+        if not is_reading and self._tried_at is not None:
+            age = time.monotonic() - self._tried_at
             if age < UNKNOWN_KEY_SECONDS:
                 return self._read_at is not None and self._read_at >= self._tried_at
         if self._waiting >= MOST_WAITING:
@@ -212,16 +196,12 @@ class Keys:
 
     async def _read_shared(self) -> bool:
         """Read the keys, or wait for the read under way. Return whether it succeeded."""
-        if self._reading is None:
+        if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="reading keys")
-            self._reading.add_done_callback(self._forget_reading)
         return await asyncio.shield(self._reading)
 
-    def _forget_reading(self, _task: asyncio.Task[bool]) -> None:
-        self._reading = None
-
     async def _read(self) -> bool:
-        self._tried_at = self._clock()
+        self._tried_at = time.monotonic()
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 answer = await self._fetch()
@@ -231,7 +211,7 @@ class Keys:
         except (ApiError, TimeoutError, ValueError) as error:
             log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")
             return False
-        self._read_at = self._clock()
+        self._read_at = time.monotonic()
         if not are_same(keys, self.current):
             log.info("read the keys of service accounts", extra={"keys": len(keys)})
             self.current = keys

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,8 +15,7 @@ from aiohttp import web
 
 from lookupdb.process.admin import MetricFamily, counter, gauge, labelled_counter
 from lookupdb.store.gateway_wire import ErrorKind
-from lookupdb_operator.gateway.access import Access
-from lookupdb_operator.gateway.request import RequestProblem, busy, invalid, too_large
+from lookupdb_operator.gateway.request import Access, RequestProblem, busy, invalid, too_large
 
 # Concurrent requests, in total and for each namespace.
 #
@@ -75,8 +73,7 @@ class Admission:
 # Memory for requests, in total and for each namespace.
 #
 # One namespace may have half of what the others leave, and one request an eighth of the total. So no namespace waits
-# for
-# another one's waiting requests, and some room is always left. Transfers of files have their own budget, apart from
+# for another one's waiting requests, and some room is always left. Transfers of files have their own budget, apart from
 # short requests.
 #
 # A request without room waits for a while, in the order of its namespace.
@@ -160,7 +157,7 @@ class Budget:
                 waiter.granted.set_result(None)
 
 
-# Request bodies: the length is known beforehand, and clients must keep sending.
+# Request bodies: the length is known beforehand.
 
 
 CHUNK_BYTES: Final = 256 << 10
@@ -185,55 +182,6 @@ def read_length(request: web.BaseRequest, most: int) -> int:
     return int(text)
 
 
-class Body:
-    """Reads the bytes of one body."""
-
-    def __init__(
-        self,
-        request: web.BaseRequest,
-        length: int,
-        *,
-        idle_seconds: float = IDLE_SECONDS,
-        whole_seconds: float = math.inf,
-    ) -> None:
-        """The last chunk must arrive within ``whole_seconds`` after the first was requested."""
-        self._request = request
-        self.length = length
-        self.received = 0
-        self._idle_seconds = idle_seconds
-        self._whole_seconds = whole_seconds
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield ``length`` bytes. Raises RequestProblem if the body ends early or is too slow."""
-        self._accept()
-        end = time.monotonic() + self._whole_seconds
-        while self.received < self.length:
-            size = min(CHUNK_BYTES, self.length - self.received)
-            seconds = min(self._idle_seconds, end - time.monotonic())
-            try:
-                async with asyncio.timeout(seconds):
-                    chunk = await self._request.content.readexactly(size)
-            except TimeoutError as error:
-                limit = f"{size} bytes did not come within {seconds:.3g} s"
-                if seconds < self._idle_seconds:
-                    limit = f"it did not come within {self._whole_seconds:g} s"
-                raise self._end_early(limit, 408) from error
-            except (EOFError, OSError, web.RequestPayloadError) as error:
-                raise self._end_early("the client went away", 400) from error
-            self.received += size
-            yield chunk
-
-    def _accept(self) -> None:
-        """Send 100 Continue if the client waits for it."""
-        transport = self._request.transport
-        if transport and self._request.headers.get("Expect", "").lower() == "100-continue":
-            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _end_early(self, why: str, status: int) -> RequestProblem:
-        detail = f"the body ends after {self.received} of {self.length} bytes, nothing was put: {why}"
-        return RequestProblem(ErrorKind.INVALID, detail, status=status)
-
-
 # Metrics, and a log of refused requests that is limited in rate.
 
 
@@ -249,6 +197,7 @@ class GatewayMetrics:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.requests: Counter[tuple[str, int]] = Counter()
+        """Answered requests by operation and status."""
         self.refusals: Counter[str] = Counter()
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -256,10 +205,6 @@ class GatewayMetrics:
         """Name → help text and function for the value, which may be None."""
         self._logged_at: float | None = None
         self._suppressed = 0
-
-    def count_request(self, operation: str, status: int) -> None:
-        """Count an answered request."""
-        self.requests[operation, status] += 1
 
     def count_refusal(self, reason: str, detail: str, remote: str | None, namespace: str = "") -> None:
         """Count a refused request, and log it, or include it in the number of suppressed lines."""
@@ -309,8 +254,3 @@ class Room:
     """Seconds a client may be idle."""
     short_seconds: float = SHORT_SECONDS
     """Seconds for a short body."""
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's id, the first segment of every path."""
-        return self.access.cluster

@@ -1,4 +1,4 @@
-"""Parse a request's method and target into an operation and a path.
+"""Parse a request's method and target into an operation and a path, and check that the caller may access it.
 
 The target is decoded once, here; exactly the result is checked and sent to the store.
 """
@@ -13,10 +13,12 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 import orjson
-from aiohttp import web
 
+from lookupdb.account_tokens import Caller
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.gateway_wire import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
+from lookupdb.store.layout import StoreAddress
 
 # Refusals: problem details (RFC 9457) with a ``kind`` for clients.
 
@@ -61,17 +63,16 @@ class RequestProblem(Exception):
         self.kind = kind
         self.detail = detail
         self.status = status or _STATUSES[kind]
-        self.headers = dict(headers or {})
+        self.headers = {"Cache-Control": "no-store", **(headers or {})}
         if self.status == 503:
             self.headers["Retry-After"] = str(RETRY_SECONDS)
         if kind is ErrorKind.UNAUTHENTICATED:
             self.headers["WWW-Authenticate"] = "Bearer"
 
-    def render(self) -> web.Response:
-        """Return the response for the problem."""
+    def render(self) -> bytes:
+        """Return the body of the response."""
         body = {"title": _TITLES[self.kind], "status": self.status, "detail": self.detail, "kind": self.kind}
-        headers = {"Cache-Control": "no-store", **self.headers}
-        return web.Response(status=self.status, body=orjson.dumps(body), content_type=CONTENT_TYPE, headers=headers)
+        return orjson.dumps(body)
 
 
 class BrokenOff(Exception):
@@ -99,11 +100,6 @@ def too_large(detail: str) -> RequestProblem:
 def busy(detail: str) -> RequestProblem:
     """Return the problem of a request without room now."""
     return RequestProblem(ErrorKind.BUSY, detail)
-
-
-def missing(path: str) -> RequestProblem:
-    """Return the problem of a missing object ``path``."""
-    return RequestProblem(ErrorKind.MISSING, f"there is no object {path}")
 
 
 def from_store(error: StoreError) -> RequestProblem:
@@ -136,8 +132,12 @@ class Operation(StrEnum):
 
 
 _OF_OBJECTS: Final = {"GET": Operation.READ, "HEAD": Operation.HEAD, "PUT": Operation.WRITE}
-_WITH_BODIES: Final = {COPY_PATH: Operation.COPY, DELETE_PATH: Operation.DELETE}
-"""Operations whose body names the objects."""
+_OPERATIONS: Final = {
+    LIST_PATH: {"GET": Operation.LIST},
+    COPY_PATH: {"POST": Operation.COPY},
+    DELETE_PATH: {"POST": Operation.DELETE},
+}
+"""Operations whose body or query names the objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,38 +153,26 @@ class RequestTarget:
 def parse_target(method: str, target: str) -> RequestTarget:
     """Parse ``method`` and ``target``. Raises RequestProblem."""
     path, _, query = target.partition("?")
-    if path.startswith(OBJECT_PATH):
-        operation = _check_method(method, _OF_OBJECTS)
-        _check_no_query(query)
-        return RequestTarget(operation, _parse_path(path.removeprefix(OBJECT_PATH)))
-    if path == LIST_PATH:
-        return _parse_listing(_check_method(method, {"GET": Operation.LIST}), query)
-    if path in _WITH_BODIES:
-        operation = _check_method(method, {"POST": _WITH_BODIES[path]})
-        _check_no_query(query)
-        return RequestTarget(operation)
-    raise invalid(f"expected a path that is {OBJECT_PATH}…, {LIST_PATH}, {COPY_PATH} or {DELETE_PATH}")
-
-
-def _check_method(method: str, operations: dict[str, Operation]) -> Operation:
+    is_object = path.startswith(OBJECT_PATH)
+    operations = _OF_OBJECTS if is_object else _OPERATIONS.get(path)
+    if operations is None:
+        raise invalid(f"expected a path that is {OBJECT_PATH}…, {LIST_PATH}, {COPY_PATH} or {DELETE_PATH}")
     if method not in operations:
         allowed = ", ".join(operations)
         raise RequestProblem(
             ErrorKind.INVALID, f"expected {allowed} of this path", status=405, headers={"Allow": allowed}
         )
-    return operations[method]
-
-
-def _check_no_query(query: str) -> None:
+    if path == LIST_PATH:
+        return _parse_listing(query)
     if query:
         raise invalid("this path takes no query")
-
-
-def _parse_path(encoded: str) -> str:
+    if not is_object:
+        return RequestTarget(operations[method])
+    encoded = path.removeprefix(OBJECT_PATH)
     # A proxy in front may treat an encoded slash as part of a name; clients need none.
     if _ENCODED_SLASH.search(encoded):
         raise invalid(f"the path has an encoded slash; {_EXPECTED_PATH}")
-    return check_path(unquote(encoded))
+    return RequestTarget(operations[method], check_path(unquote(encoded)))
 
 
 def check_path(path: str) -> str:
@@ -194,7 +182,7 @@ def check_path(path: str) -> str:
     return path
 
 
-def _parse_listing(operation: Operation, query: str) -> RequestTarget:
+def _parse_listing(query: str) -> RequestTarget:
     try:
         fields = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=_FIELDS)
     except ValueError as error:
@@ -205,4 +193,69 @@ def _parse_listing(operation: Operation, query: str) -> RequestTarget:
         raise invalid("expected the query prefix=FOLDER, and perhaps delimiter=1, each once")
     if delimiter not in ("", "1"):
         raise invalid("expected delimiter=1, or none")
-    return RequestTarget(operation, check_path(values["prefix"]), folders_only=bool(delimiter))
+    return RequestTarget(Operation.LIST, check_path(values["prefix"]), folders_only=bool(delimiter))
+
+
+# Access to parts of the store, by path segments.
+#
+# A namespace owns ``<cluster id>/<namespace>/…``. Announcements there (``active.json`` of a dataset) say what the
+# cluster's routers confirmed, so the namespace only reads them. The announcer, the operator's service account, may
+# write them in all namespaces, and access nothing else.
+
+
+_ANNOUNCEMENT_SEGMENTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The permissions of callers in ``cluster``'s part of the store."""
+
+    cluster: str
+    announcer: Caller | None = None
+
+    def may_read(self, path: str, caller: Caller) -> bool:
+        """Return whether ``caller`` may read the object ``path``."""
+        if caller == self.announcer:
+            return self.is_announcement(path)
+        return owns_object(path, self.cluster, caller.namespace)
+
+    def may_write(self, path: str, caller: Caller) -> bool:
+        """Return whether ``caller`` may put, replace or delete the object ``path``."""
+        if caller == self.announcer:
+            return self.is_announcement(path)
+        return owns_object(path, self.cluster, caller.namespace) and not self.is_announcement(path)
+
+    def may_list(self, path: str, caller: Caller, *, folders_only: bool) -> bool:
+        """Return whether ``caller`` may list the folder ``path``; of the cluster's folder it sees only its own
+        namespace."""
+        if caller == self.announcer:
+            return False
+        return (folders_only and path == self.cluster) or owns_folder(path, self.cluster, caller.namespace)
+
+    def explain_refusal(self, path: str, caller: Caller) -> str:
+        """Return why ``caller`` may not access ``path``."""
+        if caller == self.announcer:
+            return f"{path} is not what is announced of a dataset, and nothing else is the announcer's"
+        if owns_folder(path, self.cluster, caller.namespace) and self.is_announcement(path):
+            return f"{path} says what routers have confirmed: the operator alone writes it"
+        return f"{path} is not in {self.cluster}/{caller.namespace}/"
+
+    def is_announcement(self, path: str) -> bool:
+        """Return whether ``path`` is the announcement of a dataset of this cluster."""
+        segments = path.split("/")
+        if not is_object_path(path) or len(segments) != _ANNOUNCEMENT_SEGMENTS:
+            return False
+        cluster, namespace, folder, name = segments
+        is_named = cluster == self.cluster and name == ANNOUNCEMENT_NOTE
+        return is_named and StoreAddress.parse(cluster, namespace, folder) is not None
+
+
+def owns_object(path: str, cluster: str, namespace: str) -> bool:
+    """Return whether ``path`` is an object in the folder of ``namespace``."""
+    segments = path.split("/")
+    return is_object_path(path) and len(segments) > 2 and segments[:2] == [cluster, namespace]
+
+
+def owns_folder(path: str, cluster: str, namespace: str) -> bool:
+    """Return whether ``path`` is the folder of ``namespace``, or inside it."""
+    return is_object_path(path) and path.split("/")[:2] == [cluster, namespace]

@@ -15,10 +15,11 @@ from lookupdb.account_tokens import Caller, InvalidToken, TokenCache
 from lookupdb.process import listeners
 from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
 from lookupdb.tokens import MAX_TOKEN_BYTES
-from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.credentials import Keys
 from lookupdb_operator.gateway.limits import Admission, GatewayMetrics
 from lookupdb_operator.gateway.request import (
+    CONTENT_TYPE,
+    Access,
     BrokenOff,
     Operation,
     RequestProblem,
@@ -30,11 +31,31 @@ from lookupdb_operator.gateway.request import (
 )
 from lookupdb_operator.gateway.transfers import Reads, Writes
 
-# One client: its work stops when it disconnects, and anything but HTTP is refused.
+log = logging.getLogger(__name__)
+
+KEEPALIVE_SECONDS: Final = 30.0
+"""Seconds until the head of the next request is complete, also on a new connection."""
+_LINGER_SECONDS: Final = 5.0
+"""Seconds in which the rest of a refused body is read and dropped, so that the client reads the answer."""
+_MAX_LINE_BYTES: Final = 4096
+_MAX_HEADERS: Final = 64
+_ABORT_SECONDS: Final = 5.0
+"""Seconds for aborting the uploads of disconnected clients."""
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _render(problem: RequestProblem, *, closes: bool = False) -> web.StreamResponse:
+    response = web.Response(
+        status=problem.status, body=problem.render(), content_type=CONTENT_TYPE, headers=problem.headers
+    )
+    if closes:
+        response.force_close()
+    return response
 
 
 class Connection(web.RequestHandler):
-    """One client."""
+    """One client: its work stops when it disconnects, and anything but HTTP is refused."""
 
     _scope: asyncio.Timeout | None = None
 
@@ -72,23 +93,8 @@ class Connection(web.RequestHandler):
         token."""
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun")
-        response = invalid("the request is not HTTP/1.1 as it should be, or larger than its limits").render()
-        response.force_close()
-        return response
-
-
-log = logging.getLogger(__name__)
-
-KEEPALIVE_SECONDS: Final = 30.0
-"""Seconds until the head of the next request is complete, also on a new connection."""
-_LINGER_SECONDS: Final = 5.0
-"""Seconds in which the rest of a refused body is read and dropped, so that the client reads the answer."""
-_MAX_LINE_BYTES: Final = 4096
-_MAX_HEADERS: Final = 64
-_ABORT_SECONDS: Final = 5.0
-"""Seconds for aborting the uploads of disconnected clients."""
-
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+        problem = invalid("the request is not valid HTTP/1.1, or is larger than its limits")
+        return _render(problem, closes=True)
 
 
 class _Request(web.BaseRequest):
@@ -102,7 +108,15 @@ class _Connections(web.Server):
     """All clients, the longest connected first."""
 
     def __init__(self, handle: Handle, most: int, **settings: Any) -> None:
-        super().__init__(self._note_request, request_factory=_make_request, access_log=None, logger=log, **settings)
+        super().__init__(
+            self._note_request,
+            request_factory=lambda message, payload, protocol, writer, task: _Request(
+                message, payload, protocol, writer, task, self._loop
+            ),
+            access_log=None,
+            logger=log,
+            **settings,
+        )
         self._handle = handle
         self._settings = settings
         self._most = most
@@ -145,10 +159,6 @@ class _Connections(web.Server):
             self.busy.discard(connection)
             if not self.busy:
                 self.idle.set()
-
-
-def _make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]) -> web.BaseRequest:
-    return _Request(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
 class Server:
@@ -208,10 +218,6 @@ class Server:
                 await self._connections.idle.wait()
 
 
-# A request from its first byte to its last: the caller, the target, the caller's rights, room in memory; then the
-# operation. The order is fixed, so that an unknown caller learns nothing else.
-
-
 _SCHEME: Final = "bearer "
 _SINGLE_HEADERS: Final = (
     *("Authorization", "Content-Length", "Content-Encoding", "Expect", "Host", "Range", "Transfer-Encoding"),
@@ -225,7 +231,7 @@ _BROKEN_OFF: Final = 499
 
 
 class Handlers:
-    """Answers requests."""
+    """Answers requests. The order of the checks is fixed: an unknown sender learns nothing else."""
 
     def __init__(
         self,
@@ -253,50 +259,56 @@ class Handlers:
             caller = await self._authenticate(request)
             target = parse_target(request.method, request.raw_path)
             operation = target.operation.value
-            self._authorize(target, caller, request)
+            self._authorize(target, caller)
             with self._admission.admit(caller.namespace, transfers=_transfers_file(target, request)):
                 response = await self._dispatch(request, target, caller)
             status = response.status
         except RequestProblem as problem:
-            response, status = self._refuse(request, problem), problem.status
+            is_unknown, status = isinstance(problem, Unauthenticated), problem.status
+            if isinstance(problem, Unauthenticated):
+                self._metrics.count_refusal(problem.reason, problem.detail, request.remote)
+            elif problem.kind is ErrorKind.FORBIDDEN:
+                self._metrics.count_refusal("forbidden", problem.detail, request.remote)
+            response = _render(problem, closes=is_unknown)  # each guess of a token costs a connection
         except BrokenOff as error:
             log.warning("a response broke off: %s", error, extra={"operation": operation})
-            response = _cut(request)
+            if request.transport:
+                request.transport.abort()  # so that the client does not take a part for the whole
+            response = web.StreamResponse(status=_BROKEN_OFF)
         except Exception:
-            log.exception("a request failed, by a defect", extra={"operation": operation})
+            log.exception("a request failed because of a bug in the gateway", extra={"operation": operation})
             status = 500
-            response = RequestProblem(
-                ErrorKind.STORE_FAILED, "the gateway has a defect; its log tells", status=500
-            ).render()
+            response = _render(
+                RequestProblem(ErrorKind.STORE_FAILED, "the gateway has a bug; see its log", status=status)
+            )
         finally:
-            self._metrics.count_request(operation, status)
+            self._metrics.requests[operation, status] += 1
         return response
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller:
         """Return the sender of ``request``. Raises RequestProblem."""
-        _check_headers(request)
+        for name in _SINGLE_HEADERS:
+            if len(request.headers.getall(name, ())) > 1:
+                raise invalid(f"expected one header {name}")
         header = request.headers.get("Authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthenticated("absent", "expected a service account's token, as Authorization: Bearer …")
         token = header[len(_SCHEME) :].strip()
-        caller = self._verify(token)
-        if caller is None:
-            is_current = await self._keys.look_again()
-            caller = self._verify(token)
-            if caller is None and not is_current:
-                raise busy("the keys of this cluster's service accounts cannot be read now")
+        try:
+            caller = self._tokens.verify(token)
+            if caller is None:
+                is_current = await self._keys.look_again()
+                caller = self._tokens.verify(token)
+                if caller is None and not is_current:
+                    raise busy("the keys of this cluster's service accounts cannot be read now")
+        except InvalidToken as error:
+            raise Unauthenticated(error.reason, error.detail) from error
         if caller is None:
             raise Unauthenticated("key", "the token is signed with a key that is none of this cluster's")
         return caller
 
-    def _verify(self, token: str) -> Caller | None:
-        try:
-            return self._tokens.verify(token)
-        except InvalidToken as error:
-            raise Unauthenticated(error.reason, error.detail) from error
-
-    def _authorize(self, target: RequestTarget, caller: Caller, request: web.BaseRequest) -> None:
-        """Raises RequestProblem unless ``target`` is the caller's; what a body names is looked at later."""
+    def _authorize(self, target: RequestTarget, caller: Caller) -> None:
+        """Raise RequestProblem unless ``target`` is the caller's. Paths in a body are checked later."""
         match target.operation:
             case Operation.DELETE | Operation.COPY:
                 return
@@ -311,36 +323,22 @@ class Handlers:
 
     async def _dispatch(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         match target.operation:
-            case Operation.READ | Operation.HEAD | Operation.LIST:
-                connection = request.protocol
-                assert isinstance(connection, Connection)
-                async with connection.lasting():
-                    return await self._read(request, target, caller)
             case Operation.WRITE:
                 return await self._writes.put(request, target, caller)
             case Operation.COPY:
                 return await self._writes.copy(request, caller)
             case Operation.DELETE:
                 return await self._writes.delete(request, caller)
-
-    async def _read(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
-        match target.operation:
-            case Operation.READ:
-                return await self._reads.get(request, target, caller)
-            case Operation.HEAD:
-                return await self._reads.head(request, target)
-            case _:
-                return await self._reads.list(request, target, caller)
-
-    def _refuse(self, request: web.BaseRequest, problem: RequestProblem) -> web.StreamResponse:
-        response = problem.render()
-        match problem:
-            case Unauthenticated(reason=reason):
-                self._metrics.count_refusal(reason, problem.detail, request.remote)
-                response.force_close()  # each guess costs a connection
-            case RequestProblem(kind=ErrorKind.FORBIDDEN):
-                self._metrics.count_refusal("forbidden", problem.detail, request.remote)
-        return response
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        async with connection.lasting():
+            match target.operation:
+                case Operation.READ:
+                    return await self._reads.get(request, target, caller)
+                case Operation.HEAD:
+                    return await self._reads.head(request, target)
+                case _:
+                    return await self._reads.list(request, target, caller)
 
 
 def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
@@ -350,19 +348,4 @@ def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
             return target.path.endswith(REDIRECTED_SUFFIX)
         case Operation.WRITE:
             return MODE_HEADER not in request.headers
-        case Operation.COPY:
-            return True
-    return False
-
-
-def _check_headers(request: web.BaseRequest) -> None:
-    for name in _SINGLE_HEADERS:
-        if len(request.headers.getall(name, ())) > 1:
-            raise invalid(f"expected one header {name}")
-
-
-def _cut(request: web.BaseRequest) -> web.StreamResponse:
-    """Close the connection at once, so that what was sent of the response is not taken for all of it."""
-    if request.transport:
-        request.transport.abort()
-    return web.StreamResponse(status=_BROKEN_OFF)
+    return target.operation is Operation.COPY

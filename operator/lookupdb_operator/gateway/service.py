@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -28,15 +28,11 @@ from lookupdb.store.objects import PART_BYTES
 from lookupdb.wording import strip_secrets
 from lookupdb_operator.cluster.client import Api, ApiError
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.credentials import Keys, StoreClient
 from lookupdb_operator.gateway.limits import IDLE_SECONDS, SHORT_SECONDS, Admission, Budget, GatewayMetrics, Room
+from lookupdb_operator.gateway.request import Access
 from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Handlers, Server
 from lookupdb_operator.gateway.transfers import Objects, Reads, Writes
-
-if TYPE_CHECKING:
-    pass
-
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +79,7 @@ class Gateway:
         self._options = options
         self._api = api
         self._client = StoreClient(options.store, options.credentials)
-        self.keys = Keys.of_cluster(api)
+        self.keys = Keys(api)
         self.metrics = GatewayMetrics()
         self.admission = Admission(options.max_requests)
         short = options.memory // 4
@@ -109,7 +105,7 @@ class Gateway:
         self.server = self._make_server()
         await self.server.open()
         log.info(
-            "standing before the store",
+            "serving the store",
             extra={"cluster": self._cluster, "port": self.server.port, "admin": self.admin_port},
         )
 
@@ -145,22 +141,22 @@ class Gateway:
             try:
                 return check_cluster_id(await cluster.namespace_uid(_SYSTEM))
             except ApiError as error:
-                log.warning("%s; again in %.0f s", error, _RETRY_SECONDS)
+                log.warning("%s; retrying in %.0f s", error, _RETRY_SECONDS)
                 await asyncio.sleep(_RETRY_SECONDS)
 
     def _register_gauges(self) -> None:
         self.metrics.gauges |= {
-            "lookupdb_gateway_requests_in_flight": ("Requests that are worked on.", lambda: self.admission.in_flight),
+            "lookupdb_gateway_requests_in_flight": ("Requests in flight.", lambda: self.admission.in_flight),
             "lookupdb_gateway_connections": (
-                "Client connections that are open now.",
+                "Open client connections.",
                 lambda: self.server.connections if self.server else 0,
             ),
             "lookupdb_gateway_budget_bytes": (
-                "Bytes that requests may hold.",
+                "Memory budget for request bodies, in bytes.",
                 lambda: self.budget.total + self.short_budget.total,
             ),
             "lookupdb_gateway_budget_used_bytes": (
-                "Bytes reserved for requests now.",
+                "Bytes of the memory budget in use.",
                 lambda: self.budget.used + self.short_budget.used,
             ),
             "lookupdb_gateway_keys_age_seconds": (
@@ -172,7 +168,7 @@ class Gateway:
                 lambda: private_bytes(os.getpid()),
             ),
             "lookupdb_gateway_ready": (
-                "1 while clients are answered and no drain has begun.",
+                "1 if the gateway is ready and not draining, otherwise 0.",
                 lambda: float(self.explain_unready() is None),
             ),
         }
@@ -182,7 +178,7 @@ class Gateway:
         if self._is_draining:
             return "draining"
         if any(task.done() for task in self._tasks):
-            return "a task has ended, by a defect"
+            return "a task has ended because of a bug; see the log"
         if self.server is None:
             return "the cluster's id is not known yet"
         if not self.keys.current:
@@ -230,8 +226,12 @@ async def run(options: GatewayOptions) -> None:
     gateway = Gateway(options, await Api.connect(os.environ.get("KUBECONFIG")))
     loop = asyncio.get_running_loop()
     begin, end = asyncio.Event(), asyncio.Event()
+
+    def note_signal() -> None:
+        (end if begin.is_set() else begin).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _note_signal, begin, end)
+        loop.add_signal_handler(number, note_signal)
     starting = asyncio.create_task(gateway.start(), name="start")
     try:
         await _wait_first(begin.wait(), starting)
@@ -245,10 +245,6 @@ async def run(options: GatewayOptions) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await starting
         await gateway.close()
-
-
-def _note_signal(begin: asyncio.Event, end: asyncio.Event) -> None:
-    (end if begin.is_set() else begin).set()
 
 
 async def _wait_first(event: Any, task: asyncio.Future[None]) -> None:
@@ -275,61 +271,75 @@ _LEAST_MEMORY: Final = 192 << 20
     "--credentials",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
-    help="Folder of the mounted Secret with the store's credentials: a file for each environment variable "
-    "(AWS_ACCESS_KEY_ID, …). It is read again when it changes.  [default: the environment alone]",
+    help="Folder of the mounted Secret with the store's credentials: one file for each environment variable, such as "
+    "AWS_ACCESS_KEY_ID. It is read again when it changes.  [default: environment variables only]",
 )
 @option(
     "--audience",
     "audiences",
     multiple=True,
     required=True,
-    help="The audience of the tokens that are accepted: lookupdb-store:NAMESPACE/RELEASE; may be repeated.",
+    help="Accept tokens for this audience: lookupdb-store:NAMESPACE/RELEASE. Can be repeated.",
 )
 @option(
     "--announcer",
     default="",
     metavar="NAMESPACE/SERVICEACCOUNT",
-    help="The operator's service account, which may write what is announced of datasets (active.json), in all"
-    " namespaces, and do nothing else.  [default: nobody may]",
+    help="The operator's service account. It may read and write the announcements of datasets (active.json) in all"
+    " namespaces, and nothing else.  [default: nobody writes announcements]",
 )
-@option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
+@option("--cluster-id", default="", help="This cluster's folder in the store.  [default: uid of namespace kube-system]")
 @option(
     "--reads",
     type=click.Choice(["stream", "redirect"]),
     default="stream",
-    help="Whether shard files go through the gateway, or clients are sent to the store with a URL for one file.",
+    help="stream: send shard files through the gateway. redirect: send clients a signed URL for one file in the store.",
 )
-@option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
-@option("--port", type=click.IntRange(0, 65535), default=7071, help="The port for clients; 0 takes a free one.")
-@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@option(
+    "--host",
+    default="127.0.0.1",
+    help="Address to listen on. * or :: means all addresses, IPv4 and IPv6.",
+)
+@option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7071,
+    help="Port for clients. 0 takes a free port.",
+)
+@option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=9090,
+    help="Port for health, status and metrics. 0 takes a free port.",
+)
 @option(
     "--max-requests",
     type=click.IntRange(2, 100_000),
     default=256,
-    help="Requests that are worked on at once. Transfers of files leave a quarter of them to what is short, and one "
-    "namespace has half of what others leave.",
+    help="Maximum number of requests in flight. A quarter is reserved for short requests. One namespace may have half "
+    "of what others leave.",
 )
 @option(
     "--body-memory",
     type=Size(),
     default="256MiB",
-    help="Memory for what is on its way through, shared as requests are. Give the container 128 MiB more.",
+    help="Memory budget for request and response bodies, divided among namespaces as requests are. Give the container "
+    "128 MiB more.",
 )
 @log_format
 def command(**values: Any) -> None:
-    """Stand before the store: let every namespace of the cluster reach its own part, and nothing else.
+    """Give every namespace of the cluster access to its own part of the store, and to nothing else.
 
-    Clients show a token of their service account, made for --audience. The gateway verifies it by the cluster's public
-    keys, which it reads from the API server as the pod's service account, or by KUBECONFIG. The namespace in the token
-    is the part of the store that the client may read and write. Only the gateway has the store's credentials.
+    Clients send a token of their service account for --audience. The gateway verifies it with the cluster's public
+    keys, which it reads from the API server with the pod's service account or KUBECONFIG. A client may read and write
+    only the folder of the namespace in its token. Only the gateway has the store's credentials.
 
-    The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, finish what is in flight, end.
+    The admin port serves /healthz, /readyz, /status and /metrics. On SIGTERM, the gateway becomes unready, finishes
+    requests in flight, and exits.
     """
     parsed = options(**values)
 
     import uvloop
-
-    from lookupdb_operator.cluster.client import ApiError
 
     try:
         uvloop.run(run(parsed))
@@ -344,7 +354,8 @@ def _parse_announcer(text: str) -> Caller | None:
     namespace, slash, account = text.partition("/")
     if not (slash and namespace and account) or not _ACCOUNT.fullmatch(text):
         raise UsageError(
-            f"--announcer {text[:200]!r} is no service account", hint="give NAMESPACE/SERVICEACCOUNT: lookupdb/lookupdb"
+            f"--announcer {text[:200]!r} is not a service account",
+            hint="use NAMESPACE/SERVICEACCOUNT, for example lookupdb/lookupdb",
         )
     return Caller(namespace, account)
 
@@ -354,12 +365,12 @@ def options(**values: Any) -> GatewayOptions:
 
     if not values["store"].startswith(_STORES):
         raise UsageError(
-            f"--store {values['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
+            f"--store {values['store']} is not a store that pods share", hint=f"use one of {', '.join(_STORES)}"
         )
     if not all(values["audiences"]):
-        raise UsageError("--audience is empty", hint="as in --audience lookupdb-store:lookupdb/lookupdb")
+        raise UsageError("--audience is empty", hint="for example --audience lookupdb-store:lookupdb/lookupdb")
     if values["body_memory"] < _LEAST_MEMORY:
-        raise UsageError(f"--body-memory is {values['body_memory']} bytes, {_LEAST_MEMORY} are the least")
+        raise UsageError(f"--body-memory is {values['body_memory']} bytes, expected at least {_LEAST_MEMORY}")
     return GatewayOptions(
         announcer=_parse_announcer(values["announcer"]),
         store=values["store"],

@@ -4,7 +4,9 @@ small."""
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -34,7 +36,7 @@ from lookupdb.store.gateway_wire import (
 from lookupdb.store.objects import PART_BYTES, Version, folder_names, object_version
 from lookupdb.store.obstore_objects import ObstoreObjects
 from lookupdb_operator.gateway.credentials import StoreClient
-from lookupdb_operator.gateway.limits import CHUNK_BYTES, Body, Room, read_length
+from lookupdb_operator.gateway.limits import CHUNK_BYTES, Room, read_length
 from lookupdb_operator.gateway.request import (
     BrokenOff,
     RequestProblem,
@@ -42,7 +44,6 @@ from lookupdb_operator.gateway.request import (
     check_path,
     from_store,
     invalid,
-    missing,
     too_large,
 )
 
@@ -69,7 +70,7 @@ class Objects:
             with panics_as_errors():
                 yield
         except FileNotFoundError as error:
-            raise missing(path) from error
+            raise RequestProblem(ErrorKind.MISSING, f"there is no object {path}") from error
         except (AlreadyExistsError, PreconditionError) as error:
             raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there, or of another version") from error
         except (BaseError, OSError, ValueError) as error:
@@ -83,8 +84,7 @@ class Objects:
 
     async def open(self, path: str, offset: int) -> Any:
         """Return obstore's result for the object ``path`` from byte ``offset``, which must be less than its size.
-        Raises
-        RequestProblem."""
+        Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "read", path):
             return await obstore.get_async(store.store, path, options={"range": {"offset": offset}} if offset else {})
@@ -102,8 +102,7 @@ class Objects:
 
     async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
         """Put ``chunks`` at ``path``, in parts. If ``chunks`` raises, nothing is put and that error is raised;
-        otherwise it
-        raises RequestProblem. Do not cancel it: parts would stay in the store."""
+        otherwise it raises RequestProblem. Do not cancel it: parts would stay in the store."""
         store = self._client.patient_store
         with self._translate(store, "write to", path):
             result = await obstore.put_async(
@@ -162,20 +161,14 @@ LIST_BYTES: Final = 4 << 20
 """Memory for one listing: a page of entries, and its lines."""
 NDJSON: Final = "application/x-ndjson"
 _BYTES: Final = "application/octet-stream"
-_RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-")
+_RANGE: Final = re.compile(r"bytes=[0-9]{1,18}-")
 _LINE: Final = orjson.OPT_APPEND_NEWLINE
 
 
 class Reads:
     """Answers requests that change nothing."""
 
-    def __init__(
-        self,
-        objects: Objects,
-        room: Room,
-        *,
-        redirects: bool,
-    ) -> None:
+    def __init__(self, objects: Objects, room: Room, *, redirects: bool) -> None:
         self._objects = objects
         self._room = room
         self._redirects = redirects
@@ -190,23 +183,22 @@ class Reads:
 
     async def get(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """Return an object, from an offset if requested, or a redirect to it."""
-        offset = parse_offset(request.headers.get("Range"))
+        header = request.headers.get("Range")
+        if header is not None and not _RANGE.fullmatch(header):
+            raise invalid("expected the range bytes=N-")
+        offset = None if header is None else int(header.removeprefix("bytes=").removesuffix("-"))
         if self._redirects and target.path.endswith(REDIRECTED_SUFFIX) and STREAM_HEADER not in request.headers:
             await self._objects.head(target.path)
             location = await self._objects.link(target.path)
             return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
         budget = self._room.budget if target.path.endswith(REDIRECTED_SUFFIX) else self._room.short_budget
         async with budget.reserve(caller.namespace, READ_BYTES):
-            if offset is not None:
-                await self._check_offset(target.path, offset)
+            if offset is not None and offset >= (size := (await self._objects.head(target.path))["size"]):
+                headers = {"Content-Range": f"bytes */{size}"}
+                detail = f"{target.path} has {size} bytes"
+                raise RequestProblem(ErrorKind.INVALID, detail, status=416, headers=headers)
             result = await self._objects.open(target.path, offset or 0)
             return await self._stream(request, result, offset)
-
-    async def _check_offset(self, path: str, offset: int) -> None:
-        size = (await self._objects.head(path))["size"]
-        if offset >= size:
-            headers = {"Content-Range": f"bytes */{size}"}
-            raise RequestProblem(ErrorKind.INVALID, f"{path} has {size} bytes", status=416, headers=headers)
 
     async def _stream(self, request: web.BaseRequest, result: Any, offset: int | None) -> web.StreamResponse:
         first, end = result.range
@@ -243,7 +235,10 @@ class Reads:
     async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """Return the content of a folder, one line for each entry."""
         async with self._room.short_budget.reserve(caller.namespace, LIST_BYTES):
-            lines = self._folder_lines(target.path, caller) if target.folders_only else self._entry_lines(target.path)
+            if target.folders_only:
+                lines = self._folder_lines(target.path, caller)
+            else:
+                lines = (render_entries(page) async for page in self._objects.pages(target.path))
             first = await anext(lines, b"")  # so that the store's refusal becomes the response
             response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
             await _prepare(response, request)
@@ -256,13 +251,9 @@ class Reads:
             await self._send(response, orjson.dumps({END: True}, option=_LINE))
             return response
 
-    async def _entry_lines(self, folder: str) -> AsyncIterator[bytes]:
-        async for page in self._objects.pages(folder):
-            yield render_entries(page)
-
     async def _folder_lines(self, folder: str, caller: Caller) -> AsyncIterator[bytes]:
-        if folder == self._room.cluster:
-            own = f"{self._room.cluster}/{caller.namespace}"
+        if folder == self._room.access.cluster:
+            own = f"{self._room.access.cluster}/{caller.namespace}"
             async for page in self._objects.pages(own):
                 if page:
                     yield _render_folder(own)
@@ -282,16 +273,6 @@ async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> No
         await response.prepare(request)
     except OSError as error:
         raise BrokenOff("the client went away") from error
-
-
-def parse_offset(header: str | None) -> int | None:
-    """Return the first byte in ``bytes=N-``; None without a header. Raises RequestProblem."""
-    if header is None:
-        return None
-    match = _RANGE.fullmatch(header)
-    if match is None:
-        raise invalid("expected the range bytes=N-")
-    return int(match[1])
 
 
 def render_entries(entries: Sequence[Mapping[str, Any]]) -> bytes:
@@ -330,19 +311,14 @@ MAX_PARTS: Final = 10_000
 _MAX_MODE: Final = 2048
 _ROUND: Final = 1 << 20
 _VERSION_TEXT: Final = re.compile(r"[\x21-\x7e]{1,1024}")
+"""Text that can be sent in a header to the store."""
 _VERSION_MEMBERS: Final = ("e_tag", "version")
 
 
 class Writes:
     """Answers requests that change the store."""
 
-    def __init__(
-        self,
-        objects: Objects,
-        room: Room,
-        *,
-        part_bytes: int = PART_BYTES,
-    ) -> None:
+    def __init__(self, objects: Objects, room: Room, *, part_bytes: int = PART_BYTES) -> None:
         self._objects = objects
         self._room = room
         self._part_bytes = part_bytes
@@ -360,51 +336,61 @@ class Writes:
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
         """Put the body at the target's path. Only shard files may be large: other objects are read into memory as a
-        whole, by
-        the sweep for every namespace."""
+        whole, by the sweep for every namespace."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
         is_file = mode is None and target.path.endswith(REDIRECTED_SUFFIX)
         length = read_length(request, self.most if is_file else self.most_conditional)
-        if mode is not None:
-            version = await self._put_short(self._short_body(request, length), mode, target, caller)
+        if mode is None and length > self._part_bytes:
+            part_bytes = choose_part_bytes(length, self._part_bytes)
+            async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
+                version = await self._objects.put_parts(target.path, self._receive(request, length), part_bytes)
         else:
-            body = Body(request, length, idle_seconds=self._room.idle_seconds)
-            version = await self._put_file(body, target, caller)
+            budget = self._room.budget if mode is None else self._room.short_budget
+            seconds = math.inf if mode is None else self._room.short_seconds
+            async with budget.reserve(caller.namespace, _hold_whole(length)):
+                version = await self._objects.put(target.path, await self._read(request, length, seconds), mode)
         return web.Response(body=orjson.dumps(version), content_type="application/json")
 
-    async def _put_short(self, body: Body, mode: Any, target: RequestTarget, caller: Caller) -> Version:
-        async with self._room.short_budget.reserve(caller.namespace, _hold_whole(body.length)):
-            return await self._objects.put(target.path, await self._read(body), mode)
-
-    async def _put_file(self, body: Body, target: RequestTarget, caller: Caller) -> Version:
-        if body.length <= self._part_bytes:
-            async with self._room.budget.reserve(caller.namespace, _hold_whole(body.length)):
-                return await self._objects.put(target.path, await self._read(body), None)
-        part_bytes = choose_part_bytes(body.length, self._part_bytes)
-        async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
-            return await self._objects.put_parts(target.path, self._count(body), part_bytes)
-
-    def _short_body(self, request: web.BaseRequest, length: int) -> Body:
-        room = self._room
-        return Body(request, length, idle_seconds=room.idle_seconds, whole_seconds=room.short_seconds)
-
-    async def _read(self, body: Body) -> bytearray:
-        data, end = bytearray(body.length), 0
-        async for chunk in self._count(body):
+    async def _read(self, request: web.BaseRequest, length: int, seconds: float) -> bytearray:
+        data, end = bytearray(length), 0
+        async for chunk in self._receive(request, length, seconds):
             begin, end = end, end + len(chunk)
             data[begin:end] = chunk
         return data
 
-    async def _count(self, body: Body) -> AsyncIterator[bytes]:
-        async for chunk in body.chunks():
-            self._room.metrics.received_bytes += len(chunk)
+    async def _receive(
+        self, request: web.BaseRequest, length: int, whole_seconds: float = math.inf
+    ) -> AsyncIterator[bytes]:
+        """Yield the body of ``length`` bytes. Raises RequestProblem if it ends early, if a chunk takes longer than a
+        client may be idle, or if the last one does not arrive within ``whole_seconds``."""
+        transport, received = request.transport, 0
+        if transport and request.headers.get("Expect", "").lower() == "100-continue":
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        end = time.monotonic() + whole_seconds
+        while received < length:
+            size = min(CHUNK_BYTES, length - received)
+            seconds = min(self._room.idle_seconds, end - time.monotonic())
+            why, status = "the client went away", 400
+            try:
+                async with asyncio.timeout(seconds):
+                    chunk = await request.content.readexactly(size)
+            except (EOFError, OSError, web.RequestPayloadError) as error:  # TimeoutError is an OSError
+                if isinstance(error, TimeoutError):
+                    status = 408
+                    is_idle = seconds >= self._room.idle_seconds
+                    limit = f"{size} bytes did not come within {seconds:.3g} s"
+                    why = limit if is_idle else f"it did not come within {whole_seconds:g} s"
+                detail = f"the body ends after {received} of {length} bytes, nothing was put: {why}"
+                raise RequestProblem(ErrorKind.INVALID, detail, status=status) from error
+            received += size
+            self._room.metrics.received_bytes += size
             yield chunk
 
     async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """Delete the objects that the body names, if all belong to the caller."""
         length = read_length(request, MAX_DELETE_BYTES)
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            paths = parse_paths(await self._read(self._short_body(request, length)))
+            paths = parse_paths(await self._read(request, length, self._room.short_seconds))
             for path in paths:
                 if not self._room.access.may_write(check_path(path), caller):
                     detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was deleted"
@@ -418,25 +404,22 @@ class Writes:
         copied."""
         length = read_length(request, MAX_COPY_REQUEST_BYTES)
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            source, target = parse_copy(await self._read(self._short_body(request, length)))
+            source, target = parse_copy(await self._read(request, length, self._room.short_seconds))
         for path in (source, target):
             if not self._room.access.may_write(check_path(path), caller):
                 detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was copied"
                 raise RequestProblem(ErrorKind.FORBIDDEN, detail)
         size = (await self._objects.head(source))["size"]
-        await self._check_absent(target)
+        try:
+            await self._objects.head(target)
+        except RequestProblem as problem:
+            if problem.kind is not ErrorKind.MISSING:
+                raise
+        else:
+            raise RequestProblem(ErrorKind.PRECONDITION, f"{target} is there; nothing was copied")
         if not await self._objects.copy(source, target, size):
             raise too_large(f"{source} has {size} bytes, which the store does not copy by itself")
         return web.Response(body=b"{}", content_type="application/json")
-
-    async def _check_absent(self, path: str) -> None:
-        try:
-            await self._objects.head(path)
-        except RequestProblem as problem:
-            if problem.kind is ErrorKind.MISSING:
-                return
-            raise
-        raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there; nothing was copied")
 
 
 def _hold_whole(length: int) -> int:
@@ -459,14 +442,11 @@ def parse_mode(header: str | None) -> Any:
     except ValueError:
         members = None
     is_version = isinstance(members, dict) and members and members.keys() <= {*_VERSION_MEMBERS}
-    if not is_version or not all(_is_version_text(value) for value in (members or {}).values()):
+    if not is_version or not all(
+        isinstance(value, str) and _VERSION_TEXT.fullmatch(value) for value in (members or {}).values()
+    ):
         raise invalid(f'expected {MODE_HEADER}: {CREATE}, or {{"e_tag": …, "version": …}}')
     return members
-
-
-def _is_version_text(value: object) -> bool:
-    """Return whether ``value`` can be sent in a header to the store."""
-    return isinstance(value, str) and _VERSION_TEXT.fullmatch(value) is not None
 
 
 def parse_copy(text: bytes | bytearray) -> tuple[str, str]:

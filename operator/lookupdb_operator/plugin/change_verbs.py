@@ -13,8 +13,8 @@ import click
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.plugin import changes, progress
-from lookupdb_operator.plugin.changes import Dataset
+from lookupdb_operator.plugin import changes
+from lookupdb_operator.plugin.changes import ChangeProgress, Dataset
 from lookupdb_operator.plugin.options import (
     JSON,
     check_generation,
@@ -25,7 +25,6 @@ from lookupdb_operator.plugin.options import (
     wait_options,
     with_target,
 )
-from lookupdb_operator.plugin.progress import ChangeProgress
 from lookupdb_operator.plugin.session import ClusterSession, Polls, Target
 from lookupdb_operator.plugin.views import clean
 
@@ -63,10 +62,10 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)
         earlier = [generation["generation"] for generation in dataset.status.get("generations") or ()]
-        changed, outcome = await session.patch_dataset(dataset, changes.refresh(value)), ""
+        changed, outcome = await session.patch_dataset(dataset, changes.annotate(names.REFRESH, value)), ""
         if wait:
             changed, outcome = await _wait(
-                session, changed, lambda now: progress.judge_refresh(now, value, earlier), timeout
+                session, changed, lambda now: changes.judge_refresh(now, value, earlier), timeout
             )
         _report(changed, f"the refresh is answered: {outcome}" if wait else f"refresh {value} is asked for", output)
 
@@ -93,14 +92,13 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
 
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)
-        change = changes.promote(dataset, generation)
-        promoted, active = str(change["metadata"]["annotations"][names.PROMOTE]), progress.active_generation(dataset)
+        promoted, active = changes.find_candidate(dataset, generation), str(dataset.table.get("generation") or "")
         if changes.is_premature(dataset, promoted):
-            dataset = await session.patch_dataset(dataset, changes.withdraw_promotion())
-            await _wait(session, dataset, lambda now: progress.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
-        changed = await session.patch_dataset(dataset, change)
+            dataset = await session.patch_dataset(dataset, changes.annotate(names.PROMOTE, None))
+            await _wait(session, dataset, lambda now: changes.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
+        changed = await session.patch_dataset(dataset, changes.annotate(names.PROMOTE, promoted))
         if wait:
-            judge = partial(progress.judge_promotion, generation=promoted, replaced=active)
+            judge = partial(changes.judge_promotion, generation=promoted, replaced=active)
             changed, _ = await _wait(session, changed, judge, timeout)
         _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", output)
 
@@ -125,9 +123,9 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
 
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)
-        change = changes.reject(dataset, generation)
-        changed = await session.patch_dataset(dataset, change)
-        _report(changed, f"{change['metadata']['annotations'][names.REJECT]} is rejected", output)
+        rejected = changes.find_candidate(dataset, generation)
+        changed = await session.patch_dataset(dataset, changes.annotate(names.REJECT, rejected))
+        _report(changed, f"{rejected} is rejected", output)
 
     run(target, work)
 
@@ -162,10 +160,10 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)
         change = changes.roll_back(dataset, generation)
-        pinned = changes.pinned_generation(change)
+        pinned = str(change["spec"]["generation"])
         changed = await session.patch_dataset(dataset, change)
         if wait:
-            changed, _ = await _wait(session, changed, lambda now: progress.judge_rollback(now, pinned), timeout)
+            changed, _ = await _wait(session, changed, lambda now: changes.judge_rollback(now, pinned), timeout)
         _report(changed, f"{pinned} {'serves' if wait else 'is asked for'}, and is pinned", output)
 
     run(target, work)
@@ -192,7 +190,8 @@ def unpin(name: str, target: Target, output: str | None) -> None:
         if pinned is None:
             _report(dataset, "nothing is pinned", output)
             return
-        _report(await session.patch_dataset(dataset, changes.unpin()), f"{pinned} is not pinned any more", output)
+        changed = await session.patch_dataset(dataset, {"spec": {"generation": None}})
+        _report(changed, f"{pinned} is not pinned any more", output)
 
     run(target, work)
 
@@ -222,14 +221,14 @@ def _describe_wait(found: ChangeProgress, answered: float) -> str:
     nothing is known about the operator."""
     if found.is_taken_up:
         return found.waits_for
-    return "the operator to take it up" if answered < _SILENCE_SECONDS else progress.describe_silence(answered)
+    return "the operator to take it up" if answered < _SILENCE_SECONDS else changes.describe_silence(answered)
 
 
 def _find_news(found: ChangeProgress, answered: float, last_news: str) -> str:
     """Return news in ``found`` since ``last_news``; empty if none."""
     if found.is_taken_up:
         return "" if found.waits_for == last_news else found.waits_for
-    silence = f"It waits for {progress.describe_silence(_SILENCE_SECONDS)}"
+    silence = f"It waits for {changes.describe_silence(_SILENCE_SECONDS)}"
     return "" if answered < _SILENCE_SECONDS or silence == last_news else silence
 
 

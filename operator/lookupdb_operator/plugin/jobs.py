@@ -6,6 +6,7 @@ dataset. Its pod ends at once when it is deleted.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -17,6 +18,7 @@ from lookupdb_operator.cluster.workloads import awaits_images
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plugin.changes import Dataset, Members, NotPossible
+from lookupdb_operator.status import BuiltGeneration
 
 # Judge a Job's progress. Obstacles are described as the operator does (``cluster.diagnosis``).
 #
@@ -47,40 +49,28 @@ class JobProgress:
 def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:
     """Return the progress of ``job``, whose container is called ``component``. ``warnings`` are events about its pod,
     or about the Job while it has no pod."""
-    name = job["metadata"]["name"]
-    failed = _find_condition(job, "Failed")
-    if pod is not None and (ended := _judge_ended_pod(pod, component)) is not None:
-        return ended
-    if failed:
-        return JobProgress("Failed", why=_describe_failure(name, job, failed))
-    if pod is not None:
-        return _judge_pod(pod, warnings, component)
-    if _find_condition(job, "Suspended"):
-        return JobProgress("Starting", why=f"Job {name} is suspended: resume it")
-    trouble = _diagnose_warnings("Job", name, warnings, component)
-    return JobProgress("Starting", why=f"Job {name} has no pod yet" if trouble is None else trouble.message)
-
-
-def _judge_ended_pod(pod: Body, component: str) -> JobProgress | None:
-    """Judge a pod that has ended. Its log says more about a container that ended by itself."""
-    name, phase = pod["metadata"]["name"], _phase(pod)
+    name, status = job["metadata"]["name"], job.get("status") or {}
+    conditions = {found["type"]: found for found in status.get("conditions") or () if found.get("status") == "True"}
+    phase = "" if pod is None else (pod.get("status") or {}).get("phase") or "Pending"
+    pod_name = "" if pod is None else pod["metadata"]["name"]
     if phase == "Succeeded":
-        return JobProgress("Succeeded", name)
-    if phase != "Failed":
-        return None
-    trouble = diagnose_pod(pod, component, None)
-    is_by_itself = trouble is None or trouble.reason == reasons.CRASH_LOOPING
-    return JobProgress("Failed", name, "" if trouble is None or is_by_itself else trouble.message)
-
-
-def _judge_pod(pod: Body, warnings: Iterable[Body], component: str) -> JobProgress:
-    name = pod["metadata"]["name"]
-    if _phase(pod) == "Running":
-        return JobProgress("Running", name, f"pod {name} runs")
-    trouble = diagnose_pod(pod, component, None)
-    if trouble is None and awaits_images(pod):
-        trouble = _diagnose_warnings("Pod", name, warnings, component)
-    return JobProgress("Starting", name, f"pod {name} has not started yet" if trouble is None else trouble.message)
+        return JobProgress("Succeeded", pod_name)
+    trouble = None if pod is None else diagnose_pod(pod, component, None)
+    if phase == "Failed":  # the log says more about a container that ended by itself
+        is_by_itself = trouble is None or trouble.reason == reasons.CRASH_LOOPING
+        return JobProgress("Failed", pod_name, "" if trouble is None or is_by_itself else trouble.message)
+    if failed := conditions.get("Failed"):
+        return JobProgress("Failed", why=_describe_failure(name, job, failed))
+    if phase == "Running":
+        return JobProgress("Running", pod_name, f"pod {pod_name} runs")
+    if pod is None and "Suspended" in conditions:
+        return JobProgress("Starting", why=f"Job {name} is suspended: resume it")
+    if pod is None:
+        trouble = _diagnose_warnings("Job", name, warnings, component)
+    elif trouble is None and awaits_images(pod):
+        trouble = _diagnose_warnings("Pod", pod_name, warnings, component)
+    why = f"Job {name} has no pod yet" if pod is None else f"pod {pod_name} has not started yet"
+    return JobProgress("Starting", pod_name, why if trouble is None else trouble.message)
 
 
 def _describe_failure(name: str, job: Body, condition: Body) -> str:
@@ -94,33 +84,44 @@ def _describe_failure(name: str, job: Body, condition: Body) -> str:
 
 def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component: str) -> Trouble | None:
     """Diagnose the newest of ``warnings`` that says anything."""
-
-    def diagnose(event: Body) -> Trouble | None:
+    for event in sorted(warnings, key=lambda event: str(event.get("lastTimestamp") or ""), reverse=True):
         reason, message = str(event.get("reason") or ""), str(event.get("message") or "")
-        return diagnose_warning(kind, name, reason, message, component=component)
-
-    newest_first = sorted(warnings, key=lambda event: str(event.get("lastTimestamp") or ""), reverse=True)
-    return next((trouble for event in newest_first if (trouble := diagnose(event)) is not None), None)
-
-
-def _phase(pod: Body) -> str:
-    return str((pod.get("status") or {}).get("phase") or "Pending")
+        if (trouble := diagnose_warning(kind, name, reason, message, component=component)) is not None:
+            return trouble
+    return None
 
 
-def _find_condition(job: Body, kind: str) -> Body | None:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return next((found for found in conditions if found.get("type") == kind and found.get("status") == "True"), None)
+# Render a Job.
+#
+# It copies a shard's StatefulSet: its init container has the image, the store's address, and a token for the gateway or
+# a reference to the store's credentials. So the user needs the right to create Jobs, but not to read Secrets. Servers
+# that map shards from a volume have no such container: then the Job reads that volume, too. The operator does not
+# manage the Job, whose labels it does not take for its own.
 
 
-SCRATCH: Final = "/scratch"
-SPARE_BYTES: Final = 64 << 20
-STORAGE: Final = "ephemeral-storage"
+DIFF_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
+"""The chart's NetworkPolicy for the store admits them."""
+LOAD_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.LOAD}
+"""NetworkPolicies of routers, and the chart's for the store, admit them."""
+MAX_KEY_BYTES: Final = 200_000
+"""The most bytes of given keys: they are an annotation, and all annotations of an object have at most 256 KiB."""
+KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"
+_KEYS_PATH: Final = "/etc/lookupdb/load"
+_CA_PATH: Final = "/etc/lookupdb/load-ca"
+_CA_FILE: Final = "ca.crt"
+_SCRATCH: Final = "/scratch"
+_SCRATCH_MOUNTS: Final = [{"name": "scratch", "mountPath": path} for path in (_SCRATCH, "/tmp")]  # noqa: S108 - of the pod's own
+_SPARE_BYTES: Final = 64 << 20
+_STORAGE: Final = "ephemeral-storage"
+_BASE_MEMORY: Final = 256
+_SENDER_MEMORY: Final = 256
+"""MiB of memory for each sender."""
+_SUFFIX_BYTES: Final = 4
 _KEPT_SECONDS: Final = 600
 _GRACE_SECONDS: Final = 2
 _FETCHER: Final = "fetch"
 _FOLDERS_IN_STORE: Final = 4
 """Segments of a generation's folder: cluster, namespace, dataset, generation."""
-_STORE_FLAGS: Final = ("--store", "--cluster-id")
 _POD_MEMBERS: Final = (
     "nodeSelector",
     "tolerations",
@@ -131,17 +132,154 @@ _POD_MEMBERS: Final = (
     "automountServiceAccountToken",
     "enableServiceLinks",
 )
-CONTAINER_MEMBERS: Final = ("image", "imagePullPolicy", "command", "securityContext")
+_CONTAINER_MEMBERS: Final = ("image", "imagePullPolicy", "command", "securityContext")
 
 
-def render_job(
+def render_difference_job(
+    dataset: Dataset,
+    shard_set: Members,
+    generations: tuple[BuiltGeneration, BuiltGeneration],
+    *,
+    sampled: bool,
+    samples: int,
+    deadline_seconds: int,
+) -> dict[str, Any]:
+    """Return the Job that compares ``generations``, made from a StatefulSet of ``dataset``, with a limit of
+    ``deadline_seconds``. Its log is the output of ``lookupdb diff --json``. Its name is chosen here, so that it can be
+    deleted even if the answer to its creation is lost. Raises NotPossible if the dataset's servers reach no store."""
+    before, after = generations
+    # Files are compared one by one, unless all keys are compared and shard counts differ.
+    if sampled or before.shards == after.shards:
+        scratch_bytes = before.largest_shard_bytes + after.largest_shard_bytes + _SPARE_BYTES
+    else:
+        scratch_bytes = before.bytes + after.bytes + _SPARE_BYTES
+    fetcher = _find_fetcher(shard_set)
+    resources, storage = fetcher.get("resources", {}), {_STORAGE: str(scratch_bytes + _SPARE_BYTES)}
+    limits = resources.get("limits", {})
+    container = {
+        **{member: fetcher[member] for member in (*_CONTAINER_MEMBERS, "envFrom") if member in fetcher},
+        "name": names.DIFF,
+        "resources": {
+            **resources,
+            "requests": {**resources.get("requests", {}), **storage},
+            "limits": {**limits, **(storage if _STORAGE in limits else {})},
+        },
+        "args": [
+            "diff",
+            before.generation,
+            after.generation,
+            *_read_store_words(fetcher, dataset),
+            *("--json", "--samples", str(samples)),
+            *(["--sampled"] if sampled else []),
+        ],
+        "env": [*fetcher.get("env", ()), {"name": "TMPDIR", "value": _SCRATCH}],
+        "volumeMounts": [*_SCRATCH_MOUNTS, *_find_store_access(fetcher.get("volumeMounts", ()))],
+    }
+    volumes = [
+        {"name": "scratch", "emptyDir": {"sizeLimit": str(scratch_bytes)}},
+        *_find_store_access(shard_set["spec"]["template"]["spec"].get("volumes", ())),
+    ]
+    name = names.difference_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    return _render_job(dataset, shard_set, name, DIFF_LABELS, container, volumes, deadline_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """A key of a Secret or ConfigMap."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadJobOptions:
+    """The user's options."""
+
+    words: Sequence[str]
+    """Options of `lookupdb load`, without the router, the keys and the output."""
+    processes: int
+    keys: Sequence[str] | None
+    """None: sample the active or requested generation."""
+    largest_shard_bytes: int
+    """Bytes of its largest shard; shards are copied from the store one by one."""
+    token: ObjectKey | None = None
+    """Secret with the token."""
+    ca_secret: ObjectKey | None = None
+    ca_config_map: ObjectKey | None = None
+    deadline_seconds: int = 3600
+
+
+def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOptions) -> dict[str, Any]:
+    """Return the Job that puts a load on the dataset's routers and logs the result as a line of JSON. It has no token
+    of the API server, and uses the routers' Service as any client does. Raises NotPossible if it could not."""
+    endpoint = dataset.status.get("endpoint")
+    if not endpoint:
+        raise NotPossible(f"{dataset.key} has no routers yet", hint=f"kubectl lookupdb status -n {dataset.namespace}")
+    tls = (dataset.spec.get("router") or {}).get("tls") or {}
+    if "clientCA" in tls:
+        raise NotPossible(f"the routers of {dataset.key} require a certificate of clients, and the Job has none")
+    fetcher, is_sampled = _find_fetcher(shard_set), options.keys is None
+    scratch_bytes = str(_SPARE_BYTES + (options.largest_shard_bytes if is_sampled else 0))
+    # Kubernetes would replace $(NAME) by a variable such as the token, and $$ by $.
+    words = ["load", str(endpoint), *(word.replace("$", "$$") for word in options.words), "--json=-"]
+    environment: list[Members] = [{"name": "TMPDIR", "value": _SCRATCH}]
+    mounts: list[Members] = [*_SCRATCH_MOUNTS]
+    volumes: list[Members] = [{"name": "scratch", "emptyDir": {"sizeLimit": scratch_bytes}}]
+    if options.keys is None:
+        words += ["--keys=sample", *_read_store_words(fetcher, dataset)]
+        environment = [*fetcher.get("env", ()), *environment]
+        mounts += _find_store_access(fetcher.get("volumeMounts", ()))
+        volumes += _find_store_access(shard_set["spec"]["template"]["spec"].get("volumes", ()))
+    else:
+        words.append(f"--keys={_KEYS_PATH}/keys")
+        mounts.append({"name": "load-keys", "mountPath": _KEYS_PATH, "readOnly": True})
+        field = {"path": "keys", "fieldRef": {"fieldPath": f"metadata.annotations['{KEYS_ANNOTATION}']"}}
+        volumes.append({"name": "load-keys", "downwardAPI": {"items": [field]}})
+    if tls:
+        words.append(f"--ca-file={_CA_PATH}/{_CA_FILE}")
+        mounts.append({"name": "load-ca", "mountPath": _CA_PATH, "readOnly": True})
+        volumes.append({"name": "load-ca", **_render_authority(options, str(tls.get("secretName", "")))})
+    if options.token is not None:
+        reference = {"secretKeyRef": {"name": options.token.name, "key": options.token.key}}
+        environment.append({"name": "LOOKUPDB_TOKEN", "valueFrom": reference})
+    # A CPU for each sender and one for the parent; half of them are requested.
+    memory = f"{_BASE_MEMORY + _SENDER_MEMORY * options.processes}Mi"
+    room = {"memory": memory, _STORAGE: scratch_bytes}
+    container = {
+        **{member: fetcher[member] for member in _CONTAINER_MEMBERS if member in fetcher},
+        **({"envFrom": fetcher["envFrom"]} if is_sampled and "envFrom" in fetcher else {}),
+        "name": names.LOAD,
+        "resources": {
+            "requests": {"cpu": f"{500 * (options.processes + 1)}m", **room},
+            "limits": {"cpu": str(options.processes + 1), **room},
+        },
+        "args": words,
+        "env": environment,
+        "volumeMounts": mounts,
+    }
+    name = names.load_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    annotations = {} if options.keys is None else {KEYS_ANNOTATION: "".join(f"{key}\n" for key in options.keys)}
+    seconds = options.deadline_seconds
+    return _render_job(dataset, shard_set, name, LOAD_LABELS, container, volumes, seconds, annotations)
+
+
+def _render_authority(options: LoadJobOptions, certificate_secret: str) -> dict[str, Any]:
+    """Return the volume with the CA of the routers' certificate: the named one, or the one in the certificate's Secret,
+    where cert-manager writes it. No other entry of that Secret is mounted."""
+    if options.ca_config_map is not None:
+        item = {"key": options.ca_config_map.key, "path": _CA_FILE}
+        return {"configMap": {"name": options.ca_config_map.name, "items": [item]}}
+    chosen = options.ca_secret or ObjectKey(certificate_secret, _CA_FILE)
+    return {"secret": {"secretName": chosen.name, "items": [{"key": chosen.key, "path": _CA_FILE}]}}
+
+
+def _render_job(
     dataset: Dataset,
     shard_set: Members,
     name: str,
     labels: Mapping[str, str],
     container: Members,
     volumes: Sequence[Members],
-    *,
     deadline_seconds: int,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -154,7 +292,6 @@ def render_job(
         "uid": dataset.uid,
         "blockOwnerDeletion": False,
     }
-    noted = {"annotations": dict(annotations)} if annotations else {}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -164,7 +301,7 @@ def render_job(
             "activeDeadlineSeconds": deadline_seconds,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
             "template": {
-                "metadata": {"labels": dict(labels), **noted},
+                "metadata": {"labels": dict(labels), **({"annotations": dict(annotations)} if annotations else {})},
                 "spec": {
                     **{member: template[member] for member in _POD_MEMBERS if member in template},
                     "restartPolicy": "Never",
@@ -183,15 +320,11 @@ def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members
     if not shard_sets:
         raise NotPossible(f"{dataset.key} has no shard server yet, from which the Job would take its image and store")
     routed = dataset.routed_shards()
-    serving = [body for body in shard_sets if _read_rollout(body) in routed]
+    serving = [body for body in shard_sets if (body["metadata"].get("labels") or {}).get(names.ROLLOUT) in routed]
     return (serving or shard_sets)[-1]
 
 
-def _read_rollout(shard_set: Members) -> str | None:
-    return (shard_set["metadata"].get("labels") or {}).get(names.ROLLOUT)
-
-
-def find_fetcher(shard_set: Members) -> Members:
+def _find_fetcher(shard_set: Members) -> Members:
     """Return the init container that fetches a shard, which has the image and access to the store; without one, the
     server itself, which may have the store on a volume."""
     template = shard_set["spec"]["template"]["spec"]
@@ -200,25 +333,23 @@ def find_fetcher(shard_set: Members) -> Members:
     return fetcher
 
 
-def read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
+def _read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
     """Return the options that name the store of ``dataset``. Raises NotPossible if its servers have no access to it."""
-    return [*_find_store(fetcher, dataset), "--dataset", dataset.key, "--uid", dataset.uid]
-
-
-def _find_store(fetcher: Members, dataset: Dataset) -> list[str]:
-    words = fetcher["args"]
+    of_dataset, words = ["--dataset", dataset.key, "--uid", dataset.uid], fetcher["args"]
     if fetcher["name"] == _FETCHER:
-        return [word for flag in _STORE_FLAGS for word in (flag, words[words.index(flag) + 1])]
+        flags = ("--store", "--cluster-id")
+        return [*(word for flag in flags for word in (flag, words[words.index(flag) + 1])), *of_dataset]
     folder = PurePosixPath(words[1])
     if len(folder.relative_to(names.DATA_PATH).parts) < _FOLDERS_IN_STORE:
         raise NotPossible(
             f"the servers of {dataset.key} take their shards from images, and have no access to a store",
             hint="run lookupdb where the store can be reached: lookupdb --help",
         )
-    return ["--store", str(folder.parents[_FOLDERS_IN_STORE - 1]), "--cluster-id", folder.parts[-_FOLDERS_IN_STORE]]
+    store, cluster = str(folder.parents[_FOLDERS_IN_STORE - 1]), folder.parts[-_FOLDERS_IN_STORE]
+    return ["--store", store, "--cluster-id", cluster, *of_dataset]
 
 
-def find_store_access(members: Iterable[Members]) -> list[Members]:
+def _find_store_access(members: Iterable[Members]) -> list[Members]:
     """Return those of the volumes or mounts that hold the gateway's token or the store's folders."""
     return [
         member

@@ -1,4 +1,4 @@
-"""Options that commands share: completion, cluster and namespace, output, waiting; and running a command's requests."""
+"""Options that commands share: cluster and namespace, name, output, waiting; and running a command's requests."""
 
 from __future__ import annotations
 
@@ -8,76 +8,23 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar
 
 import click
 import orjson
-from click.shell_completion import ShellComplete, get_completion_class
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator.cluster.client import ApiError
 from lookupdb_operator.plugin.session import ClusterSession, Target, open_session
 
-# Completion: of ``kubectl-lookupdb`` by the shell, and of ``kubectl lookupdb`` by kubectl, which runs the program
-# ``kubectl_complete-lookupdb``.
-
-
-PROGRAM: Final = "kubectl-lookupdb"
-VARIABLE: Final = "_KUBECTL_LOOKUPDB_COMPLETE"
-"""The environment variable by which click recognises a request for completion."""
-_PATIENCE: Final = 3.0
-_NO_FILES: Final = ":4"
-"""Tells kubectl not to complete file names."""
-
-
-def complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the datasets whose names begin with ``incomplete``; none if the API server does not answer at once."""
-    values: dict[str, Any] = context.params
-    target = Target(values.get("kubeconfig"), values.get("context"), values.get("namespace"))
-    try:
-        names = asyncio.run(asyncio.wait_for(_list_names(target), _PATIENCE))
-    except (ApiError, LookupdbError, TimeoutError):
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-async def _list_names(target: Target) -> list[str]:
-    async with open_session(target) as session:
-        return [dataset.name for dataset in await session.list_datasets()]
-
-
-def answer_kubectl(cli: click.Command, words: Sequence[str]) -> Iterator[str]:
-    """Yield the completions of the last of ``words``, the arguments of ``cli`` so far, in kubectl's format."""
-    *arguments, incomplete = words or [""]
-    for item in ShellComplete(cli, {}, PROGRAM, VARIABLE).get_completions(arguments, incomplete):
-        yield f"{item.value}\t{item.help}" if item.help else item.value
-    yield _NO_FILES
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def command(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell for `kubectl-lookupdb`.
-
-    \b
-        source <(kubectl-lookupdb completion bash)
-        kubectl-lookupdb completion fish > ~/.config/fish/completions/kubectl-lookupdb.fish
-
-    `kubectl lookupdb` is completed by kubectl's own completion, from kubectl 1.26 on: it runs
-    kubectl_complete-lookupdb, which is installed beside kubectl-lookupdb and must be on PATH, too.
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None, "click knows all three"
-    click.echo(kind(context.find_root().command, {}, PROGRAM, VARIABLE).source())
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 JSON: Final = "json"
+_PATIENCE: Final = 3.0
+"""Seconds for completion."""
 _BY_SIGNAL: Final = 128
 """Added to a signal's number: the exit code of a program that it ended."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -113,19 +60,14 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return ``value`` in seconds."""
         try:
-            seconds = _parse_duration(value) if isinstance(value, str) else float(value)
+            is_duration = isinstance(value, str) and _DURATION.fullmatch(value)
+            parts = _PART.findall(value) if is_duration else ()
+            seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts) if parts else float(value)
         except ValueError:
             self.fail(f"{value!r} is not a time: expected 20s, 5m, 1h or a number of seconds.", param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return super().convert(seconds, param, ctx)
-
-
-def _parse_duration(text: str) -> float:
-    """Return the seconds of a duration in Go's format or of a plain number. Raises ValueError."""
-    if not _DURATION.fullmatch(text):
-        return float(text)
-    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(text))
 
 
 def with_target(command: F) -> F:
@@ -147,9 +89,24 @@ def with_target(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def _complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the datasets whose names begin with ``incomplete``; none if the API server does not answer at once."""
+    values: dict[str, Any] = context.params
+    target = Target(values.get("kubeconfig"), values.get("context"), values.get("namespace"))
+
+    async def list_names() -> list[str]:
+        async with asyncio.timeout(_PATIENCE), open_session(target) as session:
+            return [dataset.name for dataset in await session.list_datasets()]
+
+    try:
+        return [name for name in asyncio.run(list_names()) if name.startswith(incomplete)]
+    except (ApiError, LookupdbError, TimeoutError):
+        return []
+
+
 def name_argument(**settings: Any) -> Callable[[F], F]:
     """Return the argument for the dataset's name, which shells complete."""
-    return click.argument("name", callback=check_name, shell_complete=complete_datasets, **settings)
+    return click.argument("name", callback=check_name, shell_complete=_complete_datasets, **settings)
 
 
 def output_option(command: F) -> F:
@@ -175,11 +132,22 @@ def wait_options(command: F) -> F:
 
 
 def run(target: Target, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
-    """Return the result of ``work`` in a session with ``target``. A signal cancels ``work``, which cleans up first."""
+    """Return the result of ``work`` in a session with ``target``. SIGTERM and SIGHUP cancel ``work``, which cleans up
+    first; asyncio does so for Ctrl-C. An ignored signal stays ignored, for example under nohup."""
     ended_by: list[int] = []
 
     async def in_session() -> T:
-        _cancel_on_signals(ended_by)
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None, "it is called in a task"
+
+        def cancel(number: int) -> None:
+            ended_by.append(number)
+            task.cancel()
+
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    loop.add_signal_handler(number, cancel, number)
         async with open_session(target) as session:
             return await work(session)
 
@@ -189,22 +157,6 @@ def run(target: Target, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
         if not ended_by:
             raise
         sys.exit(_BY_SIGNAL + ended_by[0])
-
-
-def _cancel_on_signals(ended_by: list[int]) -> None:
-    """Cancel the running task on SIGTERM and SIGHUP; asyncio does so for Ctrl-C. An ignored signal stays ignored, for
-    example under nohup."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None, "it is called in a task"
-
-    def cancel(number: int) -> None:
-        ended_by.append(number)
-        task.cancel()
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, cancel, number)
 
 
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:

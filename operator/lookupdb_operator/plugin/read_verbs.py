@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -40,22 +40,6 @@ class NoBuilder(LookupdbError):
     """No build has a pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildLog:
-    """The log of a build's pod."""
-
-    dataset: Dataset
-    pod: str
-    generation: str
-    text: str
-
-    def summarize(self) -> dict[str, Any]:
-        """Return the data for machines."""
-        lines = self.text.removesuffix("\n").split("\n") if self.text else []
-        where = {"namespace": self.dataset.namespace, "name": self.dataset.name}
-        return {**where, "pod": self.pod, "generation": self.generation, "lines": lines}
-
-
 @click.command("logs")
 @name_argument()
 @with_target
@@ -71,7 +55,7 @@ def logs(name: str, target: Target, output: str | None, tail: int) -> None:
         kubectl lookupdb logs airports --tail 50
     """
 
-    async def read(session: ClusterSession) -> BuildLog:
+    async def read(session: ClusterSession) -> tuple[dict[str, Any], str]:
         dataset = await session.get_dataset(name)
         builders = await session.list_pods(dataset, **{names.COMPONENT: names.BUILDER})
         if not builders:
@@ -80,19 +64,20 @@ def logs(name: str, target: Target, output: str | None, tail: int) -> None:
                 hint="the last one succeeded, or none has begun:"
                 f" kubectl lookupdb status -n {dataset.namespace} {name} says which",
             )
-        newest = max(builders, key=_began)
+        newest = max(builders, key=_order_builder)
         pod, labels = newest["metadata"]["name"], newest["metadata"].get("labels") or {}
         text = await session.read_log(dataset.namespace, pod, "build", tail)
-        return BuildLog(dataset, pod, labels.get(names.GENERATION, ""), text)
+        where = {"namespace": dataset.namespace, "name": dataset.name, "pod": pod}
+        return {**where, "generation": labels.get(names.GENERATION, "")}, text
 
-    log = run(target, read)
+    where, text = run(target, read)
     if output is None:
-        click.echo(log.text, nl=False)
+        click.echo(text, nl=False)
     else:
-        print_json(log.summarize())
+        print_json({**where, "lines": text.removesuffix("\n").split("\n") if text else []})
 
 
-def _began(pod: Mapping[str, Any]) -> tuple[int, str]:
+def _order_builder(pod: Mapping[str, Any]) -> tuple[int, str]:
     labels = pod["metadata"].get("labels") or {}
     return names.read_number(labels.get(names.GENERATION, "")), pod["metadata"].get("creationTimestamp") or ""
 
@@ -166,12 +151,8 @@ def _read(dataset: Dataset, key: str, answer: Answer) -> Lookup:
     subject = f"a router of {dataset.key}"
     lookup = views.read_answer(key, answer.status, answer.headers, answer.body)
     if lookup is None:
-        if (why := views.read_unknown_generation(answer.status, answer.body)) is not None:
-            raise LookupFailed(f"{subject} refused: {why}", hint="without --generation, the active one answers")
-        if (why := views.read_denial(answer.status, answer.body)) is not None:
-            raise LookupFailed(
-                f"{subject} refused: {why}", hint="give a token that the routers accept, by --token-file"
-            )
+        if (refusal := views.read_refusal(answer.status, answer.body)) is not None:
+            raise LookupFailed(f"{subject} refused: {refusal[0]}", hint=refusal[1])
         raise answer.make_error(subject)
     return lookup
 
@@ -194,16 +175,15 @@ def _exit_code(lookups: list[Lookup]) -> int:
 def _expand(keys: tuple[str, ...]) -> list[str]:
     expanded: list[str] = []
     for key in keys:
-        expanded += _read_lines(sys.stdin.read()) if key == "-" else [key]
+        if key != "-":
+            expanded.append(key)
+            continue
+        # Only line feeds end lines: a key may hold other characters that Python takes for line ends.
+        lines = sys.stdin.read().split("\n")
+        expanded += lines if lines[-1] else lines[:-1]
     if any("\udc80" <= character <= "\udcff" for key in expanded for character in key):
         raise UsageError("a key is not UTF-8; write it in UTF-8")
     return expanded
-
-
-def _read_lines(text: str) -> list[str]:
-    """Split ``text`` at line feeds only: a key may hold other characters that Python takes for line ends."""
-    lines = text.split("\n")
-    return lines if lines[-1] else lines[:-1]
 
 
 # ``kubectl lookupdb status``.
@@ -258,8 +238,8 @@ async def _read_status(session: ClusterSession, name: str | None, *, everywhere:
     if name is None:
         datasets = await session.list_datasets(everywhere=everywhere)
         if output == JSON:
-            return status_view.to_json([views.summarize_dataset(dataset) for dataset in datasets])
-        return views.render_list(datasets, now, everywhere=everywhere, namespace=session.namespace)
+            return status_view.to_json([status_view.summarize_dataset(dataset) for dataset in datasets])
+        return status_view.render_list(datasets, now, everywhere=everywhere, namespace=session.namespace)
     view = await session.with_pods(await session.get_dataset(name))
     return status_view.to_json(status_view.summarize(view)) if output == JSON else status_view.render(view, now)
 
@@ -306,7 +286,7 @@ def top(name: str, target: Target, output: str | None, interval: float, all_roll
 
     top = run(target, measure)
     if output == JSON:
-        print_json(views.summarize_top(top))
+        print_json(asdict(top))
     else:
         click.echo(views.render_top(top))
 

@@ -38,8 +38,7 @@ _MESSAGE_AT_MOST: Final = 2000
 
 async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -> str:
     """Return the answer of ``pod`` to GET ``path`` on ``port``. ``kubectl`` is the program with its options for cluster
-    and
-    namespace. Raises Unreachable."""
+    and namespace. Raises Unreachable."""
     subject = f"port {port} of pod {pod}"
     try:
         async with (
@@ -164,8 +163,7 @@ class Target:
 @asynccontextmanager
 async def open_session(target: Target) -> AsyncIterator[ClusterSession]:
     """Open a session with the API server of ``target``. Raises Unreachable if there are no credentials for it,
-    NoCredentials
-    if its kubeconfig is missing or lacks the context."""
+    NoCredentials if its kubeconfig is missing or lacks the context."""
     _check_kubeconfig(target)
     api = await Api.connect(target.kubeconfig, target.context)
     try:
@@ -268,8 +266,7 @@ class ClusterSession:
         """Return a function that asks a router of ``dataset`` for a key.
 
         It uses the API server's proxy of the Service. The proxy drops tokens, so with ``token`` it uses ``kubectl
-        port-forward``
-        to the first router that is ready. Raises Unreachable.
+        port-forward`` to the first router that is ready. Raises Unreachable.
         """
         if token is None:
             yield lambda key, generation: self._look_up(dataset, key, generation)
@@ -418,8 +415,7 @@ class Polls:
 
     async def look(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Return the result of ``ask``; None if the API server cannot answer now, or in time. Raises errors that
-        another
-        attempt would not fix."""
+        another attempt would not fix."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(max(self._ends_at - began, _LAST_SECONDS)):
@@ -431,7 +427,9 @@ class Polls:
         except TimeoutError:
             self._note_trouble(began, f"{self._subject}: the API server does not answer")
         else:
-            self._note_answer()
+            if self.trouble:
+                self._answers_since = time.monotonic()
+            self.trouble, self._fails_since, self._is_told = "", None, False
             return found
         return None
 
@@ -441,8 +439,3 @@ class Polls:
         if not self._is_told and time.monotonic() - self._fails_since >= _TOLD_AFTER:
             self._is_told = True
             click.echo(self.trouble, err=True)
-
-    def _note_answer(self) -> None:
-        if self.trouble:
-            self._answers_since = time.monotonic()
-        self.trouble, self._fails_since, self._is_told = "", None, False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plugin.changes import DatasetPods, Members
+from lookupdb_operator.plugin.changes import Dataset, DatasetPods, Members
 from lookupdb_operator.plugin.views import clean, format_age, format_bytes, format_columns, format_until
 from lookupdb_operator.status import ALL, parse_shards
 
@@ -73,7 +73,7 @@ def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
     pinned = dataset.spec.get("generation")
     facts = [
         str(status.get("phase") or "no operator has looked at it yet"),
-        _serving(status),
+        _serving(dataset),
         format_count(status["records"], "record") if status.get("records") else "",
         f"built {format_age(status['builtAt'], now)} ago" if status.get("builtAt") else "",
         f"pinned to {pinned}" if pinned else "",
@@ -83,18 +83,12 @@ def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
         yield clean(f"{_INDENT}{status['endpoint']}")
 
 
-def _serving(status: Members) -> str:
-    mixture = _mixture(status)
-    if mixture:
+def _serving(dataset: Dataset) -> str:
+    if len(dataset.serving) > 1:
+        mixture = sorted(dataset.serving, key=names.read_number)
         return f"serves {', '.join(mixture[:-1])} and {mixture[-1]}, shard by shard"
-    return f"serves {status['generation']}" if status.get("generation") else "serves nothing"
-
-
-def _mixture(status: Members) -> list[str]:
-    """Return the served generations, oldest first, if there are several; else none."""
-    table: Members = status.get("table") or {}
-    serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
-    return sorted(map(str, serving), key=names.read_number) if len(serving) > 1 else []
+    generation = dataset.status.get("generation")
+    return f"serves {generation}" if generation else "serves nothing"
 
 
 def _find_waiting(view: DatasetPods) -> dict[str, Members]:
@@ -159,11 +153,10 @@ def _conditions(view: DatasetPods, now: datetime) -> Iterator[str]:
 
 
 def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
-    status = view.dataset.status
-    mixture = _mixture(status)
+    status, serving = view.dataset.status, view.dataset.serving
     marks: dict[str, set[Any]] = {
-        "active": set() if mixture else {status.get("generation")},
-        "serves some shards": set(mixture),
+        "active": set() if len(serving) > 1 else {status.get("generation")},
+        "serves some shards": serving if len(serving) > 1 else set(),
         "candidate": {(status.get("candidate") or {}).get("generation")},
         "pinned": {view.dataset.spec.get("generation")},
         "rolled back": {mark.get("generation") for mark in status.get("rolledBack") or ()},
@@ -356,3 +349,39 @@ def _section(title: str, rows: Any) -> Iterator[str]:
     if lines:
         yield f"{title}:"
         yield from lines
+
+
+# All datasets, one line each.
+
+
+_HEAD: Final = ("NAME", "READY", "PHASE", "HEALTH", "GENERATION", "DATA AGE", "SHARDS", "RECORDS")
+
+
+def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool, namespace: str) -> str:
+    """Return a table of ``datasets``; with ``everywhere``, including their namespaces."""
+    if not datasets:
+        return (
+            "There are no LookupDatasets." if everywhere else f"There are no LookupDatasets in namespace {namespace}."
+        )
+    head = ("NAMESPACE", *_HEAD) if everywhere else _HEAD
+    rows = [(dataset.namespace, *_row(dataset, now)) if everywhere else _row(dataset, now) for dataset in datasets]
+    return "\n".join(format_columns([head, *rows]))
+
+
+def summarize_dataset(dataset: Dataset) -> dict[str, Any]:
+    """Return the row of a dataset, for machines."""
+    return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
+
+
+def _row(dataset: Dataset, now: datetime) -> tuple[str, ...]:
+    status = dataset.status
+    return (
+        dataset.name,
+        str(dataset.condition("Ready").get("status", "")),
+        str(status.get("phase", "")),
+        str(dataset.condition("Degraded").get("reason", "")),
+        str(status.get("generation", "")),
+        format_age(str(status.get("builtAt", "")), now),
+        str(status.get("shards", "")),
+        f"{status['records']:,}" if "records" in status else "",
+    )

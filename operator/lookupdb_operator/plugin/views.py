@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from lookupdb_operator import names
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plan.clock import parse_moment
-from lookupdb_operator.plugin.changes import Dataset
 
 # Formats of columns, ages and sizes. Text from a cluster becomes one line without control characters.
 
@@ -82,49 +81,12 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} {_BINARY[-1]}"
 
 
-# All datasets, one line each.
-
-
-_HEAD: Final = ("NAME", "READY", "PHASE", "HEALTH", "GENERATION", "DATA AGE", "SHARDS", "RECORDS")
-
-
-def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool, namespace: str) -> str:
-    """Return a table of ``datasets``; with ``everywhere``, including their namespaces."""
-    if not datasets:
-        return (
-            "There are no LookupDatasets." if everywhere else f"There are no LookupDatasets in namespace {namespace}."
-        )
-    head = ("NAMESPACE", *_HEAD) if everywhere else _HEAD
-    rows = [(dataset.namespace, *_row(dataset, now)) if everywhere else _row(dataset, now) for dataset in datasets]
-    return "\n".join(format_columns([head, *rows]))
-
-
-def summarize_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return the row of a dataset, for machines."""
-    return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
-
-
-def _row(dataset: Dataset, now: datetime) -> tuple[str, ...]:
-    status = dataset.status
-    return (
-        dataset.name,
-        str(dataset.condition("Ready").get("status", "")),
-        str(status.get("phase", "")),
-        str(dataset.condition("Degraded").get("reason", "")),
-        str(status.get("generation", "")),
-        format_age(str(status.get("builtAt", "")), now),
-        str(status.get("shards", "")),
-        f"{status['records']:,}" if "records" in status else "",
-    )
-
-
 # Answers of routers and their output. Values are printed unchanged, because reformatting would alter numbers.
 
 
 _PROBLEM: Final = "application/problem+json"
 _JSON: Final = "application/json"
 _PROBLEMS: Final = "https://lookupdb.dev/problems/"
-_DENIALS: Final = ((401, "unauthenticated"), (403, "forbidden"))
 GENERATION_HEADER: Final = "Lookupdb-Generation"
 
 
@@ -174,19 +136,16 @@ def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) 
     return None
 
 
-def read_unknown_generation(status: int, body: bytes) -> str | None:
-    """Return a router's message about a generation that it does not serve, without the header's name."""
+def read_refusal(status: int, body: bytes) -> tuple[str, str] | None:
+    """Return why a router refuses the request, and a hint; None if it does not, or if the API server does."""
     problem = _read_problem(body)
-    if status != 412 or str(problem.get("type", "")).removeprefix(_PROBLEMS) != "unknown-generation":
-        return None
-    return str(problem.get("detail", "")).partition(f"; leave {GENERATION_HEADER} out")[0]
-
-
-def read_denial(status: int, body: bytes) -> str | None:
-    """Return why a router refuses the caller; None if it does not, or if the API server does."""
-    problem = _read_problem(body)
-    name = str(problem.get("type", "")).removeprefix(_PROBLEMS)
-    return str(problem.get("detail", "")) if (status, name) in _DENIALS else None
+    name, detail = str(problem.get("type", "")).removeprefix(_PROBLEMS), str(problem.get("detail", ""))
+    if (status, name) == (412, "unknown-generation"):
+        why = detail.partition(f"; leave {GENERATION_HEADER} out")[0]
+        return why, "without --generation, the active one answers"
+    if (status, name) in ((401, "unauthenticated"), (403, "forbidden")):
+        return detail, "give a token that the routers accept, by --token-file"
+    return None
 
 
 def render_line(lookup: Lookup) -> bytes:
@@ -321,18 +280,21 @@ def measure(pods: Sequence[Pod], before: Samples, after: Samples, seconds: float
     servers, routers = [], []
     for pod in pods:
         first, last = before[pod.name], after[pod.name]
-        if pod.component == names.ROUTER:
+        is_router = pod.component == names.ROUTER
+        if isinstance(last, str) or isinstance(first, str):
+            problem = last if isinstance(last, str) else str(first)
+            if is_router:
+                routers.append(RouterRates(pod.name, problem=problem))
+            else:
+                servers.append(ServerRates(pod.name, pod.rollout, pod.shard, problem=problem))
+        elif is_router:
             routers.append(_measure_router(pod, first, last, seconds))
         else:
             servers.append(_measure_server(pod, first, last, seconds))
     return Top(tuple(servers), tuple(routers), seconds)
 
 
-def _measure_server(pod: Pod, before: MetricSample | str, after: MetricSample | str, seconds: float) -> ServerRates:
-    if isinstance(before, str) or isinstance(after, str):
-        return ServerRates(
-            pod.name, pod.rollout, pod.shard, problem=next(text for text in (after, before) if isinstance(text, str))
-        )
+def _measure_server(pod: Pod, before: MetricSample, after: MetricSample, seconds: float) -> ServerRates:
     return ServerRates(
         pod=pod.name,
         rollout=pod.rollout,
@@ -346,10 +308,7 @@ def _measure_server(pod: Pod, before: MetricSample | str, after: MetricSample | 
     )
 
 
-def _measure_router(pod: Pod, before: MetricSample | str, after: MetricSample | str, seconds: float) -> RouterRates:
-    if isinstance(before, str) or isinstance(after, str):
-        return RouterRates(pod.name, problem=next(text for text in (after, before) if isinstance(text, str)))
-
+def _measure_router(pod: Pod, before: MetricSample, after: MetricSample, seconds: float) -> RouterRates:
     def per_second(name: str, **labels: str) -> float | None:
         return rate(before, after, seconds, name, **labels)
 
@@ -371,11 +330,6 @@ def _measure_router(pod: Pod, before: MetricSample | str, after: MetricSample | 
 def _sum(values: Any) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def summarize_top(top: Top) -> dict[str, Any]:
-    """Return the rates for machines."""
-    return asdict(top)
 
 
 def render_top(top: Top) -> str:

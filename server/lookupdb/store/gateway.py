@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
@@ -137,15 +138,12 @@ def _parse_object(members: dict[str, Any], folder: str) -> dict[str, Any]:
     version = {name: members.get(name) for name in ("e_tag", "version")}
     if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):
         raise InvalidListing(f"it lacks the version or the size of {path}")
-    return {"path": path, "size": size, "last_modified": _parse_time(modified, path), **version}
-
-
-def _parse_time(text: Any, path: str) -> datetime.datetime:
     try:
-        moment = datetime.datetime.fromisoformat(text)
+        moment = datetime.datetime.fromisoformat(modified)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise InvalidListing(f"it does not say when {path} was changed") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    return {"path": path, "size": size, "last_modified": moment, **version}
 
 
 def _parse_folder(members: dict[str, Any], folder: str) -> str:
@@ -307,12 +305,10 @@ def _find_cause(error: BaseException) -> BaseException:
 
 
 def _describe(cause: BaseException, host: str) -> str:
-    if isinstance(cause, IncompleteRead):
+    if isinstance(cause, IncompleteRead | urllib3.exceptions.ProtocolError):
         return f"{host} ended its answer early"
     if isinstance(cause, urllib3.exceptions.TimeoutError):
         return f"{host} did not answer in time"
-    if isinstance(cause, urllib3.exceptions.ProtocolError):
-        return f"{host} ended its answer early"
     return describe_socket_failure(cause, host)
 
 
@@ -473,8 +469,12 @@ class GatewayClient:
         """GET the target of a gateway's redirect, without the token. That URL is a secret: errors name only its host.
         Raises TransientFailure for any error: the gateway can be asked again."""
         message = self.describe(action)
-        host = _find_host(url)
-        if not host:
+        try:
+            parts = urllib3.util.parse_url(url)
+        except urllib3.exceptions.LocationParseError:
+            parts = urllib3.util.Url()
+        host = parts.host
+        if not host or parts.scheme not in ("http", "https"):
             raise TransientFailure(absent_error(f"{message}: it redirects to an invalid URL"))
         message = f"{message}: it redirects to {host}"
         try:
@@ -514,15 +514,6 @@ class GatewayClient:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _find_host(url: str) -> str | None:
-    """Return the host of a valid URL."""
-    try:
-        parts = urllib3.util.parse_url(url)
-    except urllib3.exceptions.LocationParseError:
-        return None
-    return parts.host if parts.scheme in ("http", "https") else None
-
-
 _PROBE: Final = "lookupdb-is-there"
 _NO_COPY: Final = (400, 413)
 """The gateway does not know this request, or its store rejects it for an object of this size: nothing was copied."""
@@ -556,7 +547,7 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def size(self, path: str) -> int | None:
-        """One HEAD."""
+        """Return the size, with one HEAD request."""
 
         def attempt() -> int | None:
             with self._client.exchange("read", "HEAD", _object_target(path)) as answer:
@@ -620,7 +611,7 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def upload(self, path: str, file: Path) -> None:
-        """Send one PUT, from the file's beginning at each retry."""
+        """Send the file in one PUT, again from its beginning at each retry."""
         action = f"put {file.name} into"
 
         def attempt() -> None:
@@ -657,16 +648,19 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete a thousand at a time."""
+        """Delete objects, a thousand per request."""
+
+        def attempt(body: bytes) -> None:
+            headers = {"Content-Type": "application/json"}
+            with self._client.exchange(
+                "remove objects from", "POST", DELETE_PATH, headers=headers, body=body
+            ) as answer:
+                answer.expect(200)
+                answer.check_done()
+
         for begin in range(0, len(paths), MAX_DELETED_PATHS):
             body = orjson.dumps({"paths": list(paths[begin : begin + MAX_DELETED_PATHS])})
-            self._client.retry(lambda body=body: self._delete(body))  # type: ignore[misc]
-
-    def _delete(self, body: bytes) -> None:
-        headers = {"Content-Type": "application/json"}
-        with self._client.exchange("remove objects from", "POST", DELETE_PATH, headers=headers, body=body) as answer:
-            answer.expect(200)
-            answer.check_done()
+            self._client.retry(partial(attempt, body))
 
     def list_objects(self, path: str) -> Sequence[dict[str, Any]]:
         """Return the whole listing, or raise an error."""
@@ -678,7 +672,7 @@ class GatewayObjects:
         return self._list({"prefix": path, "delimiter": "1"}, lambda answer: read_folders(answer.chunks(), path))
 
     def walk_folders(self, path: str) -> Sequence[str]:
-        """Return the same: a listing has a size limit."""
+        """Return the same as ``list_folders``: a listing has a size limit anyway."""
         return self.list_folders(path)
 
     def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -141,20 +141,16 @@ def parse_problem(status: int, content_type: str, body: bytes | None, retry_afte
     is_problem = content_type.partition(";")[0].strip().lower() == "application/problem+json"
     if is_problem and body is None:
         return GatewayProblem(status, _KINDS.get(status), f"it answers with status {status}", pause)
-    members = _parse_members(body) if is_problem and body else {}
+    try:
+        members = orjson.loads(body) if is_problem and body else {}
+    except ValueError:
+        members = {}
+    members = members if isinstance(members, dict) else {}
     kind, detail = members.get("kind"), members.get("detail") or members.get("title")
     if not isinstance(kind, str) or kind not in set(ErrorKind):
         return GatewayProblem(status, None, f"it answers with status {status}", pause)
     text = _UNPRINTABLE.sub(" ", detail) if isinstance(detail, str) else f"{kind}, with status {status}"
     return GatewayProblem(status, ErrorKind(kind), text[:_MAX_DETAIL], pause)
-
-
-def _parse_members(body: bytes) -> dict[str, Any]:
-    try:
-        members = orjson.loads(body)
-    except ValueError:
-        return {}
-    return members if isinstance(members, dict) else {}
 
 
 def absent_error(message: str) -> StoreUnreachable:

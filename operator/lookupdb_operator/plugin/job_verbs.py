@@ -1,0 +1,491 @@
+"""``diff`` and ``load``: each runs a Job, deletes it in any case, and prints the result in its log."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+import orjson
+
+from lookupdb.cli.load import SAMPLE, make_plan, plan_options, read_keys, render_words
+from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
+from lookupdb.load.plan import LoadPlan, make_target, take_sample
+from lookupdb.load.result import KIND, list_exceeded, parse_condition, render_summary
+from lookupdb.wording import format_count
+from lookupdb_operator import names
+from lookupdb_operator.cluster.client import AlreadyExists, ApiError, Refused
+from lookupdb_operator.plugin.changes import Dataset, NotPossible
+from lookupdb_operator.plugin.jobs import (
+    MAX_KEY_BYTES,
+    JobProgress,
+    LoadJobOptions,
+    ObjectKey,
+    choose_shard_set,
+    judge_job,
+    render_difference_job,
+    render_load_job,
+)
+from lookupdb_operator.plugin.options import (
+    Seconds,
+    check_name,
+    name_argument,
+    output_option,
+    print_json,
+    run,
+    with_target,
+)
+from lookupdb_operator.plugin.session import ClusterSession, Polls, Target
+from lookupdb_operator.plugin.views import clean
+from lookupdb_operator.status import BuiltGeneration
+
+_POLL_SECONDS: Final = 1.0
+_CREATION_SECONDS: Final = 5.0
+"""Seconds to wait for the answer to a Job's creation before deleting it."""
+_DELETION_SECONDS: Final = 5.0
+"""Seconds to retry a Job's deletion."""
+_LOG_SECONDS: Final = 30.0
+"""Seconds to retry reading the log of a Job that has ended: the log is its only result."""
+_LOG_LINES: Final = 5000
+_FOLLOWED_SECONDS: Final = 5.0
+"""Seconds for the last lines of a log after the pod has ended."""
+
+start_timeout_option: Final = click.option(
+    "--start-timeout",
+    type=Seconds(1),
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="Time limit for the Job's pod to start, as 20s, 5m, 1h or a number of seconds; it may need a new node, and"
+    " pull the image.",
+)
+
+
+class JobFailed(LookupdbError):
+    """The Job failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Time limits for a Job, in seconds."""
+
+    start: float
+    """Seconds until its pod runs."""
+    end: float
+
+    def judge(self, progress: JobProgress, seconds: float, *, is_known: bool = True) -> str:
+        """Return why to give up a Job with this ``progress`` after ``seconds``; empty to keep waiting. Unless
+        ``is_known``, the progress is outdated, and the Job may have started."""
+        if is_known and progress.phase == "Starting" and seconds >= self.start:
+            return f"the Job had not started after {self.start:g} s (--start-timeout): {progress.why}"
+        if seconds >= self.end:
+            return f"it was not done after {self.end:g} s (--timeout): {progress.why}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """The result of a Job, and its log."""
+
+    progress: JobProgress
+    log: str
+
+
+async def run_job(
+    session: ClusterSession,
+    namespace: str,
+    job: Mapping[str, Any],
+    component: str,
+    patience: Patience,
+    take_line: Callable[[str], None] | None = None,
+) -> EndedJob:
+    """Run ``job``, whose only container is called ``component``, and print what it waits for. ``take_line`` gets the
+    lines of its log. The Job is deleted afterwards in any case. Raises JobFailed at a time limit, ApiError."""
+    name = str(job["metadata"]["name"])
+    creation = asyncio.ensure_future(session.create_job(namespace, job))
+    following: list[asyncio.Task[None]] = []
+
+    async def follow(pod: str) -> None:
+        assert take_line is not None
+        with suppress(ApiError):  # the whole log is still read at the end
+            async for line in session.follow_log(namespace, pod, component):
+                take_line(line)
+
+    def note(progress: JobProgress) -> None:
+        if take_line is not None and progress.phase == "Running" and not following:
+            following.append(asyncio.ensure_future(follow(progress.pod)))
+
+    try:
+        await asyncio.shield(creation)
+        progress = await _wait_for_end(session, namespace, name, component, patience, note)
+        log = ""
+        if progress.pod:
+            if following:
+                await asyncio.wait(following, timeout=_FOLLOWED_SECONDS)
+            log = await _read_log(session, namespace, progress, component)
+        return EndedJob(progress, log)
+    finally:
+        for task in following:
+            task.cancel()
+        await _delete(session, namespace, name, creation)
+
+
+async def _read_log(session: ClusterSession, namespace: str, progress: JobProgress, component: str) -> str:
+    """Return the log of a Job that has ended; empty if it failed and its log cannot be read, because a container that
+    never ran has no log. Raises JobFailed."""
+    polls, trouble = Polls(f"the log of pod {progress.pod}", _LOG_SECONDS), ""
+    while not trouble:
+        try:
+            log = await polls.look(lambda: session.read_log(namespace, progress.pod, component, _LOG_LINES))
+        except ApiError as error:
+            trouble = str(error)
+        else:
+            if log is not None:
+                return log
+            trouble = polls.trouble if polls.are_over else ""
+            await asyncio.sleep(_POLL_SECONDS)
+    if progress.phase == "Succeeded":
+        raise JobFailed(f"the Job has succeeded, but its log cannot be read: {trouble}")
+    return ""
+
+
+async def _wait_for_end(
+    session: ClusterSession,
+    namespace: str,
+    name: str,
+    component: str,
+    patience: Patience,
+    note: Callable[[JobProgress], None],
+) -> JobProgress:
+    """Return how the Job ended. Report what it waits for. Raises JobFailed when time is up."""
+    began, polls = time.monotonic(), Polls(f"Job {name}", patience.end)
+    progress = JobProgress("Starting", why="it has not been seen yet")
+    told = progress.why
+    while True:
+        progress = await polls.look(lambda: _look(session, namespace, name, component)) or progress
+        if progress.phase in ("Succeeded", "Failed"):
+            return progress
+        note(progress)
+        if impatience := patience.judge(progress, time.monotonic() - began, is_known=not polls.trouble):
+            raise JobFailed(f"{impatience}{polls.describe_trouble()}")
+        if progress.why != told:
+            told = progress.why
+            click.echo(clean(told), err=True)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _look(session: ClusterSession, namespace: str, name: str, component: str) -> JobProgress:
+    job, pods = await session.get_job(namespace, name), await session.list_pods_of_job(namespace, name)
+    if job is None:
+        return JobProgress("Failed", why=f"Job {name} is gone: somebody has deleted it")
+    pod = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
+    subject = ("Job", name) if pod is None else ("Pod", pod["metadata"]["name"])
+    is_starting = pod is None or (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+    warnings = await session.list_warnings(namespace, *subject) if is_starting else ()
+    return judge_job(job, pod, warnings, component)
+
+
+async def _delete(session: ClusterSession, namespace: str, name: str, creation: asyncio.Future[None]) -> None:
+    """Delete the Job. It may exist although its creation got no answer."""
+    await asyncio.wait((creation,), timeout=_CREATION_SECONDS)
+    creation.cancel()
+    if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):
+        return
+
+    async def delete() -> bool:
+        await session.delete_job(namespace, name)
+        return True
+
+    polls, trouble = Polls(f"Job {name}", _DELETION_SECONDS), ""
+    try:
+        while not trouble and not await polls.look(delete):
+            trouble = polls.trouble if polls.are_over else ""
+            await asyncio.sleep(0 if trouble else _POLL_SECONDS)
+    except ApiError as error:
+        trouble = str(error)
+    if trouble:
+        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {trouble}"), err=True)
+
+
+# ``kubectl lookupdb diff``.
+
+
+_SHOWN_CHARACTERS: Final = 200
+_SAMPLES: Final = 5
+
+
+@click.command("diff")
+@name_argument()
+@click.argument("before", required=False, metavar="[G1]")
+@click.argument("after", required=False, metavar="[G2]")
+@with_target
+@output_option
+@click.option("--exact", is_flag=True, help="Compare all keys, instead of about 100,000 chosen by their hashes.")
+@start_timeout_option
+@click.option(
+    "--timeout",
+    type=Seconds(1),
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Time limit, as 20s, 5m, 1h or a number of seconds.",
+)
+def diff(
+    name: str,
+    before: str | None,
+    after: str | None,
+    target: Target,
+    output: str | None,
+    exact: bool,
+    start_timeout: float,
+    timeout: float,
+) -> None:
+    """Compare two generations of the dataset NAME, in the cluster.
+
+    They are the active one and its candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
+    returns only counts and a few keys. It needs disk space for a shard of each. Progress goes to standard error. The
+    Job is deleted when the command ends, also by Ctrl-C.
+
+    \b
+        kubectl lookupdb diff airports
+        kubectl lookupdb diff airports g12 g13 --exact
+    """
+    patience = Patience(start_timeout, timeout)
+
+    async def compare(session: ClusterSession) -> Mapping[str, Any]:
+        dataset = await session.get_dataset(name)
+        generations = choose_generations(dataset, before, after)
+        shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
+        job = render_difference_job(
+            dataset,
+            shard_set,
+            generations,
+            sampled=not exact,
+            samples=_SAMPLES,
+            deadline_seconds=math.ceil(timeout),
+        )
+        ended = await run_job(session, dataset.namespace, job, names.DIFF, patience)
+        return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
+
+    document = run(target, compare)
+    print_json(document) if output else click.echo(render_difference(document))
+
+
+def choose_generations(
+    dataset: Dataset, before: str | None, after: str | None
+) -> tuple[BuiltGeneration, BuiltGeneration]:
+    """Return the generations to compare: ``before`` and ``after``, or the active one and the candidate. Generations
+    that failed a gate are in the store, too. Raises NotPossible."""
+    status = dataset.parse_status()
+    if after is None:
+        after = status.candidate.generation if status.candidate is not None else None
+        before, after = (status.generation, after) if before is None else (status.generation, before)
+    if not before or not after:
+        raise NotPossible(f"{dataset.key} has no candidate", hint="name two generations: diff NAME g12 g13")
+    stored: dict[str, BuiltGeneration] = {generation.generation: generation for generation in status.generations}
+    if status.refused is not None:
+        stored[status.refused.generation] = status.refused
+    if before == after or not {before, after} <= stored.keys():
+        kept = ", ".join(sorted(stored, key=names.read_number)) or "nothing"
+        raise NotPossible(f"{before} and {after} cannot be compared: the store has {kept}")
+    return stored[before], stored[after]
+
+
+def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any]:
+    """Return the JSON at the end of the Job's log. Raises JobFailed with ``why`` if that is known, else with the
+    last line."""
+    start = 0 if log.startswith("{\n") else log.find("\n{\n") + 1
+    try:
+        if is_done and log[start:].startswith("{\n"):
+            document: Mapping[str, Any] = orjson.loads(log[start:])
+            return document
+    except ValueError:
+        pass
+    lines = [line for line in log.splitlines() if line.strip()]
+    raise JobFailed(f"the Job failed: {clean(why or (lines or ['it has logged nothing'])[-1])}")
+
+
+def render_difference(document: Mapping[str, Any]) -> str:
+    """Return the difference as text. Raises JobFailed when another version wrote ``document``."""
+    try:
+        lines = [
+            f"{document[side]['generation']}, {format_count(document[side]['records'], 'record')}"
+            for side in ("before", "after")
+        ]
+        if not document["isWhole"]:
+            lines.append("of the keys that were compared, a sample:")
+        for kind in ("same", "added", "removed", "changed"):
+            lines.append(f"{kind:<8} {document[kind]:,}")
+            samples = document["samples"].get(kind, ())
+            lines += [f"    {clean(sample['key'])[:_SHOWN_CHARACTERS]}" for sample in samples]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise JobFailed(
+            f"what the Job has written is not what this version reads: {type(error).__name__}: {error}",
+            hint="print it with -o json, or use the kubectl-lookupdb of the version of the shard servers' image",
+        ) from error
+    return "\n".join(lines)
+
+
+# ``kubectl lookupdb load``.
+
+
+_SAMPLING_SECONDS: Final = 600.0
+"""Seconds for sampling keys, and for the pod to end."""
+_RESULT_MARK: Final = f'"kind":"{KIND}"'
+
+
+def _parse_object_key(default: str) -> Any:
+    """Return the callback of an option NAME[/KEY]."""
+
+    def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> ObjectKey | None:
+        if value is None:
+            return None
+        name, _, key = value.partition("/")
+        check_name(context, parameter, name)
+        return ObjectKey(name, key or default)
+
+    return parse
+
+
+@click.command("load")
+@name_argument()
+@plan_options
+@click.option(
+    "--request-timeout",
+    "timeout",
+    type=Seconds(0.05, 60),
+    default="5s",
+    show_default=True,
+    metavar="TIME",
+    help="From a request's intended time.",
+)
+@click.option(
+    "--keys",
+    metavar="FILE|-|sample",
+    default=SAMPLE,
+    show_default=True,
+    help="A file with one key a line; or sample: keys of the generation that answers.",
+)
+@click.option(
+    "--token-secret",
+    metavar="NAME[/KEY]",
+    callback=_parse_object_key("token"),
+    help="Send the token in this Secret of the namespace.",
+)
+@click.option(
+    "--ca-secret",
+    metavar="NAME[/KEY]",
+    callback=_parse_object_key("ca.crt"),
+    help="Trust the authority in this Secret; that beside the routers' certificate when absent.",
+)
+@click.option(
+    "--ca-config-map",
+    metavar="NAME[/KEY]",
+    callback=_parse_object_key("ca.crt"),
+    help="Trust the authority in this ConfigMap.",
+)
+@start_timeout_option
+@with_target
+@output_option
+@click.pass_context
+def load(context: click.Context, /, name: str, target: Target, output: str | None, **options: Any) -> None:
+    """Put a load on the routers of the dataset NAME, within the cluster, and measure.
+
+    A Job runs `lookupdb load` in the dataset's namespace, with the image of its servers and without a token of the API
+    server. It uses the routers' Service as any client does. Progress goes to standard error, the result to standard
+    output. The Job is deleted when the command ends, also by Ctrl-C.
+
+    NetworkPolicies that restrict clients of routers must admit pods with the labels app.kubernetes.io/name: lookupdb
+    and app.kubernetes.io/component: load. Exit code 7: a condition of --fail-if holds.
+
+    \b
+        kubectl lookupdb load airports --rate 500 --duration 30
+        kubectl lookupdb load airports --at g13 --batch 100 --fail-if 'p99>20ms' --fail-if 'errors>0'
+    """
+    plan = make_plan(context, options)
+    conditions = [parse_condition(text) for text in options["conditions"]]
+    make_target("http://router", None, None, options["headers"])  # refuse it here rather than in a pod
+    keys = None if options["keys"] == SAMPLE else fit_keys(read_keys(options["keys"], plan.seed), plan)
+
+    def show_line(line: str) -> None:
+        if _RESULT_MARK not in line:
+            click.echo(clean(line), err=True)
+
+    async def measure(session: ClusterSession) -> Mapping[str, Any]:
+        dataset = await session.get_dataset(name)
+        shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
+        running = plan.profile.seconds + plan.timeout + _SAMPLING_SECONDS
+        patience = Patience(options["start_timeout"], options["start_timeout"] + running)
+        job_options = LoadJobOptions(
+            words=render_words(options),
+            processes=plan.processes,
+            keys=keys,
+            largest_shard_bytes=_find_largest_shard(dataset, options["generation"]) if keys is None else 0,
+            token=options["token_secret"],
+            ca_secret=options["ca_secret"],
+            ca_config_map=options["ca_config_map"],
+            deadline_seconds=math.ceil(patience.end),
+        )
+        job = render_load_job(dataset, shard_set, job_options)
+        ended = await run_job(session, dataset.namespace, job, names.LOAD, patience, show_line)
+        return read_result(ended.log.splitlines(), ended.progress.why)
+
+    document = run(target, measure)
+    print_json(document) if output else click.echo(render_summary(document))
+    if exceeded := list_exceeded(conditions, document):
+        raise LimitExceeded("\n".join(exceeded))
+
+
+def _find_largest_shard(dataset: Dataset, generation: str | None) -> int:
+    """Return the bytes of the largest shard file of the sampled generation. Raises NotPossible."""
+    status = dataset.parse_status()
+    sampled = generation or status.generation
+    for stored in status.generations:
+        if stored.generation == sampled:
+            return stored.largest_shard_bytes
+    raise NotPossible(
+        f"{dataset.key} serves nothing yet" if not sampled else f"the store of {dataset.key} has no {sampled}",
+        hint="give keys in a file, by --keys",
+    )
+
+
+def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:
+    """Return as many of ``keys`` as a Job can hold, and say so if some are left out. Raises UsageError."""
+    size = count_bytes(keys)
+    kept = keys if size <= MAX_KEY_BYTES else take_sample(keys, len(keys) * MAX_KEY_BYTES // size, plan.seed)
+    while (size := count_bytes(kept)) > MAX_KEY_BYTES:
+        kept = kept[: len(kept) * MAX_KEY_BYTES // size]
+    if len(kept) < len(keys):
+        used = f"{len(kept):,} of {len(keys):,} are used, chosen at random"
+        click.echo(f"a Job holds {MAX_KEY_BYTES:,} bytes of keys: {used}", err=True)
+    if len(kept) < plan.batch:
+        raise UsageError(
+            f"batches of {plan.batch:,} keys need as many, and {len(kept):,} fit into the Job",
+            hint="give a smaller --batch, or --keys sample",
+        )
+    return kept
+
+
+def count_bytes(keys: Iterable[str]) -> int:
+    """Return the size of the annotation with ``keys``."""
+    return sum(len(key.encode()) + 1 for key in keys)
+
+
+def read_result(lines: list[str], why: str) -> Mapping[str, Any]:
+    """Return the result in the Job's log. Raises JobFailed with ``why`` if that is known, else with the last error."""
+    for line in reversed(lines):
+        if line.startswith("{") and _RESULT_MARK in line:
+            try:
+                document: Mapping[str, Any] = orjson.loads(line)
+            except ValueError:
+                continue
+            return document
+    said = [line for line in lines if line.strip()]
+    first = next((place for place, line in enumerate(said) if line.startswith("error: ")), len(said) - 1)
+    message = " ".join(clean(line).strip() for line in said[max(0, first) :]).removeprefix("error: ")
+    raise JobFailed(f"the Job failed: {why or message or 'it has logged nothing'}")
