@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -13,10 +15,11 @@ from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import Manifest
 from lookupdb.router.table.routing_table import InvalidTable, parse_table
-from lookupdb.store import layout, publication
-from lookupdb.store.announcement import Announcement, parse_announcement
+from lookupdb.store import dataset as stored_datasets
+from lookupdb.store import publication
 from lookupdb.store.bucket import ObjectState
-from lookupdb.store.sweep import read_live_datasets, read_retained
+from lookupdb.store.dataset import Announcement, parse_announcement
+from lookupdb.store.sweep import read_live_list
 
 _FOLDER: Final = Path(tempfile.mkdtemp(prefix="fuzzing-"))
 
@@ -36,7 +39,7 @@ def check_table(data: bytes) -> None:
 def check_manifest(data: bytes) -> None:
     """An index survives writing and reading; its files stay in its folder."""
     try:
-        manifest = layout.parse_manifest(data, "manifest.json")
+        manifest = stored_datasets.parse_manifest(data, "manifest.json")
     except LookupdbError as error:
         assert error.message
         return
@@ -52,7 +55,7 @@ def check_announcement(data: bytes) -> None:
         assert error.message
         return
     assert parse_announcement(announcement.to_json(), "active.json") == announcement
-    assert layout.is_generation(announcement.generation)
+    assert stored_datasets.is_generation(announcement.generation)
 
 
 def check_claim(data: bytes) -> None:
@@ -67,13 +70,12 @@ def check_live_datasets(data: bytes) -> None:
     """The list that the sweep spares is complete and of this cluster, or is rejected."""
     path = _FOLDER / "live.json"
     path.write_bytes(data)
-    for read in (read_live_datasets, read_retained):
-        try:
-            found: Any = read(path, "cluster")
-        except LookupdbError as error:
-            assert error.message
-            continue
-        assert all(address.cluster == "cluster" for address in found)
+    try:
+        live = read_live_list(path, "cluster", time.time(), math.inf)
+    except LookupdbError as error:
+        assert error.message
+        return
+    assert all(address.cluster == "cluster" for address in (*live.datasets, *live.retained))
 
 
 def check_resource(data: bytes) -> None:
@@ -124,6 +126,7 @@ _REFUSED: Final = {"reasons": ["too few"], "gates": "x", "active": "g11", "unjud
 _LIVE: Final = {
     "formatVersion": 1,
     "cluster": "cluster",
+    "writtenAt": "2026-11-20T02:04:00Z",
     "datasets": [{**_DATASET, "keep": 2, "protect": ["g12"], "retain": True}],
     "retained": [_DATASET],
 }

@@ -21,7 +21,13 @@ import aiohttp
 import orjson
 
 from lookupdb.errors import CorruptFile, UsageError
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
+from lookupdb.store.dataset import (
+    ANNOUNCEMENT_NOTE,
+    MAX_ANNOUNCEMENT_BYTES,
+    Announcement,
+    StoreAddress,
+    parse_announcement,
+)
 from lookupdb.store.gateway_wire import (
     CA_FILE_VARIABLE,
     CREATE,
@@ -30,7 +36,6 @@ from lookupdb.store.gateway_wire import (
     VERSION_HEADER,
     parse_problem,
 )
-from lookupdb.store.layout import StoreAddress
 from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cache import ObjectCache

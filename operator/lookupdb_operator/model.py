@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from lookupdb.dataset.spec import DatasetSpec
-from lookupdb.store.announcement import Announcement
+from lookupdb.store.dataset import Announcement
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.status import DatasetStatus
 

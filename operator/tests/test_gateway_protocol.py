@@ -12,7 +12,7 @@ import pytest
 from operator_support.gateways import CLUSTER, MIB, Standing, standing
 from operator_support.running import until
 
-from lookupdb.store import obstore_objects
+from lookupdb.store import bucket as bucket_objects
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import STREAM_HEADER
 from lookupdb_operator.gateway.limits import CHUNK_BYTES
@@ -300,7 +300,7 @@ async def test_a_copy_of_nothing_is_missing(gateway: Standing) -> None:
 async def test_a_copy_that_the_store_does_not_make_by_itself_is_too_large(
     gateway: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obstore_objects, "MAX_COPY_BYTES", 6)
+    monkeypatch.setattr(bucket_objects, "MAX_COPY_BYTES", 6)
     await gateway.ask("PUT", f"{OWN}/g1/a.lmdb", body=b"content")
     answer = await copy(gateway, "g1/a.lmdb", "g1/b.lmdb")
     assert (answer.status, answer.kind) == (413, "too-large")

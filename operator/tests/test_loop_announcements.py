@@ -18,9 +18,9 @@ from support.signers import rsa_signer
 
 from lookupdb.account_tokens import Caller
 from lookupdb.store import StoreAddress
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement, read_announcement
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, Announcement, read_announcement
 from lookupdb_operator.live_datasets import GatewayAnnouncer, NotAnnounced
 from lookupdb_operator.loop import background as loop
 from lookupdb_operator.loop.background import Announcements

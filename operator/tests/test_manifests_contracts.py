@@ -21,7 +21,7 @@ from manifest_samples import (
 )
 
 from lookupdb.dataset.spec import read_manifest
-from lookupdb.store import credentials
+from lookupdb.store import objects as store_objects
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import objects
 from lookupdb_operator.model import ObservedDataset
@@ -78,9 +78,9 @@ def test_the_secret_of_an_own_store_is_for_the_store_and_for_no_source() -> None
         source.get("prefix", "") + "AWS_SESSION_TOKEN": "of the source",
         own["prefix"] + "AWS_ACCESS_KEY_ID": "of the store",
     }
-    assert credentials.store_variables("s3", environment) == {"AWS_ACCESS_KEY_ID": "of the store"}
+    assert store_objects.store_variables("s3", environment) == {"AWS_ACCESS_KEY_ID": "of the store"}
     assert environment["AWS_ACCESS_KEY_ID"] == "of the source"
 
 
 def test_the_stores_variables_are_called_as_the_data_plane_looks_for_them() -> None:
-    assert objects.PREFIX == credentials.PREFIX
+    assert objects.PREFIX == store_objects.PREFIX

@@ -130,15 +130,15 @@ def test_the_sweep_reads_it(tmp_path: Path) -> None:
     file.write_bytes(
         orjson.dumps(render_live_datasets("cluster-uid", (), [dataset("airports", keepGenerations=5)], NOON))
     )
-    (found,) = sweep.read_live_datasets(file, "cluster-uid").values()
+    live = sweep.read_live_list(file, "cluster-uid", NOON + REFRESH_SECONDS, 3600)
+    (found,) = live.datasets.values()
     assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
     assert found.protect == STATUS.protected_generations()
-    assert sweep.read_namespaces(file) is None
-    sweep.check_age(file, NOON + REFRESH_SECONDS, 3600)
+    assert live.namespaces is None
     with pytest.raises(UsageError, match=r"2\.0 hours ago"):
-        sweep.check_age(file, NOON + 7200, 3600)
+        sweep.read_live_list(file, "cluster-uid", NOON + 7200, 3600)
     file.write_bytes(orjson.dumps(render_live_datasets("cluster-uid", ("shop",), [], NOON)))
-    assert sweep.read_namespaces(file) == frozenset({"shop"})
+    assert sweep.read_live_list(file, "cluster-uid", NOON, 3600).namespaces == frozenset({"shop"})
 
 
 async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operator_that_starts() -> None:
@@ -209,9 +209,10 @@ class TestAdopted:
         waiting = replace(dataset("airports"), spec={"adopt": {"uid": uid, "generation": "g7"}}, status=status)
         file = tmp_path / "living.json"
         file.write_bytes(orjson.dumps(render_live_datasets("c", (), [waiting], NOON)))
-        (found,) = sweep.read_live_datasets(file, "c").values()
+        live = sweep.read_live_list(file, "c", NOON, 3600)
+        (found,) = live.datasets.values()
         assert found.predecessor == StoreAddress("c", "shop", "airports", "89abcdef")
-        assert sweep.read_retained(file, "c") == frozenset(), "it gets no note"
+        assert live.retained == frozenset(), "it gets no note"
 
     def test_nothing_when_the_dataset_has_a_generation(self) -> None:
         assert "adopt" not in self.entry({"uid": "89abcdef"}, STATUS)
@@ -288,8 +289,9 @@ class TestRetained:
         gone = {"namespace": "shop", "name": "rivers", "uid": "89abcdef"}
         listed = render_live_datasets("c", (), [dataset("airports", deletionPolicy="Retain")], NOON, [gone])
         file.write_bytes(orjson.dumps(listed))
-        assert [found.retain for found in sweep.read_live_datasets(file, "c").values()] == [True]
-        assert [str(address) for address in sweep.read_retained(file, "c")] == ["shop/rivers"]
+        live = sweep.read_live_list(file, "c", NOON, 3600)
+        assert [found.retain for found in live.datasets.values()] == [True]
+        assert [str(address) for address in live.retained] == ["shop/rivers"]
 
 
 async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -> None:

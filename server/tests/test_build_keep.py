@@ -12,7 +12,7 @@ from support.build_project import Project
 
 from lookupdb import store
 from lookupdb.errors import StoreDenied
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, write_announcement
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, write_announcement
 from lookupdb.store.directory import DirectoryDataset
 from lookupdb.store.fetch import copy_generation
 

@@ -19,7 +19,7 @@ from lookupdb.manifest import ShardFile, Totals
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoredDataset, stored_generation
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.layout import StoreAddress
+from lookupdb.store.dataset import StoreAddress
 from support import dictionaries
 
 BEFORE = {f"k{number}": b'{"v": %d}' % number for number in range(3000)}

@@ -10,7 +10,7 @@ import yaml
 
 from lookupdb import shard_name
 from lookupdb.dataset import schema
-from lookupdb.store.layout import dataset_path
+from lookupdb.store.dataset import dataset_path
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "delivery.md").read_text()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from lookupdb.dataset import schema
-from lookupdb.store import credentials
+from lookupdb.store import objects
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "own-store.md").read_text()
 
@@ -23,6 +23,6 @@ def test_its_manifest_is_valid_and_names_what_the_text_makes() -> None:
 
 def test_the_variables_that_it_names_are_ones_that_a_store_takes() -> None:
     named = set(re.findall(r"\bAWS_[A-Z_]+\b", TEXT))
-    given = {f"{credentials.PREFIX}{name}": "x" for name in named}
-    assert credentials.store_variables("s3", given).keys() == named
+    given = {f"{objects.PREFIX}{name}": "x" for name in named}
+    assert objects.store_variables("s3", given).keys() == named
     assert len(named) >= 5

@@ -17,7 +17,7 @@ import yaml
 from lookupdb.cli.sync import command
 from lookupdb.dataset import schema
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
-from lookupdb.store.announcement import parse_announcement
+from lookupdb.store.dataset import parse_announcement
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "sync.md").read_text()
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sync"

@@ -13,7 +13,7 @@ from support.shards import write_generation
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
 from lookupdb.mapped import open_dataset
 from lookupdb.mapped.location import GenerationFolder, StoreFolder, SyncedFolder, locate
-from lookupdb.store.announcement import Announcement
+from lookupdb.store.dataset import Announcement
 
 RECORDS = {"a": b"1"}
 

@@ -32,7 +32,7 @@ from lookupdb.network import (
     is_unreachable,
     panics_as_errors,
 )
-from lookupdb.store.obstore_objects import ObstoreObjects
+from lookupdb.store.bucket import ObstoreObjects
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from lookupdb.errors import (
 from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket, ObjectState
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.stored_generation import find_in_store
 from lookupdb.store.sweep import prune
@@ -389,8 +389,8 @@ class TestObjects:
 
     def test_datasets_are_listed(self, bucket: Bucket, scratch: Path) -> None:
         publish(BucketDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)
-        assert bucket.namespaces("local") == ("default",)
-        assert bucket.addresses_in("local", "default") == (ADDRESS,)
+        assert BucketStore(bucket.url, "local", bucket).namespaces() == ("default",)
+        assert BucketStore(bucket.url, "local", bucket).addresses_in("default") == (ADDRESS,)
 
     def test_a_bucket_that_is_not_there(self, s3_bucket: Bucket) -> None:
         missing = Bucket("s3://no-such-bucket")

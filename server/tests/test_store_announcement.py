@@ -13,7 +13,7 @@ from support.sweeps import HOUR, Clock, Place, swept
 
 from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.store import StoreAddress, StoredDataset, open_store
-from lookupdb.store.announcement import (
+from lookupdb.store.dataset import (
     ANNOUNCEMENT_NOTE,
     MAX_ANNOUNCEMENT_BYTES,
     Announcement,

@@ -12,7 +12,7 @@ import pytest
 
 from lookupdb import store
 from lookupdb.errors import StoreDenied, StoreError
-from lookupdb.store import StoreAddress, credentials
+from lookupdb.store import StoreAddress, objects
 
 ADDRESS = StoreAddress("local", "default", "things", "local")
 
@@ -78,7 +78,7 @@ def test_the_store_is_told_its_own_variables_and_nothing_of_the_source(
     )
     give(
         monkeypatch,
-        credentials.PREFIX,
+        objects.PREFIX,
         ACCESS_KEY_ID="store",
         SECRET_ACCESS_KEY="t",
         ENDPOINT_URL=bouncer.url,
@@ -105,7 +105,7 @@ def test_without_own_variables_the_store_is_told_what_sources_are(
 
 def test_plain_http_must_be_allowed_for_the_store_itself(bouncer: Bouncer, monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, "", ALLOW_HTTP="true")
-    give(monkeypatch, credentials.PREFIX, ACCESS_KEY_ID="a", SECRET_ACCESS_KEY="b", ENDPOINT_URL=bouncer.url)
+    give(monkeypatch, objects.PREFIX, ACCESS_KEY_ID="a", SECRET_ACCESS_KEY="b", ENDPOINT_URL=bouncer.url)
     with pytest.raises(StoreError) as caught:
         store.open_store("s3://lookups").dataset_at(ADDRESS).generations()
     assert not isinstance(caught.value, StoreDenied)
@@ -125,14 +125,14 @@ def test_plain_http_must_be_allowed_for_the_store_itself(bouncer: Bouncer, monke
     ],
 )
 def test_which_variables_are_the_stores(scheme: str, environment: dict[str, str], told: dict[str, str]) -> None:
-    assert credentials.store_variables(scheme, environment) == told
+    assert objects.store_variables(scheme, environment) == told
 
 
 def test_what_the_secret_of_a_store_lacks_is_not_taken_from_the_source() -> None:
     source = {"AWS_ACCESS_KEY_ID": "of the source", "AWS_ENDPOINT_URL": "http://source"}
     named = {
-        credentials.SECRET_VARIABLE: "team-store",
-        f"{credentials.PREFIX}ACCESS_KEY_ID": "a name that no store knows",
+        objects.SECRET_VARIABLE: "team-store",
+        f"{objects.PREFIX}ACCESS_KEY_ID": "a name that no store knows",
     }
-    assert credentials.store_variables("s3", source | named) == {}
-    assert credentials.store_variables("s3", source) == source
+    assert objects.store_variables("s3", source | named) == {}
+    assert objects.store_variables("s3", source) == source

@@ -11,8 +11,7 @@ from support.generations import publish
 from lookupdb import store
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import StoreAddress, StoredDataset, stored_generation
-from lookupdb.store.difference import MAX_VALUE_CHARACTERS, compare_generations
-from lookupdb.store.stored_generation import find_in_store
+from lookupdb.store.stored_generation import MAX_VALUE_CHARACTERS, compare_generations, find_in_store
 from support import dictionaries
 
 VALUE_BYTES = 200_000

@@ -16,7 +16,7 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.fetch import ShardFetch
+from lookupdb.store.fetch import fetch_shard
 from lookupdb.store.publication import CLAIM
 from lookupdb.store.sweep import MARK_NOTE, LiveDataset, Sweep
 
@@ -61,7 +61,7 @@ class TestEveryRequest:
         dataset = site.dataset(spec, front)
 
         def fetch(folder: str) -> None:
-            ShardFetch(dataset, site.folder / folder, rate=GIB, patience=0).run("g1", 1)
+            fetch_shard(dataset, site.folder / folder, "g1", 1, rate=GIB, patience=0)
 
         requests = count_requests(site, lambda: fetch("counted"))
         assert len(requests) == 2

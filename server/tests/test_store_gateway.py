@@ -20,7 +20,7 @@ from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageErro
 from lookupdb.store import StoreAddress, open_store
 from lookupdb.store import gateway as gateway_client
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.store.gateway import GatewayAnswer
 from lookupdb.store.gateway_wire import (
     CA_FILE_VARIABLE,
@@ -130,7 +130,7 @@ class TestFailures:
             bucket.read("local/other/things-local/g1/manifest.json")
         with pytest.raises(StoreDenied):
             bucket.files("local/other/things-local")
-        assert bucket.namespaces("local") == ()
+        assert BucketStore(bucket.url, "local", bucket).namespaces() == ()
 
     def test_a_gateway_that_is_not_there(self, gateway: FakeGateway) -> None:
         with pytest.raises(StoreUnreachable, match=r"cannot read http://127.0.0.1:1: 127.0.0.1:1 refuses connections"):
@@ -248,7 +248,7 @@ class TestListings:
             gateway.objects[PATH].version["e_tag"],
         )
         assert entry["last_modified"] == gateway.objects[PATH].changed
-        assert (bucket.namespaces("local"), bucket.folders(FOLDER)) == (("default",), {"g1"})
+        assert (BucketStore(bucket.url, "local", bucket).namespaces(), bucket.folders(FOLDER)) == (("default",), {"g1"})
 
     def test_may_have_the_marker_of_the_folder_itself(self, gateway: FakeGateway) -> None:
         """As consoles of stores make it: a generation can be removed all the same."""

@@ -14,11 +14,10 @@ from support.sweeps import HOUR, Clock, Place, run, swept
 from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.store import StoreAddress
-from lookupdb.store.bucket import Bucket, ObjectState
+from lookupdb.store.bucket import Bucket, ObjectState, ObstoreObjects
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
 from lookupdb.store.objects import folder_names
-from lookupdb.store.obstore_objects import ObstoreObjects
 from lookupdb.store.publication import _read_member
 from lookupdb.store.sweep import MARK_NOTE
 
@@ -60,7 +59,7 @@ def test_an_object_that_is_too_large_is_refused_before_its_bytes_come(
         def bytes(self) -> bytes:
             raise AssertionError("it was read")
 
-    monkeypatch.setattr("lookupdb.store.obstore_objects.obstore.get", lambda _store, _path: Announced())
+    monkeypatch.setattr("lookupdb.store.bucket.obstore.get", lambda _store, _path: Announced())
     with pytest.raises(CorruptFile, match=f"x/swept.json: it has {MAX_CONDITIONAL_BYTES + 1} bytes, expected at most"):
         bucket.read("x/swept.json")
 

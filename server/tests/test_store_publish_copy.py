@@ -25,10 +25,11 @@ from lookupdb.builder.progress import SilentProgress
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME
-from lookupdb.store import Store, StoreAddress, StoredDataset, obstore_objects, open_store
+from lookupdb.store import StoreAddress, StoredDataset, open_store
+from lookupdb.store import bucket as bucket_objects
 from lookupdb.store import gateway as gateway_client
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.store.publication import CLAIM
 
 pytestmark = pytest.mark.long
@@ -110,7 +111,7 @@ def test_a_file_that_is_too_large_for_that_passes_through_here(site: Site, monke
     source, target = (BucketDataset(site.front(), address) for address in (OLD, NEW))
     manifest = publish(source, "g1", CONTENT, site.scratch())
     largest = max(shard.bytes for shard in manifest.shards)
-    monkeypatch.setattr(obstore_objects, "MAX_COPY_BYTES", largest - 1)
+    monkeypatch.setattr(bucket_objects, "MAX_COPY_BYTES", largest - 1)
     site.proxy.reset()
     copy(source, target, site.scratch())
     got = [request for request in site.proxy.requests if request.method == "GET" and ".lmdb" in request.path]
@@ -257,7 +258,7 @@ def test_a_file_of_another_length_is_not_published_though_the_store_copies_it(si
 def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
     """Adopt g1 of the dataset ``old`` as g1 of ``spec``, whose uid is ``new``; the outcome."""
     options, new = BuildOptions(site.scratch(), generation="g1"), replace(spec, uid="new")
-    store, old = Store(bucket.url, "local", bucket), EarlierDataset("old")
+    store, old = BucketStore(bucket.url, "local", bucket), EarlierDataset("old")
     return existing.adopt_predecessor(new, store, old, options, SilentProgress()).outcome
 
 

@@ -41,7 +41,7 @@ from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.directory import DirectoryDataset, store_errors
-from lookupdb.store.fetch import ShardFetch
+from lookupdb.store.fetch import fetch_shard
 
 ADDRESS = StoreAddress("c1", "team", "things", "3f2b9c1e-77aa")
 CONTENT = {f"key-{number}": b"%d" % number * 50 for number in range(3000)}
@@ -82,7 +82,7 @@ def local(tmp_path: Path) -> DirectoryDataset:
 def test_a_folder_that_may_not_be_written_to_is_told_and_not_the_store(local: DirectoryDataset) -> None:
     folder = Path("/sys/lookupdb")  # where nobody may make anything, root neither
     with pytest.raises(FolderDenied, match=f"cannot write to {folder}") as told:
-        ShardFetch(local, folder, rate=GIB, patience=60).run("g1", 0)
+        fetch_shard(local, folder, "g1", 0, rate=GIB, patience=60)
     assert (told.value.exit_code, told.value.reason) == (2, "FolderDenied")
 
 
@@ -120,7 +120,7 @@ class TestFolder:
         assert locate_shard(folder, 1).manifest == place.manifest("g1")
 
     def test_a_server_answers_from_it(self, local: DirectoryDataset, tmp_path: Path) -> None:
-        ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
+        fetch_shard(local, tmp_path / "data", "g1", 0, rate=GIB)
         with serving(tmp_path / "data", shard=0) as server, redis.Redis(port=server.ports[0]) as client:
             assert client.get("key-17") == CONTENT["key-17"]
 
@@ -144,7 +144,7 @@ class TestFolder:
         entry = local.manifest("g1").shards[0]
         (folder / f".{entry.file}.partial").write_bytes(b"half")
         (folder / f".{FILE_NAME}.partial").write_bytes(b"half")
-        ShardFetch(local, folder, rate=GIB).run("g1", 0)
+        fetch_shard(local, folder, "g1", 0, rate=GIB)
         assert names(folder) == [FILE_NAME, entry.file]
 
     def test_another_generation_takes_the_place_of_the_first(
@@ -161,14 +161,14 @@ class TestFolder:
 
     def test_no_manifest_stands_while_the_file_is_not_whole(self, local: DirectoryDataset, tmp_path: Path) -> None:
         folder = tmp_path / "data"
-        ShardFetch(local, folder, rate=GIB).run("g1", 0)
+        fetch_shard(local, folder, "g1", 0, rate=GIB)
         (tmp_path / "more").mkdir()
         publish(local, "g2", CONTENT | {"a": b"1"}, tmp_path / "more", shards=1)
         path = Path(local.url) / "g2" / local.manifest("g2").shards[0].file
         path.chmod(0o644)
         path.write_bytes(b"damaged")
         with pytest.raises(CorruptFile, match=r"of g2 has bytes 7 in the store"):
-            ShardFetch(local, folder, rate=GIB).run("g2", 0)
+            fetch_shard(local, folder, "g2", 0, rate=GIB)
         assert FILE_NAME not in names(folder)
         assert not list(folder.glob(".*"))
 
@@ -201,7 +201,7 @@ class Breaking(DirectoryDataset):
 class TestStore:
     def test_that_breaks_off_is_read_on_from_there(self, local: DirectoryDataset, tmp_path: Path) -> None:
         breaking = Breaking(local, failures=3)
-        assert ShardFetch(breaking, tmp_path / "data", rate=GIB, patience=5).run("g1", 0).outcome == "fetched"
+        assert fetch_shard(breaking, tmp_path / "data", "g1", 0, rate=GIB, patience=5).outcome == "fetched"
         assert breaking.starts == [0, 5000, 10_000]
         with ShardReader(tmp_path / "data" / local.manifest("g1").shards[0].file) as shard:
             assert shard.meta.records == len(CONTENT)
@@ -209,14 +209,14 @@ class TestStore:
     def test_that_stays_away_is_given_up(self, local: DirectoryDataset, tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(StoreError, match="the store is away"):
-            ShardFetch(Breaking(local, failures=1000), tmp_path / "data", rate=GIB, patience=0.6).run("g1", 0)
+            fetch_shard(Breaking(local, failures=1000), tmp_path / "data", "g1", 0, rate=GIB, patience=0.6)
         assert time.monotonic() - began > 0.2, "it was asked again before"
 
     def test_without_the_generation_is_asked_once(self, dataset: tuple[str, StoredDataset], tmp_path: Path) -> None:
         _, place = dataset
         began = time.monotonic()
         with pytest.raises(GenerationMissing, match="no generation g7"):
-            ShardFetch(place, tmp_path / "data", rate=GIB, patience=60).run("g7", 0)
+            fetch_shard(place, tmp_path / "data", "g7", 0, rate=GIB, patience=60)
         assert time.monotonic() - began < 20
 
     def test_that_denies_is_asked_once(
@@ -231,7 +231,7 @@ class TestStore:
 
         monkeypatch.setattr(local.__class__, "manifest", denied)
         with pytest.raises(StoreDenied):
-            ShardFetch(local, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
+            fetch_shard(local, tmp_path / "data", "g1", 0, rate=GIB, patience=60)
         assert asked == 1
 
     def test_that_denies_is_not_taken_for_the_folder(
@@ -246,7 +246,7 @@ class TestStore:
 
         monkeypatch.setattr(local.__class__, "read", denied)
         with pytest.raises(StoreDenied):
-            ShardFetch(local, tmp_path / "data", rate=GIB, patience=0).run("g1", 0)
+            fetch_shard(local, tmp_path / "data", "g1", 0, rate=GIB, patience=0)
 
     def test_whose_object_is_damaged_leaves_nothing(
         self, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +256,7 @@ class TestStore:
         entry = publish(place, "g1", CONTENT, tmp_path, shards=1).shards[0]
         bucket.objects.put(f"{ADDRESS.path}/g1/{entry.file}", bytes(entry.bytes))
         with pytest.raises(CorruptFile, match="sha256"):
-            ShardFetch(place, tmp_path / "data", rate=GIB).run("g1", 0)
+            fetch_shard(place, tmp_path / "data", "g1", 0, rate=GIB)
         assert names(tmp_path / "data") == []
 
     def test_that_has_lost_the_shard_is_asked_once_and_says_what_is_damaged(
@@ -269,8 +269,8 @@ class TestStore:
         else:
             (Path(place.url) / "g1" / lost.file).unlink()
         with pytest.raises(CorruptFile, match=f"{lost.file} of g1 is missing in "):
-            ShardFetch(place, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
-        assert ShardFetch(place, tmp_path / "data", rate=GIB).run("g1", 1).file == other.file, (
+            fetch_shard(place, tmp_path / "data", "g1", 0, rate=GIB, patience=60)
+        assert fetch_shard(place, tmp_path / "data", "g1", 1, rate=GIB).file == other.file, (
             "what is there can be served"
         )
 
@@ -285,18 +285,18 @@ class TestStore:
 class TestDisk:
     def test_a_fetch_is_no_faster_than_it_may_be(self, local: DirectoryDataset, tmp_path: Path) -> None:
         size = local.manifest("g1").shards[0].bytes
-        assert ShardFetch(local, tmp_path / "data", rate=size * 3).run("g1", 0).seconds >= 0.33
+        assert fetch_shard(local, tmp_path / "data", "g1", 0, rate=size * 3).seconds >= 0.33
 
     def test_that_is_full_is_said_before_anything_is_fetched(
         self, local: DirectoryDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
         with pytest.raises(NotEnoughRoom, match="has 1 bytes free"):
-            ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 0)
+            fetch_shard(local, tmp_path / "data", "g1", 0, rate=GIB)
 
     def test_a_shard_that_there_is_not(self, local: DirectoryDataset, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no shard 1 in g1: it has 0 to 0"):
-            ShardFetch(local, tmp_path / "data", rate=GIB).run("g1", 1)
+            fetch_shard(local, tmp_path / "data", "g1", 1, rate=GIB)
 
 
 class TestCommand:

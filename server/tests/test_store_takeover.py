@@ -150,7 +150,7 @@ def test_what_obstore_tries_again_and_is_refused_is_known_to_be_done(site: Site)
 
 def test_the_end_of_a_large_upload_may_be_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shard is there when the answer to its completion is lost, and so is the upload."""
-    monkeypatch.setattr("lookupdb.store.obstore_objects.PART_BYTES", 5 << 20)
+    monkeypatch.setattr("lookupdb.store.bucket.PART_BYTES", 5 << 20)
     bucket = site.front()
     dataset = BucketDataset(bucket, StoreAddress("local", "default", "large", "local"))
     completions = []

@@ -17,7 +17,7 @@ from support.syncing import CLUSTER, OTHER_UID, UID, announce, names, publish, r
 from support.waiting import until
 
 from lookupdb.process.memory import private_bytes
-from lookupdb.store import Store
+from lookupdb.store.bucket_dataset import BucketStore
 
 pytestmark = pytest.mark.long
 pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
@@ -64,7 +64,7 @@ class TestRunning:
         self, tmp_path: Path, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        publish(Store(bucket.url, CLUSTER, bucket), "g1", keys=5000)
+        publish(BucketStore(bucket.url, CLUSTER, bucket), "g1", keys=5000)
         words = (str(root), "--store", bucket.url, "--dataset", "team/people")
         with sync_process(tmp_path, *words, "--rate", "64KiB", environment=variables(server)) as running:
             until(lambda: list(root.glob("team/people/.g1.partial/*")), "it has begun")
@@ -155,9 +155,7 @@ class TestOnce:
         assert once(root, url, "--dataset", "team/people")[0] == 0
         code, told = once(root, url, "--dataset", f"team/people@{OTHER_UID}")
         assert code == 5
-        says = (
-            f"has no generation of team/people with the uid {OTHER_UID} that could serve: it has 2 generations of the"
-        )
+        says = f"has no generation of team/people with the uid {OTHER_UID} that could serve: it has 2 generations of"
         assert f"{says} uid {UID}" in told
         assert "team/people@UID" in told
         assert "all datasets are there" not in told

@@ -35,8 +35,9 @@ from support.waiting import soon
 
 from lookupdb.errors import StoreError
 from lookupdb.manifest import FILE_NAME
-from lookupdb.store import Store, open_store
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
+from lookupdb.store import open_store
+from lookupdb.store.bucket_dataset import BucketStore
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE
 from lookupdb.sync.folder import DatasetFolder
 from lookupdb.sync.service import SyncCollector, describe_state, explain_unready
 
@@ -150,7 +151,7 @@ class TestFiles:
         self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        publish(Store(bucket.url, CLUSTER, bucket), "g1")
+        publish(BucketStore(bucket.url, CLUSTER, bucket), "g1")
         before = os.umask(0o077)
         try:
             async with keeping(root, bucket.url):

@@ -19,8 +19,8 @@ from support.syncing import CLUSTER, OTHER_UID, UID, announce, publish
 from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import Refusal
 from lookupdb.store import Store, StoreAddress, open_store
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, Announcement
 from lookupdb.sync import feeds as store_feed
 from lookupdb.sync.feeds import NamespaceListings, StoreFeed, SyncTarget
 
@@ -41,7 +41,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "directory":
         return open_store(str(tmp_path / "store"), CLUSTER)
     bucket = new_bucket(request.getfixturevalue("server"), monkeypatch)
-    return Store(bucket.url, CLUSTER, bucket)
+    return BucketStore(bucket.url, CLUSTER, bucket)
 
 
 def feed_of(place: Store, uid: str | None = None, name: str = "people") -> StoreFeed:
@@ -80,7 +80,7 @@ class TestAnnouncedAndGone:
     def test_gives_way_to_a_newer_one_in_a_directory_alone(self, place: Store) -> None:
         people = publish(place, "g3")
         announce(people, "g2", 7)
-        assert look(place) == look(place, UID) == ((UID, "g3", None) if place.is_local else (UID, "g2", 7))
+        assert look(place) == look(place, UID) == ((UID, "g3", None) if place.folder else (UID, "g2", 7))
         publish(place, "g2")
         assert look(place) == (UID, "g2", 7)
 

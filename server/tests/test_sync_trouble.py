@@ -32,9 +32,9 @@ from support.syncing import (
 from support.waiting import soon
 
 from lookupdb.errors import StoreError, UsageError
-from lookupdb.store import Store
 from lookupdb.store.bucket import Bucket
-from lookupdb.sync.folder import GenerationFetch
+from lookupdb.store.bucket_dataset import BucketStore
+from lookupdb.sync import folder, keeper
 from lookupdb.sync.service import SyncService, describe_state, explain_unready
 
 pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
@@ -100,15 +100,15 @@ class TestTrouble:
         self, root: Path, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         reached, go_on = threading.Event(), threading.Event()
-        fetch = GenerationFetch.run
+        fetch = folder.fetch_generation
 
-        def slow(self: GenerationFetch, manifest: Any, *rest: Any) -> None:
-            fetch(self, manifest, *rest)
+        def slow(dataset: Any, manifest: Any, *rest: Any) -> None:
+            fetch(dataset, manifest, *rest)
             if manifest.generation == "g2":
                 reached.set()
                 go_on.wait(30)
 
-        monkeypatch.setattr(GenerationFetch, "run", slow)
+        monkeypatch.setattr(keeper, "fetch_generation", slow)
         people = publish(url, "g1")
         announce(people, "g1", 1)
         async with keeping(root, url) as service:
@@ -127,7 +127,7 @@ class TestTrouble:
         self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        place = Store(bucket.url, CLUSTER, bucket)
+        place = BucketStore(bucket.url, CLUSTER, bucket)
         people = publish(place, "g1")
         announce(people, "g1", 1)
         async with keeping(root, bucket.url) as service:
@@ -148,7 +148,7 @@ class TestTrouble:
         self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        place = Store(bucket.url, CLUSTER, bucket)
+        place = BucketStore(bucket.url, CLUSTER, bucket)
         people = publish(place, "g1")
         publish(place, "g2")
         announce(people, "g1", 1)
@@ -170,7 +170,7 @@ class TestTrouble:
         self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        place = Store(bucket.url, CLUSTER, bucket)
+        place = BucketStore(bucket.url, CLUSTER, bucket)
         people = publish(place, "g1")
         announce(people, "g1", 1)
         async with keeping(root, bucket.url) as service:
@@ -195,11 +195,11 @@ class TestTrouble:
         self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bucket = new_bucket(server, monkeypatch)
-        people = publish(Store(bucket.url, CLUSTER, bucket), "g1")
+        people = publish(BucketStore(bucket.url, CLUSTER, bucket), "g1")
         announce(people, "g1", 1)
         with faulty_proxy(server) as (through, proxy):
             use_server(through, monkeypatch)
-            monkeypatch.setattr("lookupdb.store.obstore_objects.RETRIES", 0)
+            monkeypatch.setattr("lookupdb.store.bucket.RETRIES", 0)
             monkeypatch.setattr(Bucket.__init__, "__kwdefaults__", {**_defaults(), "retries": 0})
             async with keeping(root, bucket.url) as service:
                 await reads(root, f"{UID} g1")

@@ -10,7 +10,7 @@ from support.command_line import run_here
 from support.up_stack import Stack, eventually, people, write_people
 
 from lookupdb.store import StoreAddress, open_store
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement, read_announcement
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, Announcement, read_announcement
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from lookupdb.cli.output import render_line, render_member
-from lookupdb.store.difference import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
+from lookupdb.store.stored_generation import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import orjson
 
 from lookupdb.account_tokens import VerificationKey, are_same, parse_keys
 from lookupdb.errors import StoreError
-from lookupdb.store.obstore_objects import ObstoreObjects
+from lookupdb.store.bucket import ObstoreObjects
 from lookupdb_operator.cluster.client import SUBJECT, Api, ApiError, fetch_account_keys
 
 log = logging.getLogger(__name__)

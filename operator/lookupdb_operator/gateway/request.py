@@ -16,9 +16,8 @@ import orjson
 
 from lookupdb.account_tokens import Caller
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, StoreAddress
 from lookupdb.store.gateway_wire import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
-from lookupdb.store.layout import StoreAddress
 
 # Refusals: problem details (RFC 9457) with a ``kind`` for clients.
 

@@ -23,7 +23,7 @@ from lookupdb.errors import UsageError
 from lookupdb.process import limits, listeners
 from lookupdb.process.admin import AdminPort, ProbeServer
 from lookupdb.process.memory import private_bytes
-from lookupdb.store.layout import check_cluster_id
+from lookupdb.store.dataset import check_cluster_id
 from lookupdb.store.objects import PART_BYTES
 from lookupdb.wording import strip_secrets
 from lookupdb_operator.cluster.client import Api, ApiError

@@ -20,6 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lookupdb.account_tokens import Caller
 from lookupdb.network import panics_as_errors
+from lookupdb.store.bucket import ObstoreObjects
 from lookupdb.store.gateway_wire import (
     CREATE,
     END,
@@ -34,7 +35,6 @@ from lookupdb.store.gateway_wire import (
     ErrorKind,
 )
 from lookupdb.store.objects import PART_BYTES, Version, folder_names, object_version
-from lookupdb.store.obstore_objects import ObstoreObjects
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.limits import CHUNK_BYTES, Room, read_length
 from lookupdb_operator.gateway.request import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 from lookupdb.backoff import Backoff
-from lookupdb.store.announcement import Announcement
+from lookupdb.store.dataset import Announcement
 from lookupdb_operator import names, status
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.client import REFRESH_SECONDS, AccountKeys, ApiError, NotFound

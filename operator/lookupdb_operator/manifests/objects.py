@@ -14,8 +14,8 @@ import orjson
 from lookupdb import shard_passwords
 from lookupdb.dataset.schema import parse_quantity
 from lookupdb.router.table.routing_table import digest_table
-from lookupdb.store.credentials import SECRET_VARIABLE
 from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
+from lookupdb.store.objects import SECRET_VARIABLE
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.model import Manifest, ObservedDataset

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lookupdb.image.artifact import shard_tag
-from lookupdb.store.layout import dataset_path
+from lookupdb.store.dataset import dataset_path
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import objects, pods

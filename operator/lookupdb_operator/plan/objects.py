@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lookupdb.store.announcement import Announcement
+from lookupdb.store.dataset import Announcement
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet, Trouble
 from lookupdb_operator.plan import builds, clock, lifecycle, reasons, rollouts, routing_tables

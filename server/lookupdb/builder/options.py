@@ -327,7 +327,7 @@ def scratch_folder(base: Path) -> Iterator[Path]:
     folders that it made above it; the next build removes that of a killed one. Raises NotEnoughRoom if it cannot be
     made, and UsageError for a path that is not UTF-8."""
     check_path(base)
-    from lookupdb.store.layout import unlock
+    from lookupdb.store.directory import unlock
 
     path = base / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     lock_file = path.with_suffix(".lock")
@@ -356,7 +356,7 @@ def scratch_folder(base: Path) -> Iterator[Path]:
 
 def _make(path: Path, lock_file: Path) -> int | None:
     """Make the folder ``path``; return its lock. Raises OSError."""
-    from lookupdb.store.layout import try_lock
+    from lookupdb.store.directory import try_lock
 
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
@@ -382,7 +382,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def _remove_abandoned(base: Path) -> None:
     """Remove the folders of dead builders, except those of other users."""
-    from lookupdb.store.layout import try_lock, unlock
+    from lookupdb.store.directory import try_lock, unlock
 
     for lock_file in base.glob(f"{_PREFIX}*.lock"):
         with suppress(OSError):

@@ -16,7 +16,7 @@ from lookupdb.cli.addressing import cluster_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, log_format, option
 from lookupdb.cli.output import say_of_failure
 from lookupdb.errors import LookupdbError, NotEnoughRoom, StoreDenied, StoreError, StoreUnreachable, UsageError
-from lookupdb.store import Store, StoreAddress, credentials
+from lookupdb.store import Store, StoreAddress, objects
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.fetch import CopiedGeneration, copy_generation, find_addresses
 from lookupdb.wording import format_count, render_json, strip_secrets
@@ -99,7 +99,7 @@ def command(
     Credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and so on). If SOURCE has other
     credentials, set LOOKUPDB_SOURCE_STORE_AWS_….
     """
-    with credentials.source_store():
+    with objects.source_store():
         source = store.open_store(source_url, cluster_id)
         source.wait(store_wait)
     target = store.open_store(target_url, to_cluster_id or cluster_id)

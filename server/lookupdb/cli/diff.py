@@ -20,13 +20,13 @@ from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import drop_unwritten
 from lookupdb.process.limits import raise_limit
-from lookupdb.store.difference import (
+from lookupdb.store.stored_generation import (
     SAMPLES,
     GenerationDifference,
     KeyChange,
+    StoredGeneration,
     compare_generations,
 )
-from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 200

@@ -14,7 +14,7 @@ from lookupdb.cli.output import json_option, report_outcome, termination_log_opt
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import UsageError
 from lookupdb.store import StoreAddress
-from lookupdb.store.fetch import PATIENCE_SECONDS, ShardFetch
+from lookupdb.store.fetch import PATIENCE_SECONDS, fetch_shard
 from lookupdb.wording import check_path
 
 
@@ -77,7 +77,7 @@ def command(
         place = store.open_store(store_url, cluster_id)
         place.wait(store_wait)
         address = StoreAddress(cluster_id, namespace, name, uid)
-        fetched = ShardFetch(place.dataset_at(address), folder, rate=rate, patience=patience).run(generation, shard)
+        fetched = fetch_shard(place.dataset_at(address), folder, generation, shard, rate=rate, patience=patience)
         verb = "fetched" if fetched.outcome == "fetched" else "found whole, and not fetched again"
         result.update(asdict(fetched), reason=fetched.outcome.capitalize(), message=f"{fetched.file}: {verb}")
 

@@ -20,8 +20,14 @@ from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.process.limits import raise_limit
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
-from lookupdb.store.difference import ShardFigures, measure_shards, sample_records
-from lookupdb.store.stored_generation import StoredGeneration, find_shard_entry, open_shard
+from lookupdb.store.stored_generation import (
+    ShardFigures,
+    StoredGeneration,
+    find_shard_entry,
+    measure_shards,
+    open_shard,
+    sample_records,
+)
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100

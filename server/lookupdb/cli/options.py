@@ -18,7 +18,7 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.manifest import GENERATION
 from lookupdb.store import Store
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, is_stale, read_announcement
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, is_stale, read_announcement
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -199,7 +199,7 @@ def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) ->
     if announcement is None or built is None or announcement.generation == built:
         return None
     announced = announcement.generation
-    if store.is_local and announced not in dataset.published_generations() and is_stale(announced, built):
+    if store.folder and announced not in dataset.published_generations() and is_stale(announced, built):
         return None  # the newest is followed
     return (
         f"{file} announces {announced}: lookupdb.open and lookupdb sync follow that one, and not {built}, until "

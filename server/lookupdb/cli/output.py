@@ -16,7 +16,7 @@ from lookupdb.cli.options import F, option
 from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import LookupdbError
 from lookupdb.process.launch import describe_error, drop_unwritten, write_termination_log
-from lookupdb.store.difference import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
+from lookupdb.store.stored_generation import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
 from lookupdb.wording import needs_escape, render_json, shorten
 
 # The result of a verb that runs once: one line of JSON, also written to the termination log of Kubernetes.

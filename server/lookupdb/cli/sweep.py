@@ -18,8 +18,7 @@ from lookupdb.cli.output import say_of_failure
 from lookupdb.cli.program import ended_in_time
 from lookupdb.dataset.schema import to_camel_case
 from lookupdb.errors import StoreError
-from lookupdb.store import sweep as live_datasets
-from lookupdb.store.sweep import Sweep
+from lookupdb.store.sweep import Sweep, read_cluster, read_live_list
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -97,15 +96,12 @@ def command(
     totals as one line of JSON.
     """
     with ended_in_time():
-        cluster_id = cluster_id or live_datasets.read_cluster(living_list)
+        cluster_id = cluster_id or read_cluster(living_list)
         place = store.open_store(store_url, cluster_id)
         now = time.time()
-        live_datasets.check_age(living_list, now, max_age)
-        live = live_datasets.read_live_datasets(living_list, cluster_id)
-        retained = live_datasets.read_retained(living_list, cluster_id)
-        sweep = Sweep(live, retained=retained, grace=grace, now=now, dry=dry_run)
-        spanned = live_datasets.read_namespaces(living_list)
-        for sentence in sweep.run(sweep.find(place, spanned)):
+        live = read_live_list(living_list, cluster_id, now, max_age)
+        sweep = Sweep(live.datasets, retained=live.retained, grace=grace, now=now, dry=dry_run)
+        for sentence in sweep.run(sweep.find(place, live.namespaces)):
             message = f"would have: {sentence}" if dry_run else sentence
             click.echo(orjson.dumps({"message": message}) if as_json else message)
     summary = sweep.summary

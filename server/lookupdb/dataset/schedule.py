@@ -157,52 +157,47 @@ class Schedule:
         return not minute.startswith("*") and not hour.startswith("*")
 
     def _next_fixed(self, after: datetime) -> datetime | None:
-        moments = (first_moment(wall, self.zone) for wall in self._walls_after(wall_time(after, self.zone)))
+        moments = (first_moment(wall, self.zone) for wall in self._walls_from(wall_time(after, self.zone)))
         return next((moment for moment in moments if moment > after), None)
 
     def _last_fixed(self, until: datetime) -> datetime | None:
         # In the second of two equal hours, the first one has later wall times.
         put_back = offset_at(until - _DAY, self.zone) - offset_at(until, self.zone)
-        walls = self._walls_until(wall_time(until, self.zone) + max(put_back, timedelta()))
+        walls = self._walls_from(wall_time(until, self.zone) + max(put_back, timedelta()), reverse=True)
         moments = (first_moment(wall, self.zone) for wall in walls)
         return next((moment for moment in moments if moment <= until), None)
 
     def _next_running(self, after: datetime) -> datetime | None:
         """Return the next slot of a clock that never changes; after the next change, of the clock after it."""
-        wall = next(self._walls_after(wall_time(after, self.zone)), None)
+        wall = next(self._walls_from(wall_time(after, self.zone)), None)
         while wall is not None:
             slot = (wall - offset_at(after, self.zone)).replace(tzinfo=UTC)
             change = next_change(after, slot, self.zone)
             if change is None:
                 return slot
-            after, wall = change, next(self._walls_after(wall_time(change, self.zone) - _SECOND), None)
+            after, wall = change, next(self._walls_from(wall_time(change, self.zone) - _SECOND), None)
         return None
 
     def _last_running(self, until: datetime) -> datetime | None:
-        wall = next(self._walls_until(wall_time(until, self.zone)), None)
+        wall = next(self._walls_from(wall_time(until, self.zone), reverse=True), None)
         while wall is not None:
             slot = (wall - offset_at(until, self.zone)).replace(tzinfo=UTC)
             change = last_change(slot, until, self.zone)
             if change is None:
                 return slot
             until = change - _SECOND
-            wall = next(self._walls_until(wall_time(until, self.zone)), None)
+            wall = next(self._walls_from(wall_time(until, self.zone), reverse=True), None)
         return None
 
-    def _walls_after(self, wall: datetime) -> Iterator[datetime]:
-        """Yield the wall times of the expression on a clock that never changes, later than ``wall``.
+    def _walls_from(self, wall: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+        """Yield the wall times of the expression on a clock that never changes: those after ``wall``, or in ``reverse``
+        those that are not later, the latest first.
 
         cronsim also supports zones. But at a change that is not of whole hours, it skips slots, or loops between two.
         """
         from cronsim import CronSim
 
-        return CronSim(self.expression, wall)
-
-    def _walls_until(self, wall: datetime) -> Iterator[datetime]:
-        """Yield the same that are not later than ``wall``, the latest first."""
-        from cronsim import CronSim
-
-        return CronSim(self.expression, wall.replace(microsecond=0) + _SECOND, reverse=True)
+        return CronSim(self.expression, wall.replace(microsecond=0) + _SECOND if reverse else wall, reverse=reverse)
 
 
 def _load_zone(name: str) -> ZoneInfo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -40,11 +40,6 @@ CLUSTER_FIELDS: Final = {
 """Path of a field in the spec → why it needs a cluster, and what is done without one."""
 
 
-def find_cluster_fields(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return those of CLUSTER_FIELDS that ``spec``, which is complete, has."""
-    return tuple(path for path in CLUSTER_FIELDS if _has(spec, path))
-
-
 def describe_left_out(paths: Iterable[str]) -> Iterator[str]:
     """Yield a line for each of ``paths``: why it is ignored, and what is done instead."""
     return (f"spec.{path} applies only in a cluster: {CLUSTER_FIELDS[path]}" for path in paths)
@@ -63,14 +58,6 @@ _HINT = "give the first address of a network, / and how many of its bits count, 
 _LEADING_ZERO: Final = re.compile("/0[0-9]")
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def check_router_clients(clients: Sequence[Mapping[str, Any]]) -> None:
-    """Check that a cluster would accept each ``ipBlock``: a rejected one would silently leave the old policy in force.
-    Raises InvalidManifest, whose message begins with the field."""
-    for number, client in enumerate(clients):
-        if "ipBlock" in client:
-            _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
 
 
 def _check_block(block: Mapping[str, Any], field: str) -> None:
@@ -509,7 +496,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
         serving_workers=spec["serving"]["workers"],
         router=_parse_router(spec["router"], metadata["name"]),
-        cluster_fields=find_cluster_fields(spec),
+        cluster_fields=tuple(path for path in CLUSTER_FIELDS if _has(spec, path)),
     )
 
 
@@ -564,7 +551,10 @@ def _parse_parquet(parquet: dict[str, Any]) -> Parquet:
 
 def _parse_router(router: dict[str, Any], name: str) -> Router:
     try:
-        check_router_clients(router.get("clients", ()))
+        # A block that the cluster rejects would silently leave the old policy in force.
+        for number, client in enumerate(router.get("clients", ())):
+            if "ipBlock" in client:
+                _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
     except InvalidManifest as error:
         raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
     router_fields = {field.name for field in fields(Router)}

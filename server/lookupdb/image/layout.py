@@ -14,7 +14,7 @@ from typing import Final
 import orjson
 
 from lookupdb.disk import opening_error, reading_error
-from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.image.artifact import (
     LAYER_TYPE,
     Blob,
@@ -27,7 +27,7 @@ from lookupdb.image.artifact import (
 )
 from lookupdb.manifest import ShardFile
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.layout import call_with_retries
+from lookupdb.store.fetch import read_resumed, write_all
 from lookupdb.store.stored_generation import StoredGeneration
 
 # The bytes of a shard's file while they pass, from a folder or a store, verified at the end.
@@ -42,7 +42,11 @@ def read_shard(generation: StoredGeneration, entry: ShardFile, patience: float) 
     is never sent completely."""
     digest, size = hashlib.sha256(), 0
     held = b""
-    for chunk in _read(generation, entry, patience):
+    if isinstance(generation.place, Path):
+        chunks = _read_file(generation.place / entry.file)
+    else:
+        chunks = read_resumed(generation.place, generation.manifest.generation, entry, patience)
+    for chunk in chunks:
         if held:
             yield held
         held = bytes(chunk)
@@ -56,26 +60,6 @@ def read_shard(generation: StoredGeneration, entry: ShardFile, patience: float) 
             )
     if held:
         yield held
-
-
-def _read(generation: StoredGeneration, entry: ShardFile, patience: float) -> Iterator[bytes]:
-    if isinstance(generation.place, Path):
-        yield from _read_file(generation.place / entry.file)
-        return
-    place, name, received = generation.place, generation.manifest.generation, 0
-    source = place.read(name, entry)
-
-    def chunk() -> bytes | None:
-        nonlocal source
-        try:
-            return next(source, None)
-        except StoreError:
-            source = place.read(name, entry, received)
-            raise
-
-    while received < entry.bytes and (data := call_with_retries(chunk, patience)) is not None:
-        received += len(data)
-        yield data
 
 
 def _read_file(path: Path) -> Iterator[bytes]:
@@ -138,7 +122,23 @@ class ImageLayout:
         number of further bytes read. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom; UsageError if another
         process writes."""
         with self._lock():
-            return self._write(generation, shards, patience, advance)
+            manifest = plain_manifest(generation.manifest)
+            images = []
+            written: set[str] = set()
+            for shard in shards:
+                file = shard_file(manifest.shards[shard])
+                content = _counted(read_shard(generation, generation.manifest.shards[shard], patience), advance)
+                image = render_image(manifest, shard, self._put_stream(render_layer(file, content)))
+                documents = (*image.blobs, *list_documents(image))
+                for blob, text in documents:
+                    path = self._blobs / _blob_name(blob)
+                    if not path.exists():
+                        self._replace(path, text)
+                written.update(_blob_name(blob) for blob in (image.shard_layer, *(blob for blob, _ in documents)))
+                images.append(image)
+            self._replace(self._folder / _INDEX, render_layout_index(images))
+            self._written = written
+            return [WrittenImage(image.tag, image.digest) for image in images]
 
     def measure_unreferenced(self) -> int:
         """Return the size of the blobs that the last index.json does not refer to, for example of an earlier
@@ -165,34 +165,6 @@ class ImageLayout:
                 )
             yield
 
-    def _write(
-        self,
-        generation: StoredGeneration,
-        shards: Sequence[int],
-        patience: float,
-        advance: Callable[[int], None],
-    ) -> list[WrittenImage]:
-        manifest = plain_manifest(generation.manifest)
-        images = []
-        written: set[str] = set()
-        for shard in shards:
-            file = shard_file(manifest.shards[shard])
-            content = _counted(read_shard(generation, generation.manifest.shards[shard], patience), advance)
-            image = render_image(manifest, shard, self._put_stream(render_layer(file, content)))
-            documents = (*image.blobs, *list_documents(image))
-            for blob, text in documents:
-                self._put(blob, text)
-            written.update(_blob_name(blob) for blob in (image.shard_layer, *(blob for blob, _ in documents)))
-            images.append(image)
-        self._replace(self._folder / _INDEX, [render_layout_index(images)])
-        self._written = written
-        return [WrittenImage(image.tag, image.digest) for image in images]
-
-    def _put(self, blob: Blob, content: bytes) -> None:
-        path = self._blobs / _blob_name(blob)
-        if not path.exists():
-            self._replace(path, [content])
-
     def _put_stream(self, chunks: Iterable[bytes]) -> Blob:
         """Write a layer whose digest is known at its end."""
         digest, size = hashlib.sha256(), 0
@@ -202,18 +174,17 @@ class ImageLayout:
                 for chunk in chunks:
                     digest.update(chunk)
                     size += len(chunk)
-                    _write_all(file.write, chunk)
-                file.flush()
+                    write_all(file.fileno(), chunk)
             with folder_errors(f"cannot write to {self._blobs}"):
                 partial.rename(self._blobs / digest.hexdigest())
         finally:
             partial.unlink(missing_ok=True)
         return Blob(LAYER_TYPE, f"sha256:{digest.hexdigest()}", size)
 
-    def _replace(self, path: Path, chunks: Iterable[bytes]) -> None:
+    def _replace(self, path: Path, content: bytes) -> None:
         partial = path.with_name(f".{path.name}.partial")
         with folder_errors(f"cannot write {path}"):
-            partial.write_bytes(b"".join(chunks))
+            partial.write_bytes(content)
             partial.rename(path)
 
 
@@ -225,9 +196,3 @@ def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterabl
     for chunk in chunks:
         advance(len(chunk))
         yield chunk
-
-
-def _write_all(write: Callable[[memoryview], int | None], chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
-        view = view[write(view) or 0 :]

@@ -396,7 +396,11 @@ def push_shard(
     tag = shard_tag(manifest.name, manifest.uid, manifest.generation, shard)
     there = registry.get_index(tag)
     if there is not None:
-        _check_ours(tag, there, render_annotations(manifest, shard), registry)
+        if dict(read_annotations(there)) != render_annotations(manifest, shard):  # a tag always names the same content
+            raise UsageError(
+                f"{registry.repository}:{tag} already exists with other content",
+                hint="does it belong to another installation? use another repository, or remove the tag there",
+            )
         if _is_whole(there, registry):
             return PushedImage("present", tag, describe_blob(INDEX_TYPE, there).digest, 0)
     file = shard_file(manifest.shards[shard])
@@ -416,16 +420,6 @@ def push_shard(
         is_index = document.media_type == INDEX_TYPE
         registry.put_manifest(image.tag if is_index else document.digest, document, text)
     return PushedImage("pushed", image.tag, image.digest, sent)
-
-
-def _check_ours(tag: str, index: bytes, expected: object, registry: Registry) -> None:
-    """Raise UsageError if the tag names other content: a tag always names the same."""
-    found = read_annotations(index)
-    if dict(found) != expected:
-        raise UsageError(
-            f"{registry.repository}:{tag} already exists with other content",
-            hint="does it belong to another installation? use another repository, or remove the tag there",
-        )
 
 
 def _is_whole(index: bytes, registry: Registry) -> bool:

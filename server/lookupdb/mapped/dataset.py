@@ -6,7 +6,7 @@ import os
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cache
 from types import TracebackType, new_class
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from lookupdb import native
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, UsageError
@@ -22,30 +22,6 @@ if TYPE_CHECKING:
 
 _TOGETHER: Final = 64
 """Values that an iteration over a sequence looks up at once."""
-
-
-class Records(Protocol):
-    """The part of ``MappedDataset`` that ``ValueSequence`` uses."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: str, /) -> Any: ...
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """See ``MappedDataset``."""
-
-    def iterate(self, part: str) -> Iterator[Any]:
-        """See ``MappedDataset``."""
-
-    def is_sequence(self) -> bool:
-        """See ``MappedDataset``."""
-
-    def snapshot(self) -> Records:
-        """See ``MappedDataset``."""
-
-    @property
-    def facts(self) -> OpenGeneration:
-        """See ``MappedDataset``."""
 
 
 class MappedItemsView(ItemsView[str, Any]):
@@ -84,12 +60,12 @@ class ValueSequence(Sequence[Any]):
     Raises UsageError on use if a later generation has other keys.
     """
 
-    def __init__(self, mapping: Records) -> None:
+    def __init__(self, mapping: MappedDataset) -> None:
         self._mapping = mapping
         self._checked: OpenGeneration | None = None
         self._take()
 
-    def _take(self) -> Records:
+    def _take(self) -> MappedDataset:
         """Return the current generation, after checking its keys."""
         view = self._mapping.snapshot()
         facts = view.facts
@@ -134,7 +110,7 @@ class ValueSequence(Sequence[Any]):
         return f"<values of {self._mapping!r}>"
 
 
-def _iterate(view: Records, step: int) -> Iterator[Any]:
+def _iterate(view: MappedDataset, step: int) -> Iterator[Any]:
     """Yield the values in the order of their places, or in reverse if ``step`` is -1."""
     places = range(len(view))[::step]
     for start in range(0, len(places), _TOGETHER):
@@ -309,7 +285,12 @@ def open_dataset(
     follower = None
     if not isinstance(location, GenerationFolder):
         follower = Follower(location, opener, files.facts.dataset, refresh_seconds)
-    mapping: MappedDataset = _mapping_class(files)(files, follower, refresh_seconds)
+    module = native.kernels()
+    if module is not None and isinstance(files, module.MappedGeneration):
+        view = module.MappedView
+    else:
+        from lookupdb.mapped.python_generation import PythonView as view  # noqa: N813
+    mapping: MappedDataset = _make_class(view)(files, follower, refresh_seconds)
     return mapping
 
 
@@ -344,17 +325,8 @@ def _open(location: Location, opener: Opener) -> MappedFiles:
     return files
 
 
-def _mapping_class(files: MappedFiles) -> Any:
-    module = native.kernels()
-    if module is not None and isinstance(files, module.MappedGeneration):
-        return _make_class(module.MappedView)
-    from lookupdb.mapped.python_generation import PythonView
-
-    return _make_class(PythonView)
-
-
 @cache
-def _make_class(view: type[Any]) -> Any:
+def _make_class(view: Any) -> Any:
     """Return a subclass of ``view`` and MappedDataset. The view's slots come first, so that a lookup runs no Python."""
     return new_class("MappedDataset", (view, MappedDataset), {}, lambda members: members.update(__module__=__name__))
 

@@ -15,15 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from lookupdb import keys, native, shard_name
+from lookupdb import exact_json, keys, native, shard_name
 from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.mapped.decoders import JSON, Decoders
 from lookupdb.mapped.location import Identity, Location, unopened_error
 
 if TYPE_CHECKING:
@@ -35,6 +34,15 @@ MAX_MANIFEST_BYTES: Final = 16 << 20
 """The largest manifest that is read."""
 _CHUNK_BYTES: Final = 1 << 20
 _AGAIN: Final = "fetch or build it again"
+
+
+class Decoders(NamedTuple):
+    """Functions from stored JSON to values. Both raise ValueError for invalid JSON."""
+
+    quickly: Callable[[bytes], Any]
+    """For values without long numbers: it rounds integers beyond 64 bits, and rejects exponents beyond a float's."""
+    exactly: Callable[[bytes], Any]
+    """For all values."""
 
 
 MakeFiles = Callable[[list[Path], tuple[str, ...], Callable[[str], bytes], Decoders | None, Any], "MappedFiles"]
@@ -91,7 +99,7 @@ class Opener:
         if self.verifies:
             for path, shard in zip(paths, manifest.shards, strict=True):
                 _check_sha256(path, shard)
-        decoders = JSON if manifest.value_format == "json" else None
+        decoders = Decoders(orjson.loads, exact_json.decode) if manifest.value_format == "json" else None
         encode = keys.make_key_encoder(manifest.normalize)
         try:
             files = self.make_files(paths, manifest.normalize, encode, decoders, facts)
@@ -103,8 +111,19 @@ class Opener:
             raise opening_error(Path(str(error.filename or folder)), error.errno or 0) from error
         except ValueError as error:
             raise CorruptFile(f"{folder} holds a file that is not one of its shards: {error}", hint=_AGAIN) from error
-        _check_in_place(facts)
-        _warn_of_other_tables(facts)
+        # Files are opened by their paths: if the folder was replaced, some may belong to the new generation.
+        if identify_manifest(facts.folder) != facts.identity:
+            raise GenerationMissing(
+                f"{facts.folder} was replaced, or removed, while it was opened", hint="open it again"
+            )
+        if not keys.has_same_normalization(manifest.normalize, manifest.unicode):
+            log.warning(
+                "%s was normalised by Unicode %s, this Python has %s: keys with characters that were added in between"
+                " may be missed until it is built again",
+                folder,
+                manifest.unicode,
+                keys.UNICODE_VERSION,
+            )
         return files
 
 
@@ -183,13 +202,6 @@ def _check_sha256(path: Path, shard: ShardFile) -> None:
         raise CorruptFile(f"{path} has checksum {found}, the manifest beside it says {shard.sha256}", hint=_AGAIN)
 
 
-def _check_in_place(facts: OpenGeneration) -> None:
-    """Raise GenerationMissing if the folder was replaced since its manifest was opened: files are opened by their
-    paths, and some may belong to the new generation."""
-    if identify_manifest(facts.folder) != facts.identity:
-        raise GenerationMissing(f"{facts.folder} was replaced, or removed, while it was opened", hint="open it again")
-
-
 def identify_manifest(folder: Path) -> tuple[int, int] | None:
     """Return device and inode of the manifest in ``folder``, as ``OpenGeneration.identity``; None if there is none."""
     try:
@@ -216,18 +228,6 @@ def _check_description(files: MappedFiles, number: int, facts: OpenGeneration) -
         raise ValueError(f"shard, shards, records, normalisation and format are {found}, expected {expected}")
 
 
-def _warn_of_other_tables(facts: OpenGeneration) -> None:
-    manifest = facts.manifest
-    if not keys.has_same_normalization(manifest.normalize, manifest.unicode):
-        log.warning(
-            "%s was normalised by Unicode %s, this Python has %s: keys with characters that were added in between may"
-            " be missed until it is built again",
-            facts.folder,
-            manifest.unicode,
-            keys.UNICODE_VERSION,
-        )
-
-
 def choose_make_files() -> MakeFiles:
     """Return the function that maps files: the native one if kernels are installed."""
     module = native.kernels()
@@ -252,18 +252,8 @@ _TICK_NANOSECONDS: Final = 1_000_000_000
 the same timestamp."""
 
 
-class View(Protocol):
-    """A mapping that a follower switches."""
-
-    def newest(self) -> Any:
-        """Return the current generation; None if closed."""
-
-    def put(self, generation: Any) -> None:
-        """Switch to ``generation``."""
-
-
 class Follower:
-    """Find a dataset's active generation, open it, and switch the mapping to it."""
+    """Find a dataset's active generation, open it, and switch the mapping, ``view``, to it."""
 
     def __init__(
         self, location: Location, opener: Opener, dataset: tuple[str, str, str], refresh_seconds: float | None
@@ -280,7 +270,7 @@ class Follower:
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def look(self, view: View) -> None:
+    def look(self, view: Any) -> None:
         """Switch ``view`` to the generation that should answer, if it can be opened. A failure is logged once and
         retried later; the current one keeps answering. Does nothing while another thread looks."""
         lock = self._own_lock()
@@ -290,7 +280,7 @@ class Follower:
             finally:
                 lock.release()
 
-    def reload(self, view: View) -> bool:
+    def reload(self, view: Any) -> bool:
         """Look now. Return whether the mapping was switched. Raises StoreError, NotEnoughRoom: then the current
         generation keeps answering."""
         with self._own_lock():
@@ -306,7 +296,7 @@ class Follower:
             self._lock, self._pid = threading.Lock(), os.getpid()
         return self._lock
 
-    def _look(self, view: View) -> None:
+    def _look(self, view: Any) -> None:
         identity = self._identify()
         is_new = identity != self._seen
         if not is_new and (not self._retries or time.monotonic() < self._retry_at):
@@ -326,7 +316,7 @@ class Follower:
         except OSError as error:
             return (-(error.errno or 1), 0, 0, 0)
 
-    def _change_over(self, view: View) -> bool:
+    def _change_over(self, view: Any) -> bool:
         present = view.newest()
         if present is None:
             return False  # closed by another thread
@@ -334,11 +324,17 @@ class Follower:
         if files is None:
             return False
         if files.facts.dataset != self._dataset:
-            raise _other_dataset_error(files.facts, self._dataset)
+            found = "{} is a generation of {}/{} ({})".format(files.facts.folder, *files.facts.dataset)
+            raise CorruptFile(
+                "{}, expected one of {}/{} ({})".format(found, *self._dataset),
+                hint="the dataset was deleted and created again: close the mapping, and open it again",
+            )
         if view.newest() is None:
             return False
         view.put(files)
-        log.info("%s: switched to %s from %s", *_describe(files.facts), present.facts.manifest.generation)
+        manifest, previous = files.facts.manifest, present.facts.manifest.generation
+        name = f"{manifest.namespace}/{manifest.name}"
+        log.info("%s: switched to %s from %s", name, manifest.generation, previous)
         return True
 
     def _open_target(self, present: OpenGeneration) -> MappedFiles | None:
@@ -391,15 +387,3 @@ def open_target(location: Location, opener: Opener, present: OpenGeneration | No
 def _is_settled(identity: Identity) -> bool:
     """Return whether the next change will surely change the identity, too."""
     return time.time_ns() - max(identity[2:]) > _TICK_NANOSECONDS
-
-
-def _describe(facts: OpenGeneration) -> tuple[str, str]:
-    manifest = facts.manifest
-    return f"{manifest.namespace}/{manifest.name}", manifest.generation
-
-
-def _other_dataset_error(found: OpenGeneration, expected: tuple[str, str, str]) -> CorruptFile:
-    return CorruptFile(
-        "{} is a generation of {}/{} ({}), expected one of {}/{} ({})".format(found.folder, *found.dataset, *expected),
-        hint="the dataset was deleted and created again: close the mapping, and open it again",
-    )

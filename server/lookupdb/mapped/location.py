@@ -12,6 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -122,7 +123,7 @@ class StoreFolder:
         except FileNotFoundError:
             return None
         # Imported here, because it loads other modules of the store.
-        from lookupdb.store.announcement import MAX_ANNOUNCEMENT_BYTES, parse_announcement
+        from lookupdb.store.dataset import MAX_ANNOUNCEMENT_BYTES, parse_announcement
 
         with file:
             content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
@@ -131,7 +132,7 @@ class StoreFolder:
     def _replace_lost(self, announced: str) -> Path:
         """Return the newest generation if it is newer than the ``announced`` one, which is gone. Raises
         GenerationMissing."""
-        from lookupdb.store.announcement import LOST_HINT, is_stale
+        from lookupdb.store.dataset import LOST_HINT, is_stale
 
         newest = self._find_usable()
         note = self.path / ANNOUNCEMENT
@@ -263,16 +264,9 @@ def _find_datasets(path: Path) -> Iterator[Path]:
         if depth and _is_dataset(folder):
             yield folder
         elif depth < _LEVELS:
-            waiting.extend((child, depth + 1) for child in _list_folders(folder))
-
-
-def _list_folders(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            found = [entry.name for entry in islice(entries, _MAX_FOLDERS) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [folder / name for name in sorted(found)]
+            with suppress(OSError), os.scandir(folder) as entries:
+                found = [entry.name for entry in islice(entries, _MAX_FOLDERS) if entry.is_dir(follow_symlinks=False)]
+                waiting.extend((folder / name, depth + 1) for name in sorted(found))
 
 
 def _is_dataset(folder: Path) -> bool:

@@ -1,9 +1,9 @@
 """All shards of a generation, read by py-lmdb: the Python fallback of the native ``mapped``.
 
 py-lmdb opens a file once in a process, and what it has opened must not be used behind a fork. So all generations of a
-process share one reader of each file, and a child opens its own when it first looks something up. Each takes a file
-descriptor as long as it is open, which the native files do not. And where an iteration comes to a damaged page, LMDB
-ends the process; a lookup that does is an error.
+process share one reader of each file, and a child opens its own at its first lookup. Each takes a file descriptor as
+long as it is open, which the native files do not. If an iteration reaches a damaged page, LMDB ends the process; for a
+lookup that is an error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import lmdb
 
 from lookupdb.errors import CorruptFile
 from lookupdb.keys import InvalidKey, shard_number
-from lookupdb.mapped.decoders import Decoders
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
 _LOCK: Final = threading.RLock()
-"""Held during all use of py-lmdb and of decompressors, by one thread of this process at a time, and while it forks: a
-child never finds one in use by a thread that it does not have. Collecting garbage may come here again."""
+"""Held during all use of py-lmdb and of decompressors, by one thread of this process at a time, and during a fork: a
+child never finds one in use by a thread that it does not have. Garbage collection may take it again."""
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
@@ -41,7 +40,7 @@ class _SharedReader:
         self._pid = os.getpid()
 
     def reader(self) -> ShardReader:
-        """The reader, opened again in a child. Raises as ``ShardReader`` does, and CorruptFile if the file is gone."""
+        """Return the reader, opened again in a child. Raises as ``ShardReader``; CorruptFile if the file is gone."""
         if self._pid != os.getpid():
             self._reader.close()
             hint = "open the mapping again, in this process"
@@ -49,7 +48,7 @@ class _SharedReader:
                 self._reader = ShardReader(self.path)
             except FileNotFoundError as error:
                 raise CorruptFile(f"{self.path} is gone", hint=hint) from error
-            if _identify(self.path) != self.name:  # another generation has come to that name
+            if _identify(self.path) != self.name:  # another generation has that name
                 self._reader.close()
                 raise CorruptFile(f"{self.path} is another file than when it was opened", hint=hint)
             self._pid = os.getpid()
@@ -66,23 +65,7 @@ def _identify(path: Path) -> tuple[int, int]:
 
 
 _READERS: Final[dict[tuple[int, int], _SharedReader]] = {}
-"""The readers of this process, by device and inode of their files. Whoever uses them holds the lock."""
-
-
-def _take_reader(path: Path) -> _SharedReader:
-    name = _identify(path)
-    shared = _READERS.get(name)
-    if shared is None:
-        shared = _READERS[name] = _SharedReader(path, name)
-    shared.uses += 1
-    return shared
-
-
-def _give_back(shared: _SharedReader) -> None:
-    shared.uses -= 1
-    if not shared.uses:
-        del _READERS[shared.name]
-        shared.close()
+"""The readers of this process, by device and inode of their files. Their users hold the lock."""
 
 
 class PythonGeneration:
@@ -93,16 +76,21 @@ class PythonGeneration:
         paths: list[Path],
         normalize: tuple[str, ...],
         encode: Callable[[str], bytes],
-        decoders: Decoders | None,
+        decoders: Any,
         facts: Any,
     ) -> None:
         self.facts = facts
-        self.decode = decoders.exactly if decoders is not None else None
+        self.decode: Callable[[bytes], Any] | None = decoders and decoders.exactly
         self._encode = encode
         self._shared: list[_SharedReader] = []
         for path in paths:
             with _LOCK:
-                self._shared.append(_take_reader(path))
+                name = _identify(path)
+                shared = _READERS.get(name)
+                if shared is None:
+                    shared = _READERS[name] = _SharedReader(path, name)
+                shared.uses += 1
+                self._shared.append(shared)
         self.records = sum(map(self.count, range(len(paths))))
 
     def describe(self, shard: int, name: bytes) -> bytes | None:
@@ -117,10 +105,13 @@ class PythonGeneration:
 
     def is_sequence(self) -> bool:
         """Return whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
-        return all(_is_place(key, self.records) for _, key, _ in self.iterate())
+        return all(
+            key.isascii() and key.isdecimal() and len(key) < 20 and str(int(key)) == key and int(key) < self.records
+            for _, key, _ in self.iterate()
+        )
 
     def find(self, key: object) -> tuple[int, bytes] | None:
-        """The shard of ``key``, and what is stored under it; None if no record has it. Raises CorruptFile."""
+        """Return the shard of ``key`` and its stored value; None if there is no such record. Raises CorruptFile."""
         if not isinstance(key, str):
             return None
         try:
@@ -132,7 +123,7 @@ class PythonGeneration:
         return None if stored is None else (shard, stored)
 
     def make_value(self, shard: int, stored: bytes, key: object, raw: bool) -> Any:
-        """The value that ``stored`` is, or is compressed from; decoded unless ``raw``. Raises CorruptFile."""
+        """Return the value that is ``stored``, uncompressed, and decoded unless ``raw``. Raises CorruptFile."""
         try:
             with _LOCK:
                 value = unframe(expand(stored, self._shared[shard].reader().inflate))
@@ -143,13 +134,17 @@ class PythonGeneration:
             raise self.facts.describe_damage(shard, key, f"it is no JSON: {problem}") from problem
 
     def iterate(self) -> Iterator[tuple[int, str, bytes]]:
-        """Shard, key and stored value of every record, shards in their order and keys in that of their bytes. Raises
+        """Yield shard, key and stored value of every record, ordered by shard and then by the keys' bytes. Raises
         CorruptFile."""
         for shard in range(len(self._shared)):
             last = b""
             while item := self._read(shard, None, partial(_read_next, last)):
                 last, stored = item
-                yield shard, self._decode_key(shard, last), stored
+                try:
+                    key = last.decode()
+                except UnicodeDecodeError as problem:
+                    raise self.facts.describe_damage(shard, None, "a key is not UTF-8") from problem
+                yield shard, key, stored
 
     def _read(self, shard: int, key: object, read: Callable[[ShardReader], Any]) -> Any:
         with _LOCK:
@@ -160,20 +155,17 @@ class PythonGeneration:
                 reader.renew()
                 raise self.facts.describe_damage(shard, key, str(problem)) from problem
 
-    def _decode_key(self, shard: int, key: bytes) -> str:
-        try:
-            return key.decode()
-        except UnicodeDecodeError as problem:
-            raise self.facts.describe_damage(shard, None, "a key is not UTF-8") from problem
-
     def __del__(self) -> None:
         with _LOCK:
             for shared in self._shared:
-                _give_back(shared)
+                shared.uses -= 1
+                if not shared.uses:
+                    del _READERS[shared.name]
+                    shared.close()
 
 
 def _read_next(last: bytes, reader: ShardReader) -> tuple[bytes, bytes] | None:
-    """The record behind the key ``last``; the first one behind an empty key."""
+    """Return the record after the key ``last``; the first one for an empty key."""
     with reader.txn.cursor() as cursor:
         is_there = cursor.set_range(last) if last else cursor.first()
         if is_there and cursor.key() == last:
@@ -181,17 +173,9 @@ def _read_next(last: bytes, reader: ShardReader) -> tuple[bytes, bytes] | None:
         return cursor.item() if is_there else None
 
 
-def _is_place(key: str, records: int) -> bool:
-    """Return whether ``key`` is a number below ``records``, as Python writes it."""
-    return key.isascii() and key.isdecimal() and len(key) < 20 and str(int(key)) == key and int(key) < records
-
-
-# The Python fallback of the native ``MappedView``: what a caller looks keys up in.
-
-
 class PythonView:
-    """A generation that another one may take the place of. ``follower`` looks whether one should, before a lookup that
-    comes ``refresh_seconds`` or more after the last look."""
+    """A generation that another one may replace: the Python fallback of the native ``MappedView``. ``follower`` checks
+    for one before a lookup ``refresh_seconds`` or more after the last check."""
 
     def __init__(
         self, generation: PythonGeneration, follower: Any | None = None, refresh_seconds: float | None = None
@@ -204,7 +188,7 @@ class PythonView:
         self._due = time.monotonic() + self._interval
 
     def put(self, generation: PythonGeneration | None) -> None:
-        """Answer from ``generation`` from now on; None: not any more, whatever comes later."""
+        """Switch to ``generation``; None closes the view for good."""
         if generation is None:
             self._is_closed = True
         self._generation = generation
@@ -212,8 +196,7 @@ class PythonView:
             self._generation = None
 
     def current(self) -> PythonGeneration:
-        """The generation that answers now, after a look whether there is another one. Raises ValueError if it is
-        closed."""
+        """Return the current generation, after checking for a newer one. Raises ValueError if closed."""
         if self._looker and (now := time.monotonic()) >= self._due and self._generation is not None:
             self._due = now + self._interval
             self._looker.look(self)
@@ -222,7 +205,7 @@ class PythonView:
         return self._generation
 
     def newest(self) -> PythonGeneration | None:
-        """The generation that answered last, None if it is closed."""
+        """Return the current generation, without checking for a newer one; None if closed."""
         return self._generation
 
     def __len__(self) -> int:
@@ -232,7 +215,7 @@ class PythonView:
         return self._look_up(key, raw=False)
 
     def raw(self, key: Any) -> bytes:
-        """The bytes of the value of ``key``, not decoded. Raises KeyError."""
+        """Return the bytes of the value of ``key``, not decoded. Raises KeyError."""
         value: bytes = self._look_up(key, raw=True)
         return value
 
@@ -244,7 +227,7 @@ class PythonView:
         return generation.make_value(*found, key, raw)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of ``key``, or ``default`` if no record has it."""
+        """Return the value of ``key``, or ``default`` if there is no such record."""
         try:
             return self._look_up(key, raw=False)
         except KeyError:
@@ -254,7 +237,7 @@ class PythonView:
         return self.current().find(key) is not None
 
     def get_many(self, keys: Iterable[Any], *, raw: bool = False) -> dict[str, Any]:
-        """The values of those of ``keys`` that records have, by key, of one generation."""
+        """Return the values of those ``keys`` that exist, by key, all of one generation."""
         generation = self.current()
         if isinstance(keys, str | bytes):
             raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
@@ -269,7 +252,7 @@ class PythonView:
         return self.iterate("keys")
 
     def iterate(self, part: str, *, raw: bool = False) -> Iterator[Any]:
-        """An iterator over the "keys", "values" or "items" of the generation that answers now."""
+        """Return an iterator over the "keys", "values" or "items" of the current generation."""
         if part not in ("keys", "values", "items"):
             raise ValueError(f"expected keys, values or items, found {part!r}")
         return _iterate(self.current(), part, raw)

@@ -1,13 +1,12 @@
-"""A dataset's generations in a bucket: find, read and remove them. ``publication`` puts them there."""
+"""A store in a bucket: find, read and remove the generations of its datasets. ``publication`` puts them there."""
 
 from __future__ import annotations
 
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,52 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import (
     BuildClaim,
+    Store,
+    StoreAddress,
     StoredDataset,
+    check_generation,
     describe_missing_files,
+    is_generation,
+    parse_manifest,
     sort_generations,
     verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
 from lookupdb.store.objects import Version, object_version
 from lookupdb.store.publication import CLAIM, BucketClaim, Lease, PublicationDecided, complete_abandoned_publication
 
 ObjectListing = Mapping[str, dict[str, Any]]
 """Name → the object's entry in the store's listing."""
+
+
+class BucketStore(Store):
+    """The part of a bucket that belongs to ``cluster``."""
+
+    def __init__(self, url: str, cluster: str, bucket: Bucket) -> None:
+        self.url = url
+        self.cluster = cluster
+        self.identity = bucket.identity
+        self._bucket = bucket
+
+    def dataset_at(self, address: StoreAddress) -> StoredDataset:
+        """Return the objects at ``address``."""
+        return BucketDataset(self._bucket, address)
+
+    def wait(self, seconds: float) -> None:
+        """Probe the bucket."""
+        self._bucket.wait(seconds, self.cluster)
+
+    def namespaces(self) -> tuple[str, ...]:
+        """List the folders of the cluster."""
+        return tuple(sorted(self._bucket.folders(self.cluster)))
+
+    def addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """List the folders of the namespace."""
+        return self._parse_addresses(namespace, self._bucket.folders(f"{self.cluster}/{namespace}"))
+
+    def walk_addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """List all objects of the namespace."""
+        return self._parse_addresses(namespace, self._bucket.walk_folders(f"{self.cluster}/{namespace}"))
 
 
 class BucketDataset(StoredDataset):
@@ -40,53 +73,41 @@ class BucketDataset(StoredDataset):
         self._manifests: dict[str, tuple[Version, Manifest]] = {}
         """Generation → its manifest and that object's version: finding the whole generations needs every manifest."""
 
-    def whole_manifests(self) -> dict[str, Manifest]:
-        """Takes one listing, and a GET for each manifest.json that is not in memory."""
-        listings = self.bucket.entries(self.address.path)
-        found = (
-            (generation, _find_whole(listings[generation], partial(self._cached_manifest, generation)))
-            for generation in _published_generations(listings)
-        )
-        return {generation: manifest for generation, manifest in found if manifest is not None}
-
-    def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
-        """Takes the same requests."""
+    def _published_manifests(self, *, keep: bool = False) -> Iterator[tuple[str, Manifest | None]]:
+        """Take one listing, and a GET for each manifest.json that is not in memory."""
         listings = self.bucket.entries(self.address.path)
         for generation in _published_generations(listings):
-            yield generation, _find_whole(listings.pop(generation), partial(self._read_manifest, generation))
+            files = listings.pop(generation)
+            manifest: Manifest | None = None
+            with suppress(CorruptFile):
+                manifest = (
+                    self._load(generation, object_version(files[FILE_NAME])) if keep else self.find_manifest(generation)
+                )
+            # None if it was removed after the listing.
+            is_whole = manifest is not None and not describe_missing_files(manifest, _object_sizes(files))
+            yield generation, manifest if is_whole else None
 
     def published_generations(self) -> tuple[str, ...]:
-        """Takes one listing."""
+        """Take one listing."""
         return _published_generations(self.bucket.entries(self.address.path))
 
-    def _cached_manifest(self, generation: str, version: Version) -> Manifest | None:
-        cached = self._manifests.get(generation)
-        return cached[1] if cached and version and cached[0] == version else self._remember_manifest(generation)
-
-    def manifest(self, generation: str) -> Manifest:
-        """Get manifest.json, and remember it."""
-        found = self._remember_manifest(generation)
-        if found is None:
-            raise self._missing_generation_error(generation)
-        return found
-
-    def _remember_manifest(self, generation: str) -> Manifest | None:
-        found = self._find_manifest(generation)
-        if found is None:
+    def _load(self, generation: str, version: Version) -> Manifest | None:
+        """Return the manifest of that version from memory; else get it, and remember it."""
+        kept = self._manifests.get(generation)
+        if kept is None or not version or kept[0] != version:
+            kept = self._get(generation)
+        if kept is None:
             self._manifests.pop(generation, None)
             return None
-        self._manifests[generation] = found
-        return found[1]
-
-    def _read_manifest(self, generation: str, _version: Version) -> Manifest | None:
-        return self.find_manifest(generation)
+        self._manifests[generation] = kept
+        return kept[1]
 
     def find_manifest(self, generation: str) -> Manifest | None:
         """Get manifest.json."""
-        found = self._find_manifest(generation)
+        found = self._get(generation)
         return found and found[1]
 
-    def _find_manifest(self, generation: str) -> tuple[Version, Manifest] | None:
+    def _get(self, generation: str) -> tuple[Version, Manifest] | None:
         path = f"{self._prefix(generation)}/{FILE_NAME}"
         standing = self.bucket.read(path)
         if standing.body is None:
@@ -121,16 +142,9 @@ class BucketDataset(StoredDataset):
         """Return one more than the highest of these."""
         return f"g{max(map(generation_number, self.known_generations()), default=0) + 1}"
 
-    def local_path(self, generation: str) -> Path | None:
-        """Return None: objects are not files."""
-        return None
-
-    def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """Return a verified copy."""
-        return self._copy(generation, shard, scratch)
-
     @contextmanager
-    def _copy(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
+    def shard(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
+        """Yield a verified copy."""
         target = scratch / f"{uuid.uuid4().hex}-{shard.file}"
         try:
             doing = f"cannot copy {self.url}/{generation}/{shard.file} to {scratch}"
@@ -207,27 +221,12 @@ class BucketDataset(StoredDataset):
         path = f"{self.address.path}/{name}"
         if content is None:
             self.bucket.delete([path])
-            return
-        self.bucket.objects.put(path, content)
-
-    def free_bytes(self) -> int | None:
-        """Return None: a bucket has no limit."""
-        return None
+        else:
+            self.bucket.objects.put(path, content)
 
 
 def _published_generations(listings: Mapping[str, ObjectListing]) -> tuple[str, ...]:
     return sort_generations({name for name, files in listings.items() if is_generation(name) and FILE_NAME in files})
-
-
-def _find_whole(files: ObjectListing, read: Callable[[Version], Manifest | None]) -> Manifest | None:
-    """Return the manifest among ``files``, read with ``read``, if all files that it names are there too."""
-    try:
-        manifest = read(object_version(files[FILE_NAME]))
-    except CorruptFile:
-        return None
-    if manifest is None or describe_missing_files(manifest, _object_sizes(files)):  # None: removed after the listing
-        return None
-    return manifest
 
 
 def _object_sizes(files: ObjectListing) -> dict[str, int]:

@@ -1,4 +1,12 @@
-"""The interface to one dataset's generations, independent of their store.
+"""Datasets in a store, whatever holds them: their names and paths, generations and announcement.
+
+<store>/<cluster id>/<namespace>/<dataset>-<first 8 of its uid>/<generation>/shard-00000-of-00004.lmdb
+                                                                             manifest.json
+                                                               /active.json (the announcement)
+
+Names are parsed here alone: a name that does not match never becomes a path. In a bucket the name of a shard's file
+ends with the attempt that put it, shard-00000-of-00004-3f2b9c1e77aa.lmdb, and the manifest names it (see
+``publication``). While a generation is being built, claim.json is beside them.
 
 Only these remove files of a generation:
 
@@ -23,23 +31,109 @@ The announcement belongs to no generation: the sweep removes it with the last on
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import logging
 import math
+import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
-from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError, UsageError
-from lookupdb.manifest import Manifest, ShardFile, generation_number
-from lookupdb.store.layout import StoreAddress, check_generation
+import orjson
 
-OnCopied = Callable[[int], None]
+from lookupdb import shard_name
+from lookupdb.backoff import Backoff
+from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
+from lookupdb.manifest import GENERATION, Manifest, ShardFile, generation_number
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 _CHUNK: Final = 1 << 20
 _DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
+OnCopied = Callable[[int], None]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """The place of one dataset's generations within a store."""
+
+    cluster: str
+    namespace: str
+    name: str
+    uid: str
+    """Shortened to its first eight characters."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uid", self.uid[:8])
+        for part in (self.cluster, self.namespace, self.name):
+            if not _LABEL.fullmatch(part):
+                raise UsageError(f"{part!r} cannot be part of a store's path: expected a-z, 0-9 and -, at most 63")
+        if not _UID.fullmatch(self.uid):
+            raise UsageError(f"a dataset's uid begins with eight letters or digits, found {self.uid!r}")
+
+    @property
+    def path(self) -> str:
+        """Its path in the store, with ``/``."""
+        return dataset_path(self.cluster, self.namespace, self.name, self.uid)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def parse(cls, cluster: str, namespace: str, folder: str) -> Self | None:
+        """Return the address for ``<cluster>/<namespace>/<folder>``; None if this is not a dataset's path."""
+        name, _, uid = folder.rpartition("-")
+        try:
+            return cls(cluster, namespace, name, uid)
+        except UsageError:
+            return None
+
+
+def dataset_path(cluster: str, namespace: str, name: str, uid: str) -> str:
+    """Return the folder of a dataset's generations, relative to the store; ``uid`` may be whole. Nothing is checked."""
+    return f"{cluster}/{namespace}/{name}-{uid[:8]}"
+
+
+def check_cluster_id(cluster: str) -> str:
+    """Return ``cluster`` if it can be part of a path. Raises UsageError."""
+    return StoreAddress(cluster, "default", "dataset", "local").cluster
+
+
+def check_generation(generation: str) -> str:
+    """Return ``generation`` if it is a generation's name. Raises UsageError."""
+    try:
+        generation_number(generation)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return generation
+
+
+def is_generation(name: str) -> bool:
+    """Return whether ``name`` is a generation's: g1, g2, …"""
+    return GENERATION.fullmatch(name) is not None
+
+
+def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Manifest:
+    """Parse a manifest whose files all lie within the generation's folder.
+
+    Raises CorruptFile, which names ``where``, also if the manifest describes another generation than ``generation``.
+    """
+    parsed = Manifest.from_json(text, where)
+    if generation is not None and parsed.generation != generation:
+        raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
+    for number, shard in enumerate(parsed.shards):
+        if shard_name.parse_attempt(shard.file, number, len(parsed.shards)) is None:
+            expected = shard_name.file_name(number, len(parsed.shards))
+            raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +145,52 @@ class Inventory:
     refused: list[str] = field(default_factory=list)
     """Whole generations that failed a gate."""
     damaged: list[str] = field(default_factory=list)
+
+
+class Store(ABC):
+    """The part of a store that belongs to one cluster."""
+
+    url: str
+    cluster: str
+    identity: str
+    """Equal for two references to the same store with the same credentials."""
+    folder: Path | None = None
+    """The directory, if it is one, which is cheap to list."""
+
+    def dataset(self, spec: DatasetSpec) -> StoredDataset:
+        """Return the generations of the dataset that ``spec`` describes; there may be none yet."""
+        return self.dataset_at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
+
+    @abstractmethod
+    def dataset_at(self, address: StoreAddress) -> StoredDataset:
+        """Return the generations of the dataset at ``address``."""
+
+    def wait(self, seconds: float) -> None:  # noqa: B027 - a directory needs no wait
+        """Return once a bucket answers: its server may still be starting. Raises StoreUnreachable after ``seconds``
+        without an answer."""
+
+    def addresses(self) -> tuple[StoreAddress, ...]:
+        """Return every dataset of this cluster with anything in the store; a gateway shows only those of the caller's
+        namespace. Raises StoreError."""
+        return tuple(address for namespace in self.namespaces() for address in self.addresses_in(namespace))
+
+    @abstractmethod
+    def namespaces(self) -> tuple[str, ...]:
+        """Return the namespaces with anything in the store, as far as the caller may see, sorted. Raises StoreError."""
+
+    @abstractmethod
+    def addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """Return the datasets of ``namespace`` with anything in the store, by path, from one listing. Raises
+        StoreError."""
+
+    def walk_addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """Return the same in bounded memory, for any number of objects; a bucket takes a request for each thousand.
+        Raises StoreError, ListingTooLong."""
+        return self.addresses_in(namespace)
+
+    def _parse_addresses(self, namespace: str, folders: Iterable[str]) -> tuple[StoreAddress, ...]:
+        found = (StoreAddress.parse(self.cluster, namespace, folder) for folder in sorted(folders))
+        return tuple(address for address in found if address)
 
 
 class BuildClaim(ABC):
@@ -111,14 +251,15 @@ class StoredDataset(ABC):
         """Return the whole generations that failed a gate, oldest first. Raises StoreError."""
         return tuple(name for name, manifest in self.whole_manifests().items() if manifest.refused is not None)
 
-    @abstractmethod
     def whole_manifests(self) -> dict[str, Manifest]:
         """Return the manifests of all whole generations, by name, oldest first. Raises StoreError."""
+        found = self._published_manifests(keep=True)
+        return {generation: manifest for generation, manifest in found if manifest is not None}
 
     @abstractmethod
-    def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
-        """Yield every published generation, oldest first, with its manifest if it is whole. Keeps none in memory.
-        Raises StoreError."""
+    def _published_manifests(self, *, keep: bool = False) -> Iterator[tuple[str, Manifest | None]]:
+        """Yield every published generation, oldest first, with its manifest if it is whole. Manifests stay in memory
+        only with ``keep``. Raises StoreError."""
 
     def take_inventory(self) -> Inventory:
         """Return the inventory, with one manifest in memory at a time: a user may have put many large ones there.
@@ -140,10 +281,13 @@ class StoredDataset(ABC):
         """Return all generations with any file, published or not, oldest first: a cheap listing of names. Raises
         StoreError."""
 
-    @abstractmethod
     def manifest(self, generation: str) -> Manifest:
         """Return the manifest. Raises GenerationMissing if there is no manifest.json, CorruptFile if it cannot be
         parsed."""
+        found = self.find_manifest(generation)
+        if found is None:
+            raise self._missing_generation_error(generation)
+        return found
 
     @abstractmethod
     def find_manifest(self, generation: str) -> Manifest | None:
@@ -172,9 +316,9 @@ class StoredDataset(ABC):
     def next_generation(self) -> str:
         """Return the name after every name in use, including those of running builds."""
 
-    @abstractmethod
     def local_path(self, generation: str) -> Path | None:
         """Return the folder of ``generation`` if it is on this machine's disk, else None."""
+        return None
 
     @abstractmethod
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
@@ -237,16 +381,14 @@ class StoredDataset(ABC):
         """Return why a build could not write here, without a test write; None if no reason is known."""
         return None
 
-    @abstractmethod
     def free_bytes(self) -> int | None:
         """Return the free bytes of the store; None if it has no known limit."""
+        return None
 
     def damaged_generations(self) -> tuple[str, ...]:
         """Return the published generations that are not whole, oldest first. They cannot be rolled out."""
-        published, intact = (
-            self.published_generations(),
-            set(self.whole_manifests()),
-        )  # in this order: a generation may be published in between
+        published = self.published_generations()  # first: a generation may be published in between
+        intact = self.whole_manifests()
         return tuple(generation for generation in published if generation not in intact)
 
     def newest_generation(self) -> str | None:
@@ -259,16 +401,15 @@ class StoredDataset(ABC):
 
     def _claim_error(self, generation: str) -> StoreError:
         """Return why ``generation``, which has a manifest.json, cannot be claimed."""
-        damage = self._describe_damage(generation)
-        if not damage:
-            return GenerationExists(
-                f"generation {generation} of {self.address} already exists in {self.url}",
-                hint="a generation never changes: omit --generation to build the next one",
-            )
-        return CorruptFile(
-            f"generation {generation} of {self.address} in {self.url} is damaged: {damage}",
-            hint="a generation never changes: omit --generation to build the next one",
-        )
+        try:
+            damage = _summarize(self._missing_files(self.manifest(generation)))
+        except CorruptFile as error:
+            damage = error.message
+        subject = f"generation {generation} of {self.address}"
+        hint = "a generation never changes: omit --generation to build the next one"
+        if damage:
+            return CorruptFile(f"{subject} in {self.url} is damaged: {damage}", hint=hint)
+        return GenerationExists(f"{subject} already exists in {self.url}", hint=hint)
 
     def _lost_shard_error(self, generation: str, shard: ShardFile) -> CorruptFile:
         """Return the error for a missing shard. Raises GenerationMissing if its whole generation is gone."""
@@ -282,13 +423,6 @@ class StoredDataset(ABC):
         """Raise CorruptFile if a shard's file is missing or has another size than in ``manifest``; StoreError."""
         if damage := _summarize(self._missing_files(manifest)):
             raise CorruptFile(f"{manifest.generation} in {self.url} is damaged: {damage}", hint=_DAMAGED)
-
-    def _describe_damage(self, generation: str) -> str:
-        """Return why a published generation is not whole; empty if it is."""
-        try:
-            return _summarize(self._missing_files(self.manifest(generation)))
-        except CorruptFile as error:
-            return error.message
 
     @abstractmethod
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
@@ -359,3 +493,158 @@ def check_shard_size(path: Path, shard: ShardFile) -> None:
         raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
     if size != shard.bytes:
         raise CorruptFile(f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint=_DAMAGED)
+
+
+# The announcement of a dataset's active generation: ``active.json`` beside the generations.
+#
+#     {"formatVersion": 1, "dataset": {"namespace": "team", "name": "people", "uid": "3f2b9c1e-…"},
+#      "generation": "g12", "version": 17, "announcedAt": "2026-11-20T02:04:00Z"}
+#
+# `lookupdb up` or a cluster's operator writes it after a cutover, once routers have confirmed. ``version`` is that of
+# the routing table, and only grows. It is a note of the dataset (``StoredDataset.read_note``), not of a generation.
+
+
+_ANNOUNCEMENT_FORMAT: Final = 1
+ANNOUNCEMENT_NOTE: Final = "active.json"
+MAX_ANNOUNCEMENT_BYTES: Final = 4096
+LOST_HINT: Final = (
+    "it was removed, or has not arrived yet: `lookupdb up` or an operator announces the next one;"
+    " if neither runs, remove that file, and the newest generation is followed"
+)
+_WRITE_AGAIN: Final = (
+    "`lookupdb up` or an operator writes it again at the next cutover; until then remove or correct it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The generation of a dataset that routers have confirmed, by the version of their table."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: str
+    version: int
+    announced_at: str
+    """ISO 8601, with its time zone."""
+
+    def to_json(self) -> bytes:
+        """Return one line of JSON."""
+        members: dict[str, Any] = {
+            "formatVersion": _ANNOUNCEMENT_FORMAT,
+            "dataset": {"namespace": self.namespace, "name": self.name, "uid": self.uid},
+            "generation": self.generation,
+            "version": self.version,
+            "announcedAt": self.announced_at,
+        }
+        return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def parse_announcement(content: bytes, where: str) -> Announcement:
+    """Parse an announcement. Raises CorruptFile, which names ``where``, for another format version or invalid content.
+    Ignores members of a later minor revision."""
+    try:
+        if len(content) > MAX_ANNOUNCEMENT_BYTES:
+            raise ValueError(f"it has {len(content)} bytes, expected at most {MAX_ANNOUNCEMENT_BYTES}")
+        members = _check_type(orjson.loads(content), dict, "it", "an object")
+        version = members.get("formatVersion")
+        if version != _ANNOUNCEMENT_FORMAT or isinstance(version, bool):
+            raise CorruptFile(
+                f"{where} has format version {version!r}, this lookupdb reads {_ANNOUNCEMENT_FORMAT}",
+                hint="upgrade the readers of announcements before the writers",
+            )
+        dataset = _check_type(members["dataset"], dict, "dataset", "an object")
+        names = [_check_type(dataset[name], str, f"dataset.{name}", "text") for name in ("namespace", "name", "uid")]
+        generation = _check_type(members["generation"], str, "generation", "text")
+        if not is_generation(generation):
+            raise ValueError(f"generation is {generation!r:.80}, expected g1, g2, …")
+        number = _check_type(members["version"], int, "version", "a whole number")
+        if number < 0:
+            raise ValueError(f"version is {number}, expected a whole number")
+        announced_at = _check_type(members["announcedAt"], str, "announcedAt", "text")
+        if datetime.datetime.fromisoformat(announced_at).tzinfo is None:
+            raise ValueError(f"announcedAt must name its time zone (Z), found {announced_at!r}")
+        namespace, name, uid = names
+        return Announcement(namespace, name, uid, generation, number, announced_at)
+    except KeyError as error:
+        raise CorruptFile(f"{where} is not an announcement: it lacks {error}", hint=_WRITE_AGAIN) from error
+    except (ValueError, TypeError) as error:
+        raise CorruptFile(f"{where} is not an announcement: {error}", hint=_WRITE_AGAIN) from error
+
+
+def read_announcement(dataset: StoredDataset) -> Announcement | None:
+    """Return the announcement of ``dataset``; None if there is none. Raises StoreError; CorruptFile also for the
+    announcement of another dataset."""
+    content = dataset.read_note(ANNOUNCEMENT_NOTE)
+    if content is None:
+        return None
+    where = f"{dataset.url}/{ANNOUNCEMENT_NOTE}"
+    found = parse_announcement(content, where)
+    own = (dataset.address.namespace, dataset.address.name, dataset.address.uid)
+    if own != (found.namespace, found.name, found.uid[:8]):
+        raise CorruptFile(
+            f"{where} announces {found.namespace}/{found.name} ({found.uid[:8]}), expected {dataset.address}"
+            f" ({dataset.address.uid})",
+            hint=_WRITE_AGAIN,
+        )
+    return found
+
+
+def write_announcement(dataset: StoredDataset, uid: str, generation: str, version: int, moment: str) -> None:
+    """Announce ``generation`` of ``dataset``, whose whole uid is ``uid``, at ``moment``, unless a later version is
+    announced.
+
+    Raises StoreError.
+    """
+    announcement = Announcement(dataset.address.namespace, dataset.address.name, uid, generation, version, moment)
+    with dataset.hold_notes():
+        try:
+            standing = read_announcement(dataset)
+        except CorruptFile:
+            standing = None
+        if standing is None or standing.version < version:
+            dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
+
+
+def is_stale(announced: str, newest: str | None) -> bool:
+    """Return whether to follow the ``newest`` whole generation instead of ``announced``, which the store no longer has:
+    it is newer, so it came after the announcement.
+
+    Only for a directory, where a listing is complete: `lookupdb up` has announced, and has ended. A bucket may list
+    late, and its operator builds lost generations again.
+    """
+    return newest is not None and is_older(announced, newest)
+
+
+def _check_type(value: Any, kind: type, name: str, expected: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool) or value == "":
+        raise TypeError(f"{name} is {value!r:.80}, expected {expected}")
+    return value
+
+
+# Retries of whole requests to a store.
+
+
+_FIRST_DELAY_SECONDS: Final = 0.25
+_MAX_DELAY_SECONDS: Final = 2.0
+_FINAL: Final = (CorruptFile, GenerationExists, GenerationMissing, StoreDenied)
+"""Errors that a retry cannot help."""
+
+T = TypeVar("T")
+
+
+def call_with_retries(request: Callable[[], T], seconds: float) -> T:
+    """Return the result of ``request``; retry for at most ``seconds`` while it raises a StoreError that may pass."""
+    deadline = time.monotonic() + seconds
+    backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS)
+    while True:
+        try:
+            return request()
+        except _FINAL:
+            raise
+        except StoreError as error:
+            delay = backoff.fail()
+            if time.monotonic() + delay > deadline:
+                raise
+            log.warning("the store failed, retrying the request", extra={"reason": error.message, "delay": delay})
+        time.sleep(delay)

@@ -23,15 +23,24 @@ from lookupdb import disk, shard_name
 from lookupdb.errors import (
     CorruptFile,
     FolderDenied,
-    GenerationMissing,
     LookupdbError,
     NotEnoughRoom,
     StoreDenied,
     StoreError,
 )
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files, sort_generations
-from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest, try_lock, unlock
+from lookupdb.store.dataset import (
+    BuildClaim,
+    OnCopied,
+    Store,
+    StoreAddress,
+    StoredDataset,
+    check_generation,
+    describe_missing_files,
+    is_generation,
+    parse_manifest,
+    sort_generations,
+)
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
 _CHUNK: Final = 1 << 20
@@ -73,6 +82,37 @@ def _explain(action: str, error: OSError) -> LookupdbError:
     return StoreError(f"{action}: {error}")
 
 
+# Lock files. The kernel releases a lock however its holder ends, so a lock tells a live process from a dead one.
+
+
+def try_lock(path: Path) -> int | None:
+    """Return a descriptor that holds the lock file at ``path``, which is created if necessary; None if another process
+    holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed the file between our open and our lock.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def unlock(path: Path, descriptor: int) -> None:
+    """Remove the lock file, then release the lock."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    os.close(descriptor)
+
+
 def _try_flock(descriptor: int) -> bool:
     """Take the lock; return False if another process has it. A file system without locks never blocks."""
     try:
@@ -84,20 +124,32 @@ def _try_flock(descriptor: int) -> bool:
     return True
 
 
-def list_namespaces(root: Path, cluster: str) -> tuple[str, ...]:
-    """Return the namespaces of ``cluster`` under ``root``, sorted."""
-    with store_errors(f"cannot list {root}"):
-        return tuple(sorted(path.name for path in (root / cluster).glob("*") if path.is_dir()))
+class DirectoryStore(Store):
+    """The part of ``folder`` that belongs to ``cluster``."""
 
+    folder: Path
 
-def list_addresses(root: Path, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
-    """Return the datasets of ``namespace`` under ``root``, by path, except empty folders, which a failed first build
-    leaves."""
-    with store_errors(f"cannot list {root}"):
-        found_folders = (root / cluster / namespace).glob("*")
-        folders = sorted(path.name for path in found_folders if path.is_dir() and any(path.iterdir()))
-    found = (StoreAddress.parse(cluster, namespace, folder) for folder in folders)
-    return tuple(address for address in found if address)
+    def __init__(self, url: str, cluster: str, folder: Path) -> None:
+        self.url = url
+        self.cluster = cluster
+        self.folder = folder
+        self.identity = str(folder)
+
+    def dataset_at(self, address: StoreAddress) -> StoredDataset:
+        """Return the folder of ``address``."""
+        return DirectoryDataset(self.folder, address)
+
+    def namespaces(self) -> tuple[str, ...]:
+        """List the folder of the cluster."""
+        with store_errors(f"cannot list {self.folder}"):
+            return tuple(sorted(path.name for path in (self.folder / self.cluster).glob("*") if path.is_dir()))
+
+    def addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """List the folder of the namespace, except empty folders, which a failed first build leaves."""
+        with store_errors(f"cannot list {self.folder}"):
+            found = (self.folder / self.cluster / namespace).glob("*")
+            folders = [path.name for path in found if path.is_dir() and any(path.iterdir())]
+        return self._parse_addresses(namespace, folders)
 
 
 class DirectoryDataset(StoredDataset):
@@ -108,24 +160,18 @@ class DirectoryDataset(StoredDataset):
         self.folder = root / address.path
         self.url = str(self.folder)
 
-    def whole_manifests(self) -> dict[str, Manifest]:
-        """Return those of folders whose files match their manifest.json."""
-        return {generation: manifest for generation, manifest in self._published_manifests() if manifest is not None}
-
-    def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
+    def _published_manifests(self, *, keep: bool = False) -> Iterator[tuple[str, Manifest | None]]:
+        """Yield a manifest if the files of its folder match it."""
         for generation in self.published_generations():
-            yield generation, self._whole_manifest(generation)
+            manifest: Manifest | None = None
+            with suppress(CorruptFile):
+                manifest = self.find_manifest(generation)
+            # None if it was removed after the listing.
+            yield generation, manifest if manifest is not None and not self._missing_files(manifest) else None
 
     def published_generations(self) -> tuple[str, ...]:
         """Return folders with a manifest.json."""
         return sort_generations({name for name in self._names() if is_generation(name) and self._has_manifest(name)})
-
-    def _whole_manifest(self, generation: str) -> Manifest | None:
-        try:
-            manifest = self.manifest(generation)
-        except (CorruptFile, GenerationMissing):  # missing: removed after the listing
-            return None
-        return None if self._missing_files(manifest) else manifest
 
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
         folder, sizes = self.folder / manifest.generation, {}
@@ -145,13 +191,6 @@ class DirectoryDataset(StoredDataset):
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         return parse_manifest(text, str(path), generation)
-
-    def manifest(self, generation: str) -> Manifest:
-        """Read manifest.json, which must be there."""
-        manifest = self.find_manifest(generation)
-        if manifest is None:
-            raise self._missing_generation_error(generation)
-        return manifest
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
         """Write it beside the generations, and rename it."""

@@ -1,6 +1,6 @@
 """Fetch shard files and copy whole generations.
 
-``FileFetch`` fetches a file into a folder of this machine, ``ShardFetch`` the files that a shard server needs, and
+``FileFetch`` fetches a file into a folder of this machine, ``fetch_shard`` the files that a shard server needs, and
 ``copy_generation`` copies a generation into another store, or another cluster's part of one. The copy has the same
 number and manifest, and what exists in the target is not copied again, so a copy can be repeated.
 
@@ -34,9 +34,8 @@ from lookupdb.errors import (
 )
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.shard_name import is_file_name
-from lookupdb.store.dataset import OnCopied, StoredDataset, is_older
+from lookupdb.store.dataset import OnCopied, StoreAddress, StoredDataset, call_with_retries, is_older
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.layout import StoreAddress, call_with_retries
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain
 
 # Fetch the file of a shard into a local folder, verified and synced to the disk.
@@ -86,17 +85,14 @@ class FileFetch:
         path = self._folder / entry.file
         if self._is_whole(path, entry):
             return False
-        self._check_room(entry)
-        self._fetch(generation, entry, path)
-        return True
-
-    def _check_room(self, entry: ShardFile) -> None:
         free = shutil.disk_usage(self._folder).free
         if free < entry.bytes:
             raise NotEnoughRoom(
                 f"{self._folder} has {free} bytes free, {entry.file} needs {entry.bytes}",
                 hint="make room there, or use another folder",
             )
+        self._fetch(generation, entry, path)
+        return True
 
     def _is_whole(self, path: Path, entry: ShardFile) -> bool:
         """Return whether an earlier fetch completed ``path``."""
@@ -116,7 +112,7 @@ class FileFetch:
         try:
             with folder_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
                 written_bytes = dropped_bytes = 0
-                for chunk in self._chunks(generation, entry):
+                for chunk in read_resumed(self._dataset, generation, entry, self._patience):
                     write_all(file.fileno(), chunk)
                     digest.update(chunk)
                     written_bytes += len(chunk)
@@ -133,22 +129,24 @@ class FileFetch:
         finally:
             partial.unlink(missing_ok=True)
 
-    def _chunks(self, generation: str, entry: ShardFile) -> Iterator[bytes]:
-        """Yield the bytes of the file; after an error of the store, resume where it broke off."""
-        received = 0
-        source = self._dataset.read(generation, entry)
 
-        def chunk() -> bytes | None:
-            nonlocal source
-            try:
-                return next(source, None)
-            except StoreError:
-                source = self._dataset.read(generation, entry, received)
-                raise
+def read_resumed(dataset: StoredDataset, generation: str, entry: ShardFile, patience: float) -> Iterator[bytes]:
+    """Yield the bytes of a shard's file; after an error of the store, resume where it broke off, until nothing arrives
+    for ``patience`` seconds. Raises StoreError."""
+    received = 0
+    source = dataset.read(generation, entry)
 
-        while received < entry.bytes and (data := call_with_retries(chunk, self._patience)) is not None:
-            received += len(data)
-            yield data
+    def chunk() -> bytes | None:
+        nonlocal source
+        try:
+            return next(source, None)
+        except StoreError:
+            source = dataset.read(generation, entry, received)
+            raise
+
+    while received < entry.bytes and (data := call_with_retries(chunk, patience)) is not None:
+        received += len(data)
+        yield data
 
 
 def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
@@ -191,55 +189,47 @@ class FetchResult:
     seconds: float
 
 
-class ShardFetch:
-    """Fetch one shard into ``folder``, with at most ``rate`` bytes per second."""
+def fetch_shard(
+    dataset: StoredDataset,
+    folder: Path,
+    generation: str,
+    number: int,
+    *,
+    rate: int,
+    patience: float = PATIENCE_SECONDS,
+) -> FetchResult:
+    """Fetch a shard's file into ``folder`` with at most ``rate`` bytes per second, verify it, then write manifest.json:
+    both are needed to serve.
 
-    def __init__(self, dataset: StoredDataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
-        self._dataset = dataset
-        self._folder = folder
-        self._patience = patience
-        self._files = FileFetch(dataset, folder, Throttle(rate), patience)
-        self._began = time.monotonic()
-
-    def run(self, generation: str, number: int) -> FetchResult:
-        """Fetch the shard's file, verify it, then write manifest.json: both are needed to serve.
-
-        A whole file is not fetched again. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom, and UsageError
-        if the generation has no such shard.
-        """
-        manifest = call_with_retries(lambda: self._dataset.manifest(generation), self._patience)
-        shards = manifest.shards
-        if number >= len(shards):
-            raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
-        entry = shards[number]
-        with folder_errors(f"cannot write to {self._folder}"):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._remove_other_files(manifest)
-        is_fetched = self._files.run(generation, entry)
-        self._write(manifest)
-        seconds = round(time.monotonic() - self._began, 3)
-        return FetchResult("fetched" if is_fetched else "present", entry.file, entry.bytes, seconds)
-
-    def _remove_other_files(self, manifest: Manifest) -> None:
-        """Remove the manifest and the shards of another generation, and the remains of other fetches."""
-        path = self._folder / FILE_NAME
-        if path.exists() and path.read_bytes() != manifest.to_json():
+    A whole file is not fetched again. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom, and UsageError if
+    the generation has no such shard.
+    """
+    began = time.monotonic()
+    manifest = call_with_retries(lambda: dataset.manifest(generation), patience)
+    shards = manifest.shards
+    if number >= len(shards):
+        raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
+    entry, text = shards[number], manifest.to_json()
+    path, unfinished = folder / FILE_NAME, folder / f".{FILE_NAME}.partial"
+    with folder_errors(f"cannot write to {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Remove the manifest and the shards of another generation, and the remains of other fetches.
+        if path.exists() and path.read_bytes() != text:
             path.unlink()
-        ours = {shard.file for shard in manifest.shards}
-        for file in self._folder.iterdir():
+        ours = {shard.file for shard in shards}
+        for file in folder.iterdir():
             is_partial = file.name.startswith(".") and file.suffix == ".partial"
             if is_partial or (is_file_name(file.name) and file.name not in ours):
                 file.unlink(missing_ok=True)
-
-    def _write(self, manifest: Manifest) -> None:
-        """Write the manifest, last: its presence says that the shard can be served."""
-        unfinished = self._folder / f".{FILE_NAME}.partial"
-        with folder_errors(f"cannot write {self._folder / FILE_NAME}"):
-            with unfinished.open("wb", buffering=0) as file:
-                write_all(file.fileno(), manifest.to_json())
-                os.fsync(file.fileno())
-            unfinished.rename(self._folder / FILE_NAME)
-            disk.sync_folder(self._folder)
+    is_fetched = FileFetch(dataset, folder, Throttle(rate), patience).run(generation, entry)
+    with folder_errors(f"cannot write {path}"):  # last: its presence says that the shard can be served
+        with unfinished.open("wb", buffering=0) as written:
+            write_all(written.fileno(), text)
+            os.fsync(written.fileno())
+        unfinished.rename(path)
+        disk.sync_folder(folder)
+    seconds = round(time.monotonic() - began, 3)
+    return FetchResult("fetched" if is_fetched else "present", entry.file, entry.bytes, seconds)
 
 
 _MAX_SHOWN: Final = 10
@@ -297,7 +287,11 @@ def copy_generation(
         outcome, standing = _publish(source, target, original, scratch, on_copied)
     except BaseException:
         with suppress(LookupdbError):  # the sweep looks for it, too
-            _stop_retaining_nothing(target)
+            # A publication whose answer was lost may have succeeded, and another copy may run or begin.
+            if not _has_anything(target):
+                target.write_note(RETAIN_NOTE, None)
+                if _has_anything(target):
+                    retain(target)
         raise
     _retain(target)  # a failed copy or a sweep may have removed the note
     return CopiedGeneration(outcome, standing, damaged)
@@ -339,7 +333,12 @@ def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
     published = target.published_generations()
     standing = target.whole_manifests().get(original.generation)
     if standing is None and original.generation in published:
-        _check_damage(target, original.generation)
+        generation = original.generation
+        try:  # a copy removes nothing, so a damaged generation blocks it
+            target.check_files(target.manifest(generation))
+        except CorruptFile as error:
+            hint = f"remove {target.url}/{generation} and run it again, or choose another one with --generation"
+            raise CorruptFile(f"the target's {generation} is damaged: {error.message}", hint=hint) from error
     if standing is None or _without_names(standing) == _without_names(original):
         return standing
     raise GenerationExists(
@@ -348,30 +347,12 @@ def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
     )
 
 
-def _check_damage(target: StoredDataset, generation: str) -> None:
-    """Raises CorruptFile: a copy removes nothing, so a damaged generation blocks it."""
-    try:
-        target.check_files(target.manifest(generation))
-    except CorruptFile as error:
-        hint = f"remove {target.url}/{generation} and run it again, or choose another one with --generation"
-        raise CorruptFile(f"the target's {generation} is damaged: {error.message}", hint=hint) from error
-
-
 def _retain(target: StoredDataset) -> None:
     """Note that it is retained. A sweep lists generations before it looks for the note, so it removes nothing that
     comes after the note."""
     retain(target)
     if target.read_note(MARK_NOTE) is not None:
         target.write_note(MARK_NOTE, None)
-
-
-def _stop_retaining_nothing(target: StoredDataset) -> None:
-    """Remove the note if there is nothing else: a publication whose answer was lost may have succeeded, and another
-    copy may be running. One that begins meanwhile is seen afterwards."""
-    if not _has_anything(target):
-        target.write_note(RETAIN_NOTE, None)
-        if _has_anything(target):
-            retain(target)
 
 
 def _has_anything(target: StoredDataset) -> bool:

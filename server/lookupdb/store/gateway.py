@@ -28,7 +28,6 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from lookupdb.backoff import Backoff
 from lookupdb.errors import StoreDenied, StoreError, UsageError
 from lookupdb.network import describe_socket_failure, trust_also
-from lookupdb.store.credentials import identify_store
 from lookupdb.store.directory import store_errors
 from lookupdb.store.gateway_wire import (
     CA_FILE_VARIABLE,
@@ -62,6 +61,7 @@ from lookupdb.store.objects import (
     PutMode,
     Version,
     check_small,
+    identify_store,
     object_version,
 )
 from lookupdb.tokens import MAX_TOKEN_BYTES

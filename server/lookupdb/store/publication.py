@@ -41,10 +41,9 @@ from lookupdb import shard_name
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_density
 from lookupdb.store.bucket import Bucket, ObjectState
-from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files
+from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, call_with_retries, describe_missing_files
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
-from lookupdb.store.layout import call_with_retries
 from lookupdb.store.objects import PutMode, Version
 
 # A builder's claim in a bucket: an object that is created if it does not exist, and replaced every few seconds on the

@@ -4,8 +4,8 @@ A deleted dataset is first marked by a note in its folder, and removed when the 
 dataset that comes back in time only loses its mark. Generations whose builder is alive stay. The list of live datasets
 is older than the sweep. So a live dataset loses only generations older than the newest protected one, because newer
 ones may serve by now; without a protected one it loses nothing. Only whole generations that passed their gates count as
-kept; damaged and rejected ones are removed at the same age. The announcement of a dataset (``announcement``) goes with
-its last generation. The sweep never touches unknown files, nor another cluster's.
+kept; damaged and rejected ones are removed at the same age. The announcement of a dataset goes with its last
+generation. The sweep never touches unknown files, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
 deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. A note without
@@ -28,9 +28,16 @@ import orjson
 from lookupdb.errors import CorruptFile, GenerationExists, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.manifest import generation_number
 from lookupdb.store import Store
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement
-from lookupdb.store.dataset import Inventory, StoredDataset, is_older, sort_generations
-from lookupdb.store.layout import StoreAddress, check_generation
+from lookupdb.store.dataset import (
+    ANNOUNCEMENT_NOTE,
+    Inventory,
+    StoreAddress,
+    StoredDataset,
+    check_generation,
+    is_older,
+    read_announcement,
+    sort_generations,
+)
 
 # The list of a cluster's live datasets, written by its operator. The sweep rejects an incomplete list or another
 # cluster's, because it removes everything that the list does not name.
@@ -55,15 +62,35 @@ class LiveDataset:
     """The earlier dataset to adopt a generation from, until that is done: its generations stay meanwhile."""
 
 
-def check_age(path: Path, now: float, max_seconds: float) -> None:
-    """Raise UsageError if the list at ``path`` is too old at ``now``, or has no date: an old list lacks datasets that
-    were created since, and generations that began to serve since."""
+@dataclass(frozen=True, slots=True)
+class LiveList:
+    """The list of a cluster's live datasets."""
+
+    namespaces: frozenset[str] | None
+    """The namespaces that the list covers; None for all. An operator that sees only some must not make other operators'
+    datasets look deleted."""
+    datasets: dict[StoreAddress, LiveDataset]
+    retained: frozenset[StoreAddress]
+    """Deleted datasets whose generations stay."""
+
+
+def read_cluster(path: Path) -> str:
+    """Return the cluster of the list at ``path``. Raises UsageError if the list does not name it."""
     try:
-        written_at = datetime.datetime.fromisoformat(
-            _check_type(orjson.loads(_read_text(path))["writtenAt"], str, "writtenAt")
-        )
+        return str(_check_type(_check_type(_read_json(path), dict, "the list")["cluster"], str, "cluster"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a list of live datasets: {_reason(error)}") from error
+
+
+def read_live_list(path: Path, cluster: str, now: float, max_seconds: float) -> LiveList:
+    """Return the list at ``path``. Raises UsageError if it is incomplete, not of ``cluster``, or not of the last
+    ``max_seconds`` before ``now``: an old list lacks datasets that were created since, and generations that began to
+    serve since."""
+    try:
+        members = _read_json(path)
+        written_at = datetime.datetime.fromisoformat(_check_type(members["writtenAt"], str, "writtenAt"))
         age = now - written_at.timestamp()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
             f"{path} does not say when it was written: {_reason(error)}",
             hint="its operator updates the list every ten minutes: check that it runs",
@@ -75,69 +102,34 @@ def check_age(path: Path, now: float, max_seconds: float) -> None:
             f"expected at most {max_seconds / 3600:g} hours ago",
             hint="its operator updates it every ten minutes: check that it runs, or set --max-age",
         )
-
-
-def read_cluster(path: Path) -> str:
-    """Return the cluster of the list at ``path``. Raises UsageError if the list does not name it."""
     try:
-        return str(
-            _check_type(_check_type(orjson.loads(_read_text(path)), dict, "the list")["cluster"], str, "cluster")
+        if members["formatVersion"] != FORMAT_VERSION:
+            raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
+        if members["cluster"] != cluster:
+            raise ValueError(f"it belongs to cluster {members['cluster']!r}")
+        found = [_parse_dataset(entry, cluster) for entry in _check_type(members["datasets"], list, "datasets")]
+        retained = _check_type(members.get("retained", []), list, "retained")
+        spanned = members.get("namespaces")
+        if spanned is not None:
+            spanned = frozenset(
+                _check_type(name, str, "namespaces") for name in _check_type(spanned, list, "namespaces")
+            )
+        return LiveList(
+            spanned,
+            {dataset.address: dataset for dataset in found},
+            frozenset(_parse_address(entry, cluster) for entry in retained),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a list of live datasets: {_reason(error)}") from error
-
-
-def read_namespaces(path: Path) -> frozenset[str] | None:
-    """Return the namespaces that the list covers; None for all. An operator that sees only some must not make other
-    operators' datasets look deleted. Raises UsageError."""
-    try:
-        found = orjson.loads(_read_text(path)).get("namespaces")
-        return (
-            None
-            if found is None
-            else frozenset(_check_type(name, str, "namespaces") for name in _check_type(found, list, ""))
-        )
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a list of live datasets: {_reason(error)}") from error
-
-
-def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDataset]:
-    """Return the live datasets in the list at ``path``. Raises UsageError if the list is incomplete or not of
-    ``cluster``."""
-    text = _read_text(path)
-    try:
-        return _parse(orjson.loads(text), cluster)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise UsageError(f"{path} is not the list of live datasets of cluster {cluster}: {_reason(error)}") from error
 
 
-def read_retained(path: Path, cluster: str) -> frozenset[StoreAddress]:
-    """Return the deleted datasets of ``cluster`` whose generations stay, from the list at ``path``. Raises
-    UsageError."""
+def _read_json(path: Path) -> Any:
     try:
-        entries = _check_type(orjson.loads(_read_text(path)).get("retained", []), list, "retained")
-        return frozenset(_parse_address(entry, cluster) for entry in entries)
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        raise UsageError(f"{path} is not the list of live datasets of cluster {cluster}: {_reason(error)}") from error
-
-
-def _read_text(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+        return orjson.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(
             f"the list of live datasets {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
         ) from error
-
-
-def _parse(members: dict[str, Any], cluster: str) -> dict[StoreAddress, LiveDataset]:
-    if members["formatVersion"] != FORMAT_VERSION:
-        raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
-    if members["cluster"] != cluster:
-        raise ValueError(f"it belongs to cluster {members['cluster']!r}")
-    datasets = _check_type(members["datasets"], list, "datasets")
-    found = (_parse_dataset(entry, cluster) for entry in datasets)
-    return {dataset.address: dataset for dataset in found}
 
 
 def _parse_dataset(entry: dict[str, Any], cluster: str) -> LiveDataset:
@@ -181,8 +173,8 @@ def _check_type(value: Any, kind: type, name: str) -> Any:
 
 # Superseded generations of a live dataset, and spared ones, for sweeps, builders and `lookupdb up`.
 #
-# Builders and `lookupdb up` spare the announced generation (``announcement``), because others follow it. A cluster's
-# sweep goes by its operator's list, which names the generations that serve.
+# Builders and `lookupdb up` spare the announced generation, because others follow it. A cluster's sweep goes by its
+# operator's list, which names the generations that serve.
 
 
 def find_superseded(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
@@ -334,11 +326,8 @@ class Sweep:
         yield from self._remove_remains(dataset)
 
     def _sweep_absent(self, dataset: StoredDataset) -> Iterator[str]:
-        published, unfinished, mark = (
-            dataset.published_generations(),
-            dataset.unfinished_generations(),
-            dataset.read_note(MARK_NOTE),
-        )
+        published, unfinished = dataset.published_generations(), dataset.unfinished_generations()
+        mark = dataset.read_note(MARK_NOTE)
         is_empty = not (published or unfinished)
         if is_empty and mark is None and all(dataset.read_note(note) is None for note in _LEFT_NOTES):
             return  # nothing of ours
@@ -349,7 +338,8 @@ class Sweep:
         if marked_at is None:
             yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
             self.summary.marked += 1
-            self._note(dataset, MARK_NOTE, _render_mark(self._now))
+            members = {"formatVersion": 1, "notLivingSince": _format_time(self._now)}
+            self._note(dataset, MARK_NOTE, orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
         elif self._now - marked_at >= self._grace:
             for generation in published:
                 if self._is_retained(dataset):  # by a copy that has begun since, and reuses what it finds
@@ -418,11 +408,6 @@ def _reclaim(dataset: StoredDataset, generation: str) -> bool:
 
 def _describe_dataset(dataset: StoredDataset) -> str:
     return f"{dataset.address} ({dataset.address.uid})"
-
-
-def _render_mark(now: float) -> bytes:
-    members: dict[str, Any] = {"formatVersion": 1, "notLivingSince": _format_time(now)}
-    return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _parse_mark(mark: bytes, now: float) -> float | None:

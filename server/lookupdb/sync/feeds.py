@@ -7,6 +7,7 @@ routing table; and ``Subscription``, a dataset as the command line names it.
 from __future__ import annotations
 
 import datetime
+import math
 import random
 import threading
 import time
@@ -21,8 +22,7 @@ from lookupdb.manifest import Manifest
 from lookupdb.router.table.cutover import diagnose_refusal
 from lookupdb.router.table.routing_table import InvalidTable, RoutedDataset, RoutingTable, TableWatcher
 from lookupdb.store import Store, StoreAddress
-from lookupdb.store.announcement import Announcement, is_stale, read_announcement
-from lookupdb.store.dataset import StoredDataset
+from lookupdb.store.dataset import Announcement, StoredDataset, is_stale, read_announcement
 from lookupdb.wording import format_count
 
 # Decide which generation should be ``current``, and which may follow which. No I/O.
@@ -108,12 +108,11 @@ def diagnose_manifest(manifest: Manifest, address: StoreAddress, target: SyncTar
 def have_same_content(manifest: Manifest, other: Manifest) -> bool:
     """Return whether two manifests describe the same files of the same dataset. File names and gate results may
     differ."""
-    return _identify(manifest) == _identify(other)
-
-
-def _identify(manifest: Manifest) -> tuple[object, ...]:
-    checksums = tuple((shard.bytes, shard.sha256) for shard in manifest.shards)
-    return manifest.uid, manifest.generation, manifest.built_at, checksums
+    first, second = (
+        (found.uid, found.generation, found.built_at, [(shard.bytes, shard.sha256) for shard in found.shards])
+        for found in (manifest, other)
+    )
+    return first == second
 
 
 def pause_seconds(failures: int, longest: float) -> float:
@@ -148,7 +147,7 @@ class _NamespaceListing:
     """The listing of one namespace. A failure counts for all its datasets."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    ended_at: float = float("-inf")
+    ended_at: float = -math.inf
     found: tuple[StoreAddress, ...] | StoreError = ()
 
 
@@ -167,29 +166,18 @@ class NamespaceListings:
         with self._lock:
             listing = self._namespaces.setdefault(namespace, _NamespaceListing())
         with listing.lock:  # a slow listing delays no other namespace
-            seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
+            seconds = LOCAL_LISTING_SECONDS if self._store.folder else LISTING_SECONDS
             # Measured from its end, so that a slow listing serves the callers that waited for it.
             if asked_at - listing.ended_at >= seconds:
-                listing.found = self._list(namespace)
+                try:
+                    listing.found = self._store.addresses_in(namespace)
+                except StoreError as error:
+                    listing.found = error
                 listing.ended_at = time.monotonic()
             found = listing.found
         if isinstance(found, StoreError):
             raise found.with_traceback(None)
         return [address for address in found if address.name == name]
-
-    def _list(self, namespace: str) -> tuple[StoreAddress, ...] | StoreError:
-        try:
-            return self._store.addresses_in(namespace)
-        except StoreError as error:
-            return error
-
-
-@dataclass(slots=True)
-class _Newest:
-    """The newest generation of a dataset without an announcement, and when it was found."""
-
-    finding: _Finding | None
-    looked_at: float
 
 
 class StoreFeed:
@@ -203,7 +191,8 @@ class StoreFeed:
         self._name = name
         self.uid = uid
         """Uid of the dataset to look for; None for the one announced last."""
-        self._newest: dict[StoreAddress, _Newest] = {}
+        self._newest: dict[StoreAddress, tuple[_Finding | None, float]] = {}
+        """Dataset without an announcement → its newest generation, and when that was found."""
 
     def look_for_announcement(self, uid: str) -> SyncTarget | None:
         """Return the announcement of the dataset with ``uid``, by one small read; None if there is none. Raises as
@@ -231,16 +220,17 @@ class StoreFeed:
         announcement = read_announcement(dataset)
         if announcement is not None:
             self._newest.pop(address, None)
-            if not takes_newest or not self._store.is_local or (finding := _find_newer(dataset, announcement)) is None:
+            if not takes_newest or not self._store.folder or (finding := _find_newer(dataset, announcement)) is None:
                 return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
             return finding
         if not takes_newest:
             return None
-        newest, now = self._newest.get(address), time.monotonic()
-        if newest is None or self._store.is_local or now - newest.looked_at >= UNANNOUNCED_SECONDS:
-            standing = None if newest is None else newest.finding
-            newest = self._newest[address] = _Newest(_find_newest(dataset, standing), now)
-        return newest.finding
+        now = time.monotonic()
+        newest, looked_at = self._newest.get(address, (None, -math.inf))
+        if self._store.folder or now - looked_at >= UNANNOUNCED_SECONDS:
+            newest = _find_newest(dataset, newest)
+            self._newest[address] = newest, now
+        return newest
 
 
 def _find_newer(dataset: StoredDataset, announcement: Announcement) -> _Finding | None:
@@ -261,17 +251,13 @@ def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding 
         if manifest is None or manifest.refused is not None:
             continue
         finding = _Finding(target_by_manifest(manifest, dataset.address), _parse_moment(manifest.built_at))
-        if finding == standing or _is_whole(dataset, manifest):
-            return finding
+        if finding != standing:
+            try:
+                dataset.check_files(manifest)
+            except (CorruptFile, GenerationMissing):
+                continue
+        return finding
     return None
-
-
-def _is_whole(dataset: StoredDataset, manifest: Manifest) -> bool:
-    try:
-        dataset.check_files(manifest)
-    except (CorruptFile, GenerationMissing):
-        return False
-    return True
 
 
 def _parse_moment(text: str) -> datetime.datetime:
@@ -289,10 +275,9 @@ def absent_error(
     """Return the error for a dataset without a generation that could serve. If ``uid`` was given, it names the datasets
     of that name with other uids."""
     dataset = f"{namespace}/{name}"
-    missing = store.find_missing_folder()
-    if missing is not None:
+    if store.folder and not store.folder.is_dir():
         return GenerationMissing(
-            f"the store {store.url} has no generation of {dataset}: the folder {missing} does not exist",
+            f"the store {store.url} has no generation of {dataset}: the folder {store.folder} does not exist",
             hint="--store names it, relative to the working directory; `lookupdb up` keeps its store in .lookupdb/store"
             " of its own working directory",
         )

@@ -22,10 +22,16 @@ from typing import Final
 from lookupdb import disk
 from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.dataset import StoredDataset, check_shard_size, sort_generations, verify_shard_file
-from lookupdb.store.directory import folder_errors
+from lookupdb.store.dataset import (
+    StoredDataset,
+    check_shard_size,
+    is_generation,
+    parse_manifest,
+    sort_generations,
+    verify_shard_file,
+)
+from lookupdb.store.directory import folder_errors, try_lock
 from lookupdb.store.fetch import PATIENCE_SECONDS, FileFetch, Pace, Throttle
-from lookupdb.store.layout import is_generation, parse_manifest, try_lock
 
 # Fetch a generation into a folder: every shard, verified and synced to the disk, then its manifest.
 
@@ -65,82 +71,78 @@ def interruptible_pace(throttle: Throttle, interruption: threading.Event) -> Pac
     return pace
 
 
-class GenerationFetch:
-    """Fetch generations of ``dataset``. ``make_room`` gets the number of missing bytes, and may remove old
-    generations."""
+def fetch_generation(
+    dataset: StoredDataset,
+    manifest: Manifest,
+    folder: Path,
+    progress: FetchProgress,
+    pace: Pace,
+    make_room: Callable[[int], None],
+) -> None:
+    """Put all files of ``manifest`` into ``folder``, manifest.json last. Existing files are verified, and not fetched
+    again. ``make_room`` gets the number of missing bytes, and may remove old generations.
 
-    def __init__(
-        self,
-        dataset: StoredDataset,
-        pace: Pace,
-        make_room: Callable[[int], None],
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
-        self._dataset = dataset
-        self._pace = pace
-        self._make_room = make_room
-        self._patience = patience
+    Raises StoreError, CorruptFile, NotEnoughRoom, FetchInterrupted.
+    """
+    progress.total_bytes = sum(shard.bytes for shard in manifest.shards)
+    _remove_other_files(folder, manifest)
+    source = dataset.local_path(manifest.generation)
+    can_link = source is not None and _are_on_one_disk(source, folder)
+    if not can_link:
+        _check_room(manifest, folder, make_room)
+    files = FileFetch(dataset, folder, pace, PATIENCE_SECONDS)
+    for shard in manifest.shards:
+        pace(0)
+        if source is not None and can_link and _link(source / shard.file, folder / shard.file, shard, pace):
+            progress.linked_bytes += shard.bytes
+        elif files.run(manifest.generation, shard):
+            progress.fetched_bytes += shard.bytes
+        else:
+            progress.present_bytes += shard.bytes
+    with folder_errors(f"cannot write {folder / FILE_NAME}"):
+        disk.write_durably(folder / FILE_NAME, manifest.to_json())
+        disk.sync_folder(folder)
 
-    def run(self, manifest: Manifest, folder: Path, progress: FetchProgress) -> None:
-        """Put all files of ``manifest`` into ``folder``, manifest.json last. Existing files are verified, and not
-        fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, FetchInterrupted."""
-        progress.total_bytes = sum(shard.bytes for shard in manifest.shards)
-        _remove_other_files(folder, manifest)
-        source = self._dataset.local_path(manifest.generation)
-        can_link = source is not None and _are_on_one_disk(source, folder)
-        if not can_link:
-            self._check_room(manifest, folder)
-        files = FileFetch(self._dataset, folder, self._pace, self._patience)
-        for shard in manifest.shards:
-            self._pace(0)
-            if source is not None and can_link and self._link(source / shard.file, folder / shard.file, shard):
-                progress.linked_bytes += shard.bytes
-            elif files.run(manifest.generation, shard):
-                progress.fetched_bytes += shard.bytes
-            else:
-                progress.present_bytes += shard.bytes
-        with folder_errors(f"cannot write {folder / FILE_NAME}"):
-            disk.write_durably(folder / FILE_NAME, manifest.to_json())
-            disk.sync_folder(folder)
 
-    def _check_room(self, manifest: Manifest, folder: Path) -> None:
-        """Raise NotEnoughRoom, before anything is fetched, unless all files fit."""
-        needed = sum(shard.bytes for shard in manifest.shards if _find_size(folder / shard.file) != shard.bytes)
-        with folder_errors(f"cannot look at {folder}"):
-            free = shutil.disk_usage(folder).free
-            if free < needed:
-                self._make_room(needed - free)
-                free = shutil.disk_usage(folder).free
+def _check_room(manifest: Manifest, folder: Path, make_room: Callable[[int], None]) -> None:
+    """Raise NotEnoughRoom, before anything is fetched, unless all files fit."""
+    needed = sum(shard.bytes for shard in manifest.shards if _find_size(folder / shard.file) != shard.bytes)
+    with folder_errors(f"cannot look at {folder}"):
+        free = shutil.disk_usage(folder).free
         if free < needed:
-            raise NotEnoughRoom(
-                f"{folder.parent} has {free} bytes free, {manifest.generation} needs {needed}",
-                hint="make room there, keep fewer generations (--keep), or give another folder",
-            )
+            make_room(needed - free)
+            free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise NotEnoughRoom(
+            f"{folder.parent} has {free} bytes free, {manifest.generation} needs {needed}",
+            hint="make room there, keep fewer generations (--keep), or give another folder",
+        )
 
-    def _link(self, source: Path, target: Path, entry: ShardFile) -> bool:
-        """Hard-link the store's own file, which never changes, as ``target``, so that it is in memory once. Return
-        False if that is impossible. Raises CorruptFile, StoreError."""
-        try:
-            about = source.lstat()  # a symbolic link could point elsewhere later
-        except OSError:
-            return False  # the fetch reports why
-        if about.st_mode & 0o777 != _READ_ONLY:
-            return False
-        self._pace(entry.bytes)
-        verify_shard_file(source, entry)
-        try:
-            with suppress(FileNotFoundError):
-                if target.samefile(source):
-                    return True
-                target.unlink()
-            target.hardlink_to(source)
-        except OSError as error:
-            if error.errno in disk.DISK_FULL_ERRNOS:
-                raise
-            return False  # a file of another user, or a file system without links
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
-        return True
+
+def _link(source: Path, target: Path, entry: ShardFile, pace: Pace) -> bool:
+    """Hard-link the store's own file, which never changes, as ``target``, so that it is in memory once. Return False if
+    that is impossible. Raises CorruptFile, StoreError."""
+    try:
+        about = source.lstat()  # a symbolic link could point elsewhere later
+    except OSError:
+        return False  # the fetch reports why
+    if about.st_mode & 0o777 != _READ_ONLY:
+        return False
+    pace(entry.bytes)
+    verify_shard_file(source, entry)
+    try:
+        with suppress(FileNotFoundError):
+            if target.samefile(source):
+                return True
+            target.unlink()
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno in disk.DISK_FULL_ERRNOS:
+            raise
+        return False  # a file of another user, or a file system without links
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+    return True
 
 
 def _remove_other_files(folder: Path, manifest: Manifest) -> None:
@@ -369,7 +371,11 @@ class DatasetFolder:
         partial, target = self.path / f".{generation}.partial", self.path / generation
         removed = self.path / f".{generation}.removed"
         with folder_errors(f"cannot write to {self.path}"):
-            self._note_arrival(partial)
+            # It arrives after all others, even if the clock was set back.
+            latest = max((_find_arrival(self.path / name) for name in self.generations()), default=0)
+            if _find_arrival(partial) <= latest:
+                with suppress(FileNotFoundError):
+                    os.utime(partial / FILE_NAME, ns=(latest + 1, latest + 1))
             disk.sync_folder(partial)
             if not os.path.lexists(target):
                 partial.rename(target)
@@ -384,13 +390,6 @@ class DatasetFolder:
                     partial.rename(removed)
             disk.sync_folder(self.path)
         self._delete(removed)
-
-    def _note_arrival(self, partial: Path) -> None:
-        """Give the assembled generation a time of arrival after all others, even if the clock was set back."""
-        latest = max((_find_arrival(self.path / name) for name in self.generations()), default=0)
-        if _find_arrival(partial) <= latest:
-            with suppress(FileNotFoundError):
-                os.utime(partial / FILE_NAME, ns=(latest + 1, latest + 1))
 
     def point(self, generation: str) -> None:
         """Point ``current`` to ``generation`` by one rename. Raises StoreError, NotEnoughRoom, GenerationMissing if the

@@ -19,7 +19,7 @@ from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, Lookup
 from lookupdb.manifest import Manifest
 from lookupdb.process.daemon_calls import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress, StoredDataset
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, LOST_HINT
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, LOST_HINT
 from lookupdb.store.fetch import Throttle
 from lookupdb.sync.feeds import (
     LONGEST_FETCH_PAUSE_SECONDS,
@@ -35,7 +35,7 @@ from lookupdb.sync.folder import (
     DatasetFolder,
     FetchInterrupted,
     FetchProgress,
-    GenerationFetch,
+    fetch_generation,
     find_superseded,
     interruptible_pace,
 )
@@ -176,7 +176,7 @@ class DatasetKeeper:
         self.last_fetch_seconds: float | None = None
         self.has_looked = False
         """True once a look has ended, with or without success."""
-        self._folder = folder
+        self.folder = folder
         self._context = context
         self._settled: SyncTarget | None = None
         """The target that ``current`` points to."""
@@ -235,30 +235,25 @@ class DatasetKeeper:
             log.exception("a look failed, by a defect", extra={"dataset": str(self)})
             self._note_look_problem(LookupdbError(f"{type(error).__name__}: {error}"))
         else:
-            self._note_recovery()
+            if self.look_problem is not None:
+                log.info("looked again with success", extra={"dataset": str(self)})
+                self.look_problem = None
         if self._is_prepared:
             self._drive()
             await self._return_if_there()
         self.has_looked = True
-        await self._tidy_if_due()
+        if self.running is None and self._tidy_at is not None and time.monotonic() >= self._tidy_at:
+            await self._tidy()
 
     def interrupt(self) -> None:
         """Ask the running fetch to end."""
         if self.running is not None:
             self.running.interruption.set()
 
-    def lock(self) -> None:
-        """Lock the folder. May be called twice. Raises UsageError if another process holds it, StoreError."""
-        self._folder.lock()
-
-    def unlock(self) -> None:
-        """Unlock the folder."""
-        self._folder.unlock()
-
     def _prepare(self) -> None:
-        self.lock()
-        self._folder.recover()
-        manifest = self._folder.current()
+        self.folder.lock()
+        self.folder.recover()
+        manifest = self.folder.current()
         if manifest is not None:
             self.current = _describe(manifest)
             self._measure()
@@ -308,7 +303,7 @@ class DatasetKeeper:
         async with self._pointing:
             if self.target != target:
                 return  # no longer wanted: it is removed with the superseded ones
-            await call_in_thread(self._folder.point, target.generation)
+            await call_in_thread(self.folder.point, target.generation)
             self._note_swap(target, manifest, running.progress, time.monotonic() - began)
         await self._tidy()
 
@@ -324,7 +319,7 @@ class DatasetKeeper:
             if manifest is None:
                 return
             async with self._pointing:
-                await call_in_thread(self._folder.point, target.generation)
+                await call_in_thread(self.folder.point, target.generation)
                 self._note_swap(target, manifest, FetchProgress(), time.monotonic() - began)
         except LookupdbError as error:
             self._note_fetch_problem(target, error)
@@ -333,7 +328,7 @@ class DatasetKeeper:
 
     def _find_or_fetch(self, running: RunningFetch) -> Manifest:
         """Return the target's manifest once all its files are in the folder."""
-        target, folder = running.target, self._folder
+        target, folder = running.target, self.folder
         address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
         dataset = self._context.store.dataset_at(address)
         standing = self._find_standing(target)
@@ -355,15 +350,15 @@ class DatasetKeeper:
         if standing is not None and have_same_content(standing, manifest):
             return standing
         pace = interruptible_pace(self._context.throttle, running.interruption)
-        fetch = GenerationFetch(dataset, pace, self._make_room)
-        fetch.run(manifest, folder.open_partial(target.generation), running.progress)
+        partial = folder.open_partial(target.generation)
+        fetch_generation(dataset, manifest, partial, running.progress, pace, self._make_room)
         folder.publish(target.generation)
         return manifest
 
     def _find_standing(self, target: SyncTarget) -> Manifest | None:
         """Return the target's manifest if the folder holds it, complete as far as this is known without the store."""
         address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
-        manifest = self._folder.find_whole(target.generation)
+        manifest = self.folder.find_whole(target.generation)
         if manifest is None or diagnose_manifest(manifest, address, target) is not None:
             return None
         return manifest if target.identity in ("", manifest.built_at) else None
@@ -373,13 +368,9 @@ class DatasetKeeper:
         for generation in self._superseded(keep=0):
             if lacking <= 0:
                 return
-            manifest = self._folder.find_manifest(generation)
-            if self._folder.remove(generation) and manifest is not None:
+            manifest = self.folder.find_manifest(generation)
+            if self.folder.remove(generation) and manifest is not None:
                 lacking -= manifest.totals.file_bytes
-
-    async def _tidy_if_due(self) -> None:
-        if self.running is None and self._tidy_at is not None and time.monotonic() >= self._tidy_at:
-            await self._tidy()
 
     async def _tidy(self) -> None:
         """Remove superseded generations. One that cannot be removed now is no failure."""
@@ -392,20 +383,20 @@ class DatasetKeeper:
 
     def _remove_superseded(self) -> bool:
         """Remove superseded generations. Return whether none is left."""
-        self._folder.remove_partials()
-        removed = [self._folder.remove(generation) for generation in self._superseded(self._context.keep)]
+        self.folder.remove_partials()
+        removed = [self.folder.remove(generation) for generation in self._superseded(self._context.keep)]
         self._measure()
         return all(removed)
 
     def _superseded(self, keep: int) -> tuple[str, ...]:
-        current = self._folder.current()
+        current = self.folder.current()
         if current is None:
             return ()
         # A manifest that cannot be read for a moment raises: its generation must not be removed, nor all the others.
-        return find_superseded(self._folder.look_around(), current.generation, keep)
+        return find_superseded(self.folder.look_around(), current.generation, keep)
 
     def _measure(self) -> None:
-        manifests = {name: self._folder.find_manifest(name) for name in self._folder.generations()}
+        manifests = {name: self.folder.find_manifest(name) for name in self.folder.generations()}
         self.kept = {name: manifest.totals.file_bytes for name, manifest in manifests.items() if manifest is not None}
 
     def _note_swap(self, target: SyncTarget, manifest: Manifest, progress: FetchProgress, seconds: float) -> None:
@@ -444,11 +435,6 @@ class DatasetKeeper:
         failures = 1 if standing is None else standing.failures + 1
         since = standing.since if standing is not None and is_known else time.time()
         return SyncProblem(error, failures, since, time.monotonic() + pause_seconds(failures, longest))
-
-    def _note_recovery(self) -> None:
-        if self.look_problem is not None:
-            log.info("looked again with success", extra={"dataset": str(self)})
-            self.look_problem = None
 
 
 def _missing_error(dataset: StoredDataset, target: SyncTarget) -> GenerationMissing:

@@ -154,7 +154,9 @@ class SyncCollector:
         yield labelled_gauge(
             "lookupdb_sync_generation",
             "The number of the current generation.",
-            label({keeper: _number(keeper) for keeper in keepers}),
+            label(
+                {keeper: float(generation_number(keeper.current.generation)) for keeper in keepers if keeper.current}
+            ),
         )
         yield labelled_gauge(
             "lookupdb_sync_generation_built_timestamp_seconds",
@@ -176,10 +178,6 @@ class SyncCollector:
             "Seconds from the start of the last fetch to its swap.",
             label({keeper: keeper.last_fetch_seconds for keeper in keepers}),
         )
-
-
-def _number(keeper: DatasetKeeper) -> float | None:
-    return None if keeper.current is None else float(generation_number(keeper.current.generation))
 
 
 def _built_seconds(keeper: DatasetKeeper) -> float | None:
@@ -316,12 +314,12 @@ class SyncService:
         try:
             for subscription in self._options.subscriptions:
                 look = self._store_look(subscription)
-                self._add_keeper(subscription.namespace, subscription.name, look, subscription.uid).lock()
+                self._add_keeper(subscription.namespace, subscription.name, look, subscription.uid).folder.lock()
             yield
         finally:
             for keeper in self.state.keepers.values():
                 if keeper.running is None:  # else the lock ends with the process
-                    keeper.unlock()
+                    keeper.folder.unlock()
 
     def _start(self) -> None:
         for path in self._options.tables:
@@ -404,7 +402,7 @@ class SyncService:
         return absent_error(self._store, self._listings, namespace, name, uid)
 
     def _poll_seconds(self) -> float:
-        shortest = DIRECTORY_POLL_SECONDS if self._store.is_local else BUCKET_POLL_SECONDS
+        shortest = DIRECTORY_POLL_SECONDS if self._store.folder else BUCKET_POLL_SECONDS
         return max(shortest, len(self.state.keepers) / _LOOKS_A_SECOND)
 
     async def _announce(self, port: int) -> None:

@@ -26,8 +26,7 @@ from lookupdb.process import listeners
 from lookupdb.process.daemon_calls import call_in_thread
 from lookupdb.router import budget
 from lookupdb.store import StoredDataset
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement, write_announcement
-from lookupdb.store.dataset import verify_shard_file
+from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, read_announcement, verify_shard_file, write_announcement
 from lookupdb.up.child import Child, ChildFailed
 from lookupdb.up.run_state import NotWritten, RetriedWrite, RunFolder
 from lookupdb.wording import format_count

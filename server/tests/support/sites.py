@@ -18,9 +18,9 @@ from lookupdb.dataset.spec import DatasetSpec, read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader, unframe
-from lookupdb.store import Store, StoreAddress
+from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from support.buckets import create_bucket, read_object, s3_server, use_server
 from support.faults import Proxy, faulty_proxy
 
@@ -77,7 +77,7 @@ class Site:
         """The outcome. Raises LookupdbError."""
         with open_progress("none") as progress:
             options = BuildOptions(scratch=self.scratch(), threads=1, generation=generation)
-            return pipeline.build_generation(spec, Store(bucket.url, "local", bucket), options, progress).outcome
+            return pipeline.build_generation(spec, BucketStore(bucket.url, "local", bucket), options, progress).outcome
 
     def scratch(self) -> Path:
         path = self.folder / f"scratch-{time.monotonic_ns()}"

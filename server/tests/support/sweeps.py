@@ -14,6 +14,7 @@ from lookupdb import store
 from lookupdb.cli import sweep as verb
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket_dataset import BucketStore
 from support.generations import publish
 
 HOUR = 3600.0
@@ -30,7 +31,7 @@ class Place:
         self.number = 0
 
     def open(self, cluster: str = "c1") -> Store:
-        return Store(self.url, cluster, self.bucket) if self.bucket else store.open_store(self.url, cluster)
+        return BucketStore(self.url, cluster, self.bucket) if self.bucket else store.open_store(self.url, cluster)
 
     def dataset(self, name: str, uid: str = "3f2b9c1e", cluster: str = "c1") -> StoredDataset:
         return self.open(cluster).dataset_at(StoreAddress(cluster, "team", name, uid))

@@ -24,7 +24,7 @@ from lookupdb.errors import CorruptFile
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset, open_store
-from lookupdb.store.announcement import write_announcement
+from lookupdb.store.dataset import write_announcement
 from lookupdb.sync import feeds as sync_target
 from lookupdb.sync import service as sync_service
 from lookupdb.sync.feeds import Subscription
