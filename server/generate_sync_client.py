@@ -27,7 +27,7 @@ REPLACEMENTS: Final = {
     r"asyncio\.sleep": "time.sleep",
     r"AsyncCombiner\(": "Combiner(self._ask_key, ",
     r"\(await (combiner\.find\(key\))\)\.take\(key\)": r"\1",
-    r"refuse_in\(key\)": "self.has(check_key(key))",
+    r"raise TypeError\(f\"`\{key!r:\.60\}.*\"\)": "return self.has(check_key(key))",
     r"__a(enter|exit)__": r"__\1__",
     r"async_transport": "sync_transport",
     r"Async([A-Z])": r"\1",

@@ -36,8 +36,7 @@ VERBS: Final = {
 }
 """Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>``."""
 
-ENTRY_POINT_GROUP: Final = "lookupdb.verbs"
-"""Entry points of other packages: verb → its command."""
+ENTRY_POINT_GROUP: Final = "lookupdb.verbs"  # entry points of other packages: verb → its command
 
 OTHER_VERB_SENTENCES: Final = {
     "operator": "Run the Kubernetes operator.",

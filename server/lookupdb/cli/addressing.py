@@ -45,8 +45,7 @@ store_option = option(
     metavar="URL",
     help="Where generations are kept: a directory, or file://, s3://, gs://, az://; or http(s)://, a gateway.",
 )
-STORE_WAIT_SECONDS: Final = 60.0
-"""A store that is installed together with this command needs time to start."""
+STORE_WAIT_SECONDS: Final = 60.0  # a store that is installed together with this command needs time to start
 
 store_wait_option = option(
     "--store-wait",
@@ -155,19 +154,13 @@ def find_router_url(dataset: str, data: Path) -> str:
 
     Raises UsageError, or Unavailable if nothing serves it.
     """
-    return _check_url(dataset) if is_url(dataset) else _find_url(dataset, data)
-
-
-def _check_url(url: str) -> str:
-    """Return ``url``. Raises UsageError unless it is the base URL of a router."""
-    client.check_url(url)
-    router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", url, count=1)
-    if router != url:
-        raise UsageError(f"a router's URL ends before /v1, found {url}", hint=f"give {router}, and the keys after it")
-    return url
-
-
-def _find_url(dataset: str, data: Path) -> str:
+    if is_url(dataset):
+        client.check_url(dataset)
+        router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", dataset, count=1)
+        if router != dataset:
+            hint = f"give {router}, and the keys after it"
+            raise UsageError(f"a router's URL ends before /v1, found {dataset}", hint=hint)
+        return dataset
     namespace, _, name = dataset.rpartition("/")
     place = (data, namespace or DEFAULT_NAMESPACE, name)
     state = read_state(state_file(*place))
@@ -180,17 +173,13 @@ def _find_url(dataset: str, data: Path) -> str:
     if is_locked(run_directory(*place)):
         raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
     served = list_served(data)
+    more = f" and {len(served) - _SHOWN_NAMES} more" if len(served) > _SHOWN_NAMES else ""
+    others = f", which has {', '.join(served[:_SHOWN_NAMES])}{more}" if served else ""
     raise Unavailable(
-        f"no `lookupdb up` serves {dataset} from {data}{_describe_served(served)}",
+        f"no `lookupdb up` serves {dataset} from {data}{others}",
         hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
         "http://127.0.0.1:8080, in place of the name",
     )
-
-
-def _describe_served(names: list[str]) -> str:
-    """Return the end of the message for a dataset that is not served: the names that are."""
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return f", which has {', '.join(names[:_SHOWN_NAMES])}{more}" if names else ""
 
 
 # Commands to paste after a gate has rejected a generation.
@@ -203,9 +192,11 @@ def show_ways_out(file: Path, store_url: str, cluster_id: str) -> Iterator[None]
         yield
     except GenerationRefused as error:
         if error.manifest is not None:
-            commands = _local_commands if cluster_id == LOCAL else _cluster_commands
-            lines = "".join(f"\n    {command}" for command in commands(error.manifest, file, store_url))
-            error.hint = f"{error.hint}:{lines}"
+            if cluster_id == LOCAL:
+                commands = _local_commands(error.manifest, file, store_url)
+            else:
+                commands = _cluster_commands(error.manifest)
+            error.hint = "".join((f"{error.hint}:", *(f"\n    {command}" for command in commands)))
         raise
 
 
@@ -219,7 +210,7 @@ def _local_commands(refused: Manifest, file: Path, store_url: str) -> Iterator[s
     yield format_command("build", "-f", str(file), *store, "--override-gates", refused.generation)
 
 
-def _cluster_commands(refused: Manifest, _file: Path, _store_url: str) -> Iterator[str]:
+def _cluster_commands(refused: Manifest) -> Iterator[str]:
     assert refused.refused is not None
     dataset = f"{refused.name} -n {refused.namespace}"
     if refused.refused.active:

@@ -22,7 +22,7 @@ from lookupdb.builder.options import BuildOptions, EarlierDataset
 from lookupdb.cli import addressing, output
 from lookupdb.cli import options as announced
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
-from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option
+from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option, progress_option
 from lookupdb.cli.program import end_at_once, ended_in_time
 from lookupdb.dataset.spec import DatasetSpec, read_manifest
 from lookupdb.errors import StoreError, UsageError
@@ -174,13 +174,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
 )
 @output.termination_log_option
 @output.json_option
-@option(
-    "--progress",
-    "style",
-    type=click.Choice(["auto", "rich", "plain", "none"]),
-    default="auto",
-    help="How to show progress on standard error.",
-)
+@progress_option
 @log_format
 def command(
     file: Path,

@@ -13,7 +13,7 @@ import click
 from lookupdb import store
 from lookupdb.builder.progress import Progress, open_progress
 from lookupdb.cli.addressing import cluster_option, store_wait_option
-from lookupdb.cli.options import GenerationAddress, log_format, option
+from lookupdb.cli.options import GenerationAddress, log_format, option, progress_option
 from lookupdb.cli.output import say_of_failure
 from lookupdb.errors import LookupdbError, NotEnoughRoom, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.store import Store, StoreAddress, objects
@@ -21,8 +21,7 @@ from lookupdb.store.directory import folder_errors
 from lookupdb.store.fetch import CopiedGeneration, copy_generation, find_addresses
 from lookupdb.wording import format_count, render_json, strip_secrets
 
-_MAX_SHOWN: Final = 3
-"""Number of problems in the last message; each was printed when it happened."""
+_MAX_SHOWN: Final = 3  # number of problems in the last message; each was printed when it happened
 _AGAIN: Final = "fix that and run it again: what was copied completely is not copied again"
 
 
@@ -59,13 +58,7 @@ _AGAIN: Final = "fix that and run it again: what was copied completely is not co
     show_default="the system's temporary folder",
     help="Scratch folder for one shard file, if the store cannot copy by itself.",
 )
-@option(
-    "--progress",
-    "style",
-    type=click.Choice(["auto", "rich", "plain", "none"]),
-    default="auto",
-    help="How to show progress on standard error.",
-)
+@progress_option
 @click.option("--json", "as_json", is_flag=True, help="Write every line as JSON.")
 @log_format
 def command(

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,6 @@ import click
 import orjson
 
 from lookupdb.builder.gate_facts import compare_stored
-from lookupdb.builder.gates import SampledDifference
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.output import render_line, render_member
 from lookupdb.cli.program import ended_in_time
@@ -87,31 +87,23 @@ def command(
         with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as folder:
             scratch.append(Path(folder))
             if sampled:
-                difference, is_whole = _with_keys_alone(compare_stored(old, new, Path(folder)), samples)
+                found = compare_stored(old, new, Path(folder))
+                keys = {
+                    kind: [KeyChange(key, None, None) for key in part[:samples]] for kind, part in found.samples.items()
+                }
+                difference = GenerationDifference(found.added, found.removed, found.changed, found.same, keys, samples)
+                is_whole = found.is_whole
             else:
                 difference, is_whole = compare_generations(old, new, Path(folder), samples), True
-    render = _render_json if as_json else _render_text
+    facts = old, new, difference, is_whole
     try:
-        click.echo(render(old, new, difference, is_whole))
+        click.echo(_render_json(*facts) if as_json else "\n".join(_render_lines(*facts)))
     except BrokenPipeError:
         if not with_exit_code:
             raise
         drop_unwritten()  # the reader has closed the pipe; the exit code still matters
     if with_exit_code and difference.has_changes:
         sys.exit(1)
-
-
-def _with_keys_alone(sampled: SampledDifference, samples: int) -> tuple[GenerationDifference, bool]:
-    """Return the sampled difference, which has no values, and whether it compared all keys."""
-    keys = {kind: [KeyChange(key, None, None) for key in found[:samples]] for kind, found in sampled.samples.items()}
-    return (
-        GenerationDifference(sampled.added, sampled.removed, sampled.changed, sampled.same, keys, samples),
-        sampled.is_whole,
-    )
-
-
-def _render_text(old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference, is_whole: bool) -> str:
-    return "\n".join(_render_lines(old, new, difference, is_whole))
 
 
 def _render_lines(
@@ -147,14 +139,12 @@ def _render_json(
         "changed": difference.changed,
         "same": difference.same,
         "isWhole": is_whole,
-        "samples": {kind: [_sample(change) for change in changes] for kind, changes in difference.samples.items()},
+        "samples": {
+            kind: [
+                {name: None if data is None else render_member(data) for name, data in asdict(change).items()}
+                for change in changes
+            ]
+            for kind, changes in difference.samples.items()
+        },
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
-
-
-def _sample(change: KeyChange) -> dict[str, str | None]:
-    return {
-        "key": render_member(change.key),
-        "before": None if change.before is None else render_member(change.before),
-        "after": None if change.after is None else render_member(change.after),
-    }

@@ -17,6 +17,13 @@ from lookupdb.store import StoreAddress
 from lookupdb.store.fetch import PATIENCE_SECONDS, fetch_shard
 from lookupdb.wording import check_path
 
+patience_option = option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_SECONDS,
+    help="Seconds without a byte from a failing store before giving up.",
+)
+
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
@@ -34,12 +41,7 @@ from lookupdb.wording import check_path
 @option("--generation", type=GenerationAddress(), required=True, help="Generation of the shard.")
 @option("--shard", type=click.IntRange(min=0), required=True, help="Number of the shard.")
 @option("--rate", type=Size(), default="256MiB", help="Maximum bytes per second, to leave disk bandwidth to others.")
-@option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=PATIENCE_SECONDS,
-    help="Seconds without a byte from a failing store before giving up.",
-)
+@patience_option
 @termination_log_option
 @json_option
 @log_format

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
@@ -58,7 +57,10 @@ def command(
     """
     url = find_router_url(dataset, data_dir)
     for key in keys:
-        _check_encoding(key)
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the key {key!r} is not UTF-8; write it in UTF-8") from error
     if len(keys) == 1 and keys != ("-",):
         try:
             found = client.find_value(url, keys[0], generation, token, trust)
@@ -82,7 +84,13 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
                 missing += 1
                 click.echo(orjson.dumps({"key": key, "value": None, "missing": True}))
                 continue
-            click.echo(_format_line(key, answer.found[key]))
+            try:
+                line = orjson.dumps({"key": key, "value": answer.found[key]})
+            except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
+                raise LookupFailed(
+                    f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="look up its key alone"
+                ) from error
+            click.echo(line)
     if unavailable:
         raise Unavailable(
             f"{format_count(unavailable, 'key')} could not be asked for: the shards that may have them are unavailable",
@@ -91,33 +99,13 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
     return KeyMissing.exit_code if missing else 0
 
 
-def _format_line(key: str, value: Any) -> bytes:
-    try:
-        return orjson.dumps({"key": key, "value": value})
-    except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
-        raise LookupFailed(
-            f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="look up its key alone"
-        ) from error
-
-
 def _expand_keys(keys: Iterable[str]) -> Iterator[str]:
     for key in keys:
-        if key == "-":
-            yield from _read_keys()
-        else:
+        if key != "-":
             yield key
-
-
-def _read_keys() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.rstrip(b"\r\n").decode()
-        except UnicodeDecodeError as error:
-            raise UsageError(f"line {number} of standard input is not UTF-8: {line[:80]!r}") from error
-
-
-def _check_encoding(key: str) -> None:
-    try:
-        key.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"the key {key!r} is not UTF-8; write it in UTF-8") from error
+            continue
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            try:
+                yield line.rstrip(b"\r\n").decode()
+            except UnicodeDecodeError as error:
+                raise UsageError(f"line {number} of standard input is not UTF-8: {line[:80]!r}") from error

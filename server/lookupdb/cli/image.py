@@ -13,12 +13,12 @@ import click
 from lookupdb.builder import gates
 from lookupdb.builder.progress import open_progress
 from lookupdb.cli.addressing import GenerationLocator, locator_options
-from lookupdb.cli.options import F, GenerationAddress, log_format, option
+from lookupdb.cli.fetch import patience_option
+from lookupdb.cli.options import GenerationAddress, log_format, option, progress_option
 from lookupdb.cli.output import json_option, report_outcome, termination_log_option
 from lookupdb.errors import GateClosed, UsageError
 from lookupdb.image.layout import ImageLayout
 from lookupdb.image.push import PushedImage, Registry, default_path, parse_repository, push_shard, read_docker_config
-from lookupdb.store.fetch import PATIENCE_SECONDS
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
@@ -34,44 +34,21 @@ def command() -> None:
     """
 
 
-def _shard_option(command: F) -> F:
-    return option(
-        "--shard",
-        "selected",
-        type=click.IntRange(min=0),
-        multiple=True,
-        show_default=False,
-        help="Shard to take. May be repeated.  [default: all]",
-    )(command)
-
-
-def _progress_option(command: F) -> F:
-    return option(
-        "--progress",
-        "style",
-        type=click.Choice(["auto", "rich", "plain", "none"]),
-        default="auto",
-        help="How to show progress on standard error.",
-    )(command)
-
-
-def _patience_option(command: F) -> F:
-    return option(
-        "--patience",
-        type=click.FloatRange(min=0),
-        default=PATIENCE_SECONDS,
-        help="Seconds without a byte from a failing store before giving up.",
-    )(command)
-
-
-def _override_option(command: F) -> F:
-    return option(
-        "--override-gates",
-        "overridden",
-        type=GenerationAddress(),
-        show_default=False,
-        help="Take this generation although a gate rejected it.",
-    )(command)
+_shard_option = option(
+    "--shard",
+    "selected",
+    type=click.IntRange(min=0),
+    multiple=True,
+    show_default=False,
+    help="Shard to take. May be repeated.  [default: all]",
+)
+_override_option = option(
+    "--override-gates",
+    "overridden",
+    type=GenerationAddress(),
+    show_default=False,
+    help="Take this generation although a gate rejected it.",
+)
 
 
 @command.command(short_help="Write the images of a generation as an OCI image layout.")
@@ -86,8 +63,8 @@ def _override_option(command: F) -> F:
 @locator_options
 @_shard_option
 @_override_option
-@_patience_option
-@_progress_option
+@patience_option
+@progress_option
 @json_option
 @log_format
 def write(
@@ -115,12 +92,18 @@ def write(
         with _phase(style, "writing", generation, shards, passes=1) as advance:
             images = layout.write(generation, shards, patience, advance)
         unreferenced = layout.measure_unreferenced()
+        message = f"{folder} holds {_count(images)}"
+        if unreferenced:
+            message += (
+                f", and {unreferenced} bytes to which its index.json no longer refers: write to a new folder to be rid"
+                " of them"
+            )
         result.update(
             outcome="written",
             folder=str(folder),
             images=[asdict(image) for image in images],
             unreferencedBytes=unreferenced,
-            message=f"{folder} holds {_count(images)}{_describe_unreferenced(unreferenced)}",
+            message=message,
         )
 
 
@@ -147,14 +130,14 @@ def write(
 @locator_options
 @_shard_option
 @_override_option
-@_patience_option
+@patience_option
 @option(
     "--registry-patience",
     type=click.FloatRange(min=0),
     default=_REGISTRY_PATIENCE_SECONDS,
     help="Seconds for which the registry may fail before giving up.",
 )
-@_progress_option
+@progress_option
 @termination_log_option
 @json_option
 @log_format
@@ -233,12 +216,6 @@ def _phase(
         progress.begin_phase(f"{verb} {generation.manifest.generation}", size, "bytes")
         yield progress.advance
         progress.end_phase()
-
-
-def _describe_unreferenced(size: int) -> str:
-    if not size:
-        return ""
-    return f", and {size} bytes to which its index.json no longer refers: write to a new folder to be rid of them"
 
 
 def _count(images: Sequence[object]) -> str:

@@ -22,7 +22,6 @@ from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
 from lookupdb.store.stored_generation import (
     ShardFigures,
-    StoredGeneration,
     find_shard_entry,
     measure_shards,
     open_shard,
@@ -30,8 +29,7 @@ from lookupdb.store.stored_generation import (
 )
 from lookupdb.wording import format_count
 
-_SHOWN_CHARACTERS: Final = 100
-"""Length of a sampled value in text; JSON has more."""
+_SHOWN_CHARACTERS: Final = 100  # length of a sampled value in text; JSON has more
 _SHOWN_FILES: Final = 8
 
 
@@ -63,7 +61,9 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
     generation = GenerationLocator(**location).find(target)
     with tempfile.TemporaryDirectory(prefix="lookupdb-inspect-") as scratch:
         if with_checksums:
-            _verify(generation, Path(scratch))
+            for entry in generation.manifest.shards:
+                with generation.file(entry, Path(scratch)) as path:
+                    verify_shard_file(path, entry)
         with generation.shards(Path(scratch)) as shards:
             _print_contents(generation.manifest, shards, verified=with_checksums, as_json=as_json)
 
@@ -81,12 +81,6 @@ def _check_file(path: Path, *, with_checksum: bool) -> None:
             "the folder of the generation, or gN with --store and --dataset",
         ) from error
     (verify_shard_file if with_checksum else check_shard_size)(path, entry)
-
-
-def _verify(generation: StoredGeneration, scratch: Path) -> None:
-    for shard in generation.manifest.shards:
-        with generation.file(shard, scratch) as path:
-            verify_shard_file(path, shard)
 
 
 def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *, verified: bool, as_json: bool) -> None:

@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -42,7 +41,6 @@ from lookupdb.load.plan import (
 from lookupdb.load.result import list_exceeded, parse_condition, render_summary
 from lookupdb.load.run import LoadDisplay, Preflight, run_load, sample_generation
 from lookupdb.manifest import GENERATION
-from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.up.client import Trust
 from lookupdb.wording import format_count, render_json
 
@@ -236,10 +234,6 @@ def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
 
 def render_words(options: Mapping[str, Any]) -> list[str]:
     """Return the options as words of a command line."""
-    return [name if value is True else f"{name}={value}" for name, value in _list_values(options)]
-
-
-def _list_values(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     rate = ("--rate", options["rate"]) if options["ramp"] is None else ("--ramp", options["ramp"])
     names = ("arrivals", "duration", "warmup", "batch", "hit_ratio", "distribution", "seed", "max_in_flight")
     values = [rate, *(("--" + name.replace("_", "-"), options[name]) for name in (*names, "processes", "timeout"))]
@@ -247,7 +241,7 @@ def _list_values(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     values += [("--header", header) for header in options["headers"]]
     values += [("--fail-if", condition) for condition in options["conditions"]]
     values.append((FLAG, options["is_unbounded"] or None))
-    return [(name, value) for name, value in values if value is not None]
+    return [name if value is True else f"{name}={value}" for name, value in values if value is not None]
 
 
 _OTHER_KEYS: Final = (
@@ -258,45 +252,38 @@ _BY_SIGNAL: Final = 128
 _REPORT_SUFFIXES: Final = (".html", ".svg")
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyOptions:
-    """The source of keys."""
+def _read_keys(
+    ctx: click.Context, router: str, facts: DatasetFacts, options: Mapping[str, Any], scratch: list[Path]
+) -> tuple[list[str], str]:
+    """Return the keys and a description of their source. Raises UsageError, StoreError, CorruptFile.
 
-    keys: str
-    size: int
-    sample_from: str | None
-    seed: int
-    locator: GenerationLocator
-    named: str | None
-    """The dataset that --dataset names."""
-
-    def read(self, facts: DatasetFacts, scratch: list[Path]) -> tuple[list[str], str]:
-        """Return the keys and a description of their source. Raises UsageError, StoreError, CorruptFile."""
-        if self.keys == SAMPLE:
-            generation = self._find(facts)
-            with tempfile.TemporaryDirectory(prefix="lookupdb-load-") as folder:
-                scratch.append(Path(folder))
-                keys = sample_generation(generation, Path(folder), self.seed, self.size)
-            return keys, f"a sample of {generation.where}"
-        return read_keys(self.keys, self.seed), "standard input" if self.keys == "-" else self.keys
-
-    def _find(self, facts: DatasetFacts) -> StoredGeneration:
-        """Return the generation to sample: the one that the router serves, unless another is named.
-
-        Raises UsageError for another dataset. A folder's namespace is not compared: it may have been built elsewhere.
-        """
-        target = self.sample_from or facts.generation
-        if not GENERATION.fullmatch(target):
-            generation = self.locator.find(target)
-            _check_sampled(f"--sample-from {target} is of", generation.manifest.name, facts)
-            return generation
-        if self.named:
-            _check_sampled("--dataset is", self.named, facts)
+    The generation to sample is the one that the router serves, from the store of the `lookupdb up` that serves
+    ``router``, unless others are named. A folder's namespace is not compared: it may have been built elsewhere.
+    """
+    source, seed, named = options["keys"], options["seed"], options["dataset"]
+    if source != SAMPLE:
+        return read_keys(source, seed), "standard input" if source == "-" else source
+    store_url = options["store_url"]
+    is_default = ctx.get_parameter_source("store_url") is click.core.ParameterSource.DEFAULT
+    if is_default and not is_url(router):
+        store_url = str(options["data_dir"] / Path(DEFAULT_STORE).name)
+    locator = GenerationLocator(store_url, options["cluster_id"], f"{facts.namespace}/{facts.name}", options["uid"])
+    target = options["sample_from"] or facts.generation
+    if not GENERATION.fullmatch(target):
+        generation = locator.find(target)
+        _check_sampled(f"--sample-from {target} is of", generation.manifest.name, facts)
+    else:
+        if named:
+            _check_sampled("--dataset is", named, facts)
         try:
-            return self.locator.find(target)
+            generation = locator.find(target)
         except LookupdbError as error:
             error.hint = f"{error.hint}; or {_OTHER_KEYS}" if error.hint else _OTHER_KEYS
             raise
+    with tempfile.TemporaryDirectory(prefix="lookupdb-load-") as folder:
+        scratch.append(Path(folder))
+        keys = sample_generation(generation, Path(folder), seed, options["sample_size"])
+    return keys, f"a sample of {generation.where}"
 
 
 def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
@@ -404,7 +391,7 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
     target = make_target(find_router_url(router, options["data_dir"]), options["token"], generation, options["headers"])
     preflight = Preflight(target, trust.context, trust.hint_for)
     facts = preflight.read_dataset(generation)
-    keys, source = _key_options(ctx, router, facts, options).read(facts, scratch)
+    keys, source = _read_keys(ctx, router, facts, options, scratch)
     if len(keys) < plan.batch:
         raise UsageError(
             f"batches of {format_count(plan.batch, 'key')} need as many, found {len(keys):,} in {source}",
@@ -415,21 +402,10 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
     return LoadOrder(sender, facts, is_asked_by_name=generation is not None, key_source=source)
 
 
-def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: dict[str, Any]) -> _KeyOptions:
-    """Use the store of the `lookupdb up` that serves ``router``, unless another one is named."""
-    store_url = options["store_url"]
-    is_default = ctx.get_parameter_source("store_url") is click.core.ParameterSource.DEFAULT
-    if is_default and not is_url(router):
-        store_url = str(options["data_dir"] / Path(DEFAULT_STORE).name)
-    locator = GenerationLocator(store_url, options["cluster_id"], f"{facts.namespace}/{facts.name}", options["uid"])
-    return _KeyOptions(
-        options["keys"], options["sample_size"], options["sample_from"], options["seed"], locator, options["dataset"]
-    )
-
-
 def _write_result(
     document: Mapping[str, Any], json_files: Sequence[Path], reports: Sequence[Path], *, is_failure: bool
 ) -> None:
+    """Print the result, and write every file that can be written. Raises UsageError for the first failure."""
     line = render_json(document)
     say = say_of_failure if is_failure else click.echo
     try:
@@ -440,19 +416,14 @@ def _write_result(
             from lookupdb.load.report import render_report
 
             contents += [(path, render_report(document, is_page=path.suffix == ".html").encode()) for path in reports]
-        _write_files(contents)
-
-
-def _write_files(contents: Sequence[tuple[Path, bytes]]) -> None:
-    """Write every file that can be written. Raises UsageError for the first failure."""
-    failures = []
-    for path, content in contents:
-        try:
-            path.write_bytes(content)
-        except OSError as error:
-            failures.append(UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file"))
-    if failures:
-        raise failures[0]
+        failures = []
+        for path, content in contents:
+            try:
+                path.write_bytes(content)
+            except OSError as error:
+                failures.append(UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file"))
+        if failures:
+            raise failures[0]
 
 
 def _check_writable(path: Path) -> None:

@@ -168,6 +168,15 @@ log_format = option(
 )
 
 
+progress_option = option(
+    "--progress",
+    "style",
+    type=click.Choice(["auto", "rich", "plain", "none"]),
+    default="auto",
+    help="How to show progress on standard error.",
+)
+
+
 # The note of a build when the store announces another generation, which readers then follow.
 
 

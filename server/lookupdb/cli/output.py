@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.cli.options import F, option
+from lookupdb.cli.options import option
 from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import LookupdbError
 from lookupdb.process.launch import describe_error, drop_unwritten, write_termination_log
@@ -22,18 +22,13 @@ from lookupdb.wording import needs_escape, render_json, shorten
 # The result of a verb that runs once: one line of JSON, also written to the termination log of Kubernetes.
 
 
-def termination_log_option(command: F) -> F:
-    """Add --termination-log."""
-    return option(
-        "--termination-log",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write the result, or the failure, to this file, in at most 4096 bytes.",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """Add --json, for verbs whose failures print JSON to programs and a message to people."""
-    return click.option("--json", "as_json", is_flag=True, help="Write failures as JSON on a terminal too.")(command)
+termination_log_option = option(
+    "--termination-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the result, or the failure, to this file, in at most 4096 bytes.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Write failures as JSON on a terminal too.")
+"""For verbs whose failures print JSON to programs and a message to people."""
 
 
 def prints_failures(as_json: bool) -> bool:

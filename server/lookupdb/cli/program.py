@@ -46,29 +46,22 @@ def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError
     except LookupdbError as error:
         end_with_message(describe(error), error.exit_code)
     except OSError as error:
-        unwritten = _find_unwritten(error)
-        end_with_message(describe(unwritten), unwritten.exit_code)
-
-
-def _find_unwritten(error: OSError) -> NotEnoughRoom:
-    """Return the error for standard output on a full disk. Raises any other ``error``."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
-        raise error
-    drop_unwritten()
-    return NotEnoughRoom(
-        f"standard output cannot be written: {error.strerror}",
-        hint="the output is incomplete: free some disk space",
-    )
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        drop_unwritten()
+        full = NotEnoughRoom(
+            f"standard output cannot be written: {error.strerror}",
+            hint="the output is incomplete: free some disk space",
+        )
+        end_with_message(describe(full), full.exit_code)
 
 
 # SIGINT and SIGTERM end a verb in time, also in native code, where no Python handler runs. The signal is raised in the
 # main thread, which cleans up. A second thread ends the program if that takes too long.
 
 
-TAKEN_SECONDS: Final = 1.0
-"""Time limit for the main thread to notice a signal."""
-UNDO_SECONDS: Final = 5.0
-"""Time limit for the clean-up after that. A bucket that does not answer delays it."""
+TAKEN_SECONDS: Final = 1.0  # time limit for the main thread to notice a signal
+UNDO_SECONDS: Final = 5.0  # time limit for the clean-up after that; a bucket that does not answer delays it
 EXIT_CODES: Final = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM}
 
 
@@ -124,13 +117,11 @@ class _Watch:
     def _run(self) -> None:
         while numbers := os.read(self._reading, 1):  # Python writes the number of each signal here at once
             if numbers[0] in EXIT_CODES and not self._ends_in_time():
-                self._force_end(EXIT_CODES[signal.Signals(numbers[0])])
-
-    def _force_end(self, code: int) -> NoReturn:
-        try:
-            self._clean_up(code)
-        finally:
-            end_at_once(code)
+                code = EXIT_CODES[signal.Signals(numbers[0])]
+                try:
+                    self._clean_up(code)
+                finally:
+                    end_at_once(code)
 
     def _ends_in_time(self) -> bool:
         signalled = time.monotonic()

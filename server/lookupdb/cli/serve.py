@@ -109,7 +109,13 @@ def command(
     The admin port answers /healthz, /readyz, /status and /metrics. On SIGTERM: not ready, keep answering for
     --drain-seconds while clients leave, finish what has arrived, end. A second signal ends it at once.
     """
-    _check_ports(options["port"], options["workers"])
+    port, workers = options["port"], options["workers"]
+    last = port + workers - 1
+    if port and last > _LAST_PORT:
+        raise UsageError(
+            f"{workers} workers from port {port} on need ports up to {last}, and {_LAST_PORT} is the last one",
+            hint="give a lower --port; 0 takes free ones",
+        )
     limits = {name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")}
     settings = {
         **options,
@@ -121,16 +127,6 @@ def command(
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.shard.server", settings)
-
-
-def _check_ports(port: int, workers: int) -> None:
-    """Raises UsageError if a worker's port would be above the last one."""
-    last = port + workers - 1
-    if port and last > _LAST_PORT:
-        raise UsageError(
-            f"{workers} workers from port {port} on need ports up to {last}, and {_LAST_PORT} is the last one",
-            hint="give a lower --port; 0 takes free ones",
-        )
 
 
 def _choose_hash(password: str | None, password_sha256: str | None) -> str | None:

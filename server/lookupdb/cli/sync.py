@@ -19,8 +19,7 @@ from lookupdb.sync.service import SyncOptions, SyncService
 from lookupdb.wording import escape_controls
 
 _LAST_CALLS_SECONDS: Final = 0.3
-_UMASK: Final = 0o022
-"""Other users can read a folder from the moment it exists, even if this process is killed then."""
+_UMASK: Final = 0o022  # other users can read a folder from the moment it exists, even if this process is killed then
 
 
 @click.command(short_help="Keep the active generation of datasets in a folder, for programs that map it.")

@@ -13,8 +13,7 @@ from lookupdb.errors import UsageError
 from lookupdb.router.access import NoToken, hash_token, read_bearer_token
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
-RANDOM_BYTES: Final = 32
-"""256 bits cannot be guessed, so a fast hash of them is safe to store."""
+RANDOM_BYTES: Final = 32  # 256 bits cannot be guessed, so a fast hash of them is safe to store
 
 
 @click.command()
@@ -31,7 +30,14 @@ def command(hashes: bool) -> None:
         lookupdb token --hash < web.token
     """
     if hashes:
-        click.echo(hash_token(_read_token()))
+        shown = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 2).strip()
+        try:
+            click.echo(hash_token(read_bearer_token(b"Bearer " + shown)))
+        except NoToken as error:  # which does not show it
+            raise UsageError(
+                f"standard input holds no token that a router would take: {error}",
+                hint="make one with `lookupdb token`",
+            ) from error
         return
     token = secrets.token_urlsafe(RANDOM_BYTES)
     hashed = hash_token(token.encode())
@@ -43,15 +49,3 @@ def command(hashes: bool) -> None:
         "for `lookupdb route --auth-tokens FOLDER`: a file FOLDER/web that holds the hash",
         err=True,
     )
-
-
-def _read_token() -> bytes:
-    """Return the token on standard input. Raises UsageError, which does not show it."""
-    token = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 2).strip()
-    try:
-        return read_bearer_token(b"Bearer " + token)
-    except NoToken as error:
-        raise UsageError(
-            f"standard input holds no token that a router would take: {error}",
-            hint="make one with `lookupdb token`",
-        ) from error

@@ -10,7 +10,7 @@
 reached now, and Unavailable is raised. The modules, in the order of a lookup:
 
 async_client, sync_client    the public classes; the one for threads is generated from the one for asyncio
-core, cache                  decisions without I/O: which lookups share a batch, parts of a large call, retries
+core                         decisions without I/O: which lookups share a batch, parts of a large call, retries; cache
 async_transport, sync_transport    batches and connections
 wire, answers                requests and answers as bytes, and the meaning of an answer
 settings                     a client's arguments, its token and its certificates

@@ -182,10 +182,8 @@ def _printable(value: object) -> str:
 class KeyAnswer(NamedTuple):
     """The answer for one key."""
 
-    value: Any
-    """The value, or MISSING."""
-    generation: str | None
-    """None if several generations answered: the key's batch, or a key that no record can have."""
+    value: Any  # the value, or MISSING
+    generation: str | None  # None if several generations answered: the key's batch, or a key that no record can have
 
     @property
     def is_found(self) -> bool:
@@ -215,17 +213,17 @@ class KeysAnswer(NamedTuple):
 def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAnswer:
     """Read the answer to ``RequestRenderer.lookup``, from the generation ``expected`` if one was requested. Raises
     LookupFailed."""
-    if response.status == 200:
-        generation = _read_only_generation(response, expected)
-        kind = _media_type(response)
-        if kind == _JSON:
-            return KeyAnswer(decode_json(response.body), generation)
-        if kind == _OCTETS:
-            return KeyAnswer(bytes(response.body), generation)
+    is_missing = response.status == 404 and GENERATION in response.fields and read_problem(response).name == "missing"
+    if response.status != 200 and not is_missing:
+        raise refusal(response, (key,), expected)
+    generations = _read_generations(response, expected)
+    generation = generations[0] if len(generations) == 1 else None
+    if is_missing:
+        return KeyAnswer(MISSING, generation)
+    kind = _media_type(response)
+    if kind not in (_JSON, _OCTETS):
         raise InvalidAnswer(f"a value is JSON or octets, found the Content-Type {kind[:60]!r}")
-    if response.status == 404 and GENERATION in response.fields and read_problem(response).name == "missing":
-        return KeyAnswer(MISSING, _read_only_generation(response, expected))
-    raise refusal(response, (key,), expected)
+    return KeyAnswer(decode_json(response.body) if kind == _JSON else bytes(response.body), generation)
 
 
 def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
@@ -233,50 +231,41 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     all of them. Raises LookupFailed."""
     if response.status != 200:
         raise refusal(response, tuple(keys), expected)
-    media_type = _media_type(response)
-    if media_type == _FRAMES:
-        try:
-            frames, missing, unavailable = batch_frames.decode(response.body, keys)
-        except InvalidFrames as error:
-            raise InvalidAnswer(f"the answer to a batch is not as it should be: {error}") from error
-        _check_partial(unavailable, partial=partial)
-        is_raw = _has_raw_values(response)
-        values: dict[str, Any] = frames if is_raw else {key: decode_json(value) for key, value in frames.items()}
-        generations = _read_generations(response, expected)
-        return KeysAnswer(values, dict.fromkeys(missing), dict.fromkeys(unavailable), generations)
+    media_type, value_format = _media_type(response), response.fields.get(_VALUE_FORMAT)
     document = decode_json(response.body) if media_type == _JSON else None
-    if not isinstance(document, dict):
+    if media_type != _FRAMES and not isinstance(document, dict):
         raise InvalidAnswer(f"the answer to a batch is a JSON object or frames, found {media_type[:60]!r}")
-    found, absent, unknown = document.get("found"), document.get("missing"), document.get("unavailable", [])
-    if not (isinstance(found, dict) and isinstance(absent, list) and isinstance(unknown, list)):
-        raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
-    _check_partial(unknown, partial=partial)
-    found, absent, unknown = _arrange(found, absent, unknown, keys)
-    if _has_raw_values(response):
-        try:
-            found = {key: binascii.a2b_base64(text, strict_mode=True) for key, text in found.items()}
-        except (ValueError, TypeError) as error:
-            raise InvalidAnswer(f"a raw value of the answer is not base64: {error}") from error
-    generations = _read_generations(response, expected)
-    told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
-    if told != list(generations):
-        raise InvalidAnswer(f"the answer's head names {', '.join(generations)}, its body {told!r:.60}")
-    return KeysAnswer(found, absent, unknown, generations)
-
-
-def _check_partial(unavailable: list[Any], *, partial: bool) -> None:
-    if unavailable and not partial:
-        raise InvalidAnswer("the answer to a batch leaves keys unanswered, although the request did not allow that")
-
-
-def _has_raw_values(response: Response) -> bool:
-    value_format = response.fields.get(_VALUE_FORMAT)
     if value_format not in (b"json", b"raw"):
         raise InvalidAnswer(
             "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
             hint="is the router older than this client, or does a proxy take header fields away?",
         )
-    return value_format == b"raw"
+    found: dict[str, Any]
+    if document is None:
+        try:
+            frames, missing, unavailable = batch_frames.decode(response.body, keys)
+        except InvalidFrames as error:
+            raise InvalidAnswer(f"the answer to a batch is not as it should be: {error}") from error
+        found = frames if value_format == b"raw" else {key: decode_json(value) for key, value in frames.items()}
+        absent, unknown = dict.fromkeys(missing), dict.fromkeys(unavailable)
+    else:
+        members = document.get("found"), document.get("missing"), document.get("unavailable", [])
+        if [*map(type, members)] != [dict, list, list]:
+            raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
+        found, absent, unknown = _arrange(*members, keys)
+        if value_format == b"raw":
+            try:
+                found = {key: binascii.a2b_base64(text, strict_mode=True) for key, text in found.items()}
+            except (ValueError, TypeError) as error:
+                raise InvalidAnswer(f"a raw value of the answer is not base64: {error}") from error
+    if unknown and not partial:
+        raise InvalidAnswer("the answer to a batch leaves keys unanswered, although the request did not allow that")
+    generations = _read_generations(response, expected)
+    if document is not None:
+        told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
+        if told != list(generations):
+            raise InvalidAnswer(f"the answer's head names {', '.join(generations)}, its body {told!r:.60}")
+    return KeysAnswer(found, absent, unknown, generations)
 
 
 def _arrange(
@@ -326,11 +315,6 @@ def _text(value: object) -> str:
 
 def _media_type(response: Response) -> bytes:
     return response.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
-
-
-def _read_only_generation(response: Response, expected: str | None) -> str | None:
-    generations = _read_generations(response, expected)
-    return generations[0] if len(generations) == 1 else None
 
 
 def _read_generations(response: Response, expected: str | None) -> tuple[str, ...]:

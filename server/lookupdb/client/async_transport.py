@@ -46,25 +46,22 @@ class AsyncRouterLink:
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._epoch is not PROCESS.epoch:
             with PROCESS.lock:
-                self._move(loop)
+                if self._epoch is not PROCESS.epoch:
+                    _left_behind.append((self._pool, self._loop, dict(self.combiners)))
+                    self.core.begin()
+                elif self._loop is not None and self._loop.is_running():
+                    raise RuntimeError(
+                        "an AsyncClient belongs to one event loop at a time, and that of this one still runs in another"
+                        " thread; make one for each loop"
+                    )
+                elif self._pool is not None:
+                    self._pool.close()
+                self._loop = loop
+                self._pool = AsyncConnectionPool(loop, self.core.settings)
+                self.combiners = {}
+                self._epoch = PROCESS.epoch
         if self._is_closed:
             raise RuntimeError(_CLOSED)
-
-    def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._epoch is not PROCESS.epoch:
-            _left_behind.append((self._pool, self._loop, dict(self.combiners)))
-            self.core.begin()
-        elif self._loop is not None and self._loop.is_running():
-            raise RuntimeError(
-                "an AsyncClient belongs to one event loop at a time, and that of this one still runs in another thread;"
-                " make one for each loop"
-            )
-        elif self._pool is not None:
-            self._pool.close()
-        self._loop = loop
-        self._pool = AsyncConnectionPool(loop, self.core.settings)
-        self.combiners = {}
-        self._epoch = PROCESS.epoch
 
     async def exchange(
         self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
@@ -113,13 +110,11 @@ class AsyncConnection(asyncio.Protocol):
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
-        self._is_answered = False
-        """True once the answer is complete, reported or not."""
+        self._is_answered = False  # True once the answer is complete, reported or not
         self._was_used = False
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.is_open = False
-        """True if a request may be sent."""
+        self.is_open = False  # True if a request may be sent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the open connection."""
@@ -134,10 +129,7 @@ class AsyncConnection(asyncio.Protocol):
         self.is_open = False
         self._standing.discard(self)
         is_stale = self._was_used and not self._reader.has_begun
-        if exc is not None:
-            self._fail(core.lost_connection(exc, self._settings, is_stale=is_stale))
-        else:
-            self._fail(core.cut_failure(is_stale=is_stale))
+        self._fail(core.lost_connection(exc, self._settings, is_stale=is_stale))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer. Bytes without a request end the connection."""
@@ -192,10 +184,8 @@ class AsyncConnection(asyncio.Protocol):
         now, due = self._loop.time(), self._next_look(deadline)
         if now < due:
             self._timer = self._loop.call_at(due, self._look, deadline)
-        elif due >= deadline:
-            self._fail(core.deadline_failure(self._settings.timeout))
         else:
-            self._fail(core.silence_failure(self._settings.read_timeout))
+            self._fail(core.timeout_failure(self._settings, is_late=due >= deadline))
 
     def _fail(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():
@@ -216,8 +206,7 @@ class AsyncConnectionPool:
         self._loop = loop
         self._settings = settings
         self._tls = TlsContexts(settings)
-        self._free = asyncio.Semaphore(settings.max_connections)
-        """Permits for connections in use."""
+        self._free = asyncio.Semaphore(settings.max_connections)  # permits for connections in use
         self._waiting = 0
         self._idle: list[AsyncConnection] = []
         self._standing: set[AsyncConnection] = set()
@@ -227,7 +216,14 @@ class AsyncConnectionPool:
         """Return a connection, to be released; a new one if ``is_fresh``. Raises ConnectionFailure, and RuntimeError if
         the pool is closed."""
         if self._free.locked():
-            await self._wait(deadline)
+            self._waiting += 1
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._free.acquire()
+            except TimeoutError as error:
+                raise core.no_connection_failure(self._settings) from error
+            finally:
+                self._waiting -= 1
         else:
             await self._free.acquire()
         try:
@@ -270,17 +266,6 @@ class AsyncConnectionPool:
                 return
             await asyncio.sleep(0)
 
-    async def _wait(self, deadline: float) -> None:
-        """Wait for a permit."""
-        self._waiting += 1
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._free.acquire()
-        except TimeoutError as error:
-            raise core.no_connection_failure(self._settings) from error
-        finally:
-            self._waiting -= 1
-
     async def _connect(self, deadline: float) -> AsyncConnection:
         loop, settings = self._loop, self._settings
         host, port, context = settings.address.host, settings.address.port, self._tls.context()
@@ -308,8 +293,7 @@ class _Waiter(NamedTuple):
     key: str
     future: asyncio.Future[SharedAnswer]
     deadline: float
-    context: contextvars.Context
-    """The caller's context. A batch runs in that of its first caller, and has its trace."""
+    context: contextvars.Context  # the caller's context; a batch runs in that of its first caller, and has its trace
 
 
 class AsyncCombiner:
@@ -331,8 +315,7 @@ class AsyncCombiner:
         self._core = client_core
         self._timeout = client_core.settings.timeout
         self._queue: deque[_Waiter] = deque()
-        self._characters = 0
-        """Characters of the queued keys."""
+        self._characters = 0  # characters of the queued keys
         self._flights = 0
         self._scheduled: list[_Waiter] | None = None
         """The batch of a task that has not begun; it takes the waiting callers."""
@@ -344,10 +327,9 @@ class AsyncCombiner:
     def find(self, key: str) -> asyncio.Future[SharedAnswer]:
         """Return the answer to a batch with ``key``, from which the caller takes its part. Raises Unavailable."""
         queue = self._queue
+        if queue:
+            core.check_room(key, len(queue), self._characters)
         self._characters += len(key)
-        if queue and (len(queue) >= core.MAX_WAITING or self._characters > core.MAX_WAITING_CHARACTERS):
-            self._characters -= len(key)
-            raise core.queue_full(key, len(queue))
         loop = self._loop
         future: asyncio.Future[SharedAnswer] = loop.create_future()
         queue.append(_Waiter(key, future, loop.time() + self._timeout, contextvars.copy_context()))
@@ -362,14 +344,16 @@ class AsyncCombiner:
         self._queue.clear()  # else the end of a batch would start another one
         self._characters = 0
         self._stop_patience()
-        _fail(waiting, self._describe_end())
+        _fail(waiting, RuntimeError(_CLOSED))
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _schedule(self) -> None:
-        """Start a batch for the waiting callers, if one may start now."""
+        """Start a batch for the waiting callers, if there are any and one may start now."""
+        if not self._queue or self._scheduled is not None:
+            return
         if self._flights == 0 or (self._is_impatient and self._flights < core.MAX_FLIGHTS):
             self._stop_patience()
             batch = self._scheduled = []
@@ -390,13 +374,11 @@ class AsyncCombiner:
         self._flights -= 1
         while self._queue and self._queue[0].future.done():
             self._characters -= len(self._queue.popleft().key)
-        if self._queue and self._scheduled is None:
-            self._schedule()
+        self._schedule()
 
     def _lose_patience(self) -> None:
         self._is_impatient = True
-        if self._queue and self._scheduled is None:
-            self._schedule()
+        self._schedule()
 
     def _stop_patience(self) -> None:
         self._is_impatient = False
@@ -405,14 +387,29 @@ class AsyncCombiner:
             self._patience = None
 
     async def _lead(self, batch: list[_Waiter]) -> None:
+        """Take the waiting callers into ``batch``, request their keys, and give each the answer."""
         self._scheduled = None
         batch += self._take_batch()
-        if self._queue:
-            self._schedule()
+        self._schedule()
+        if not batch:
+            self._land()
+            return
+        timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
+        now, last = self._loop.time(), batch[-1].deadline
+        answer_by = next((waiter.deadline for waiter in batch if waiter.deadline > now), last)
         try:
-            if batch:
-                await self._fly(batch)
+            answer = await self._ask_batch([waiter.key for waiter in batch], last, answer_by)
+        except Exception as error:
+            _fail(batch, error)
+        except BaseException:
+            _fail(batch, RuntimeError(_CLOSED if self._is_closed else "the task that asked was cancelled"))
+            raise
+        else:
+            for waiter in batch:
+                if not waiter.future.done():
+                    waiter.future.set_result(answer)
         finally:
+            timer.cancel()
             self._land()
 
     def _take_batch(self) -> list[_Waiter]:
@@ -436,24 +433,6 @@ class AsyncCombiner:
             self._characters -= size
         return batch
 
-    async def _fly(self, batch: list[_Waiter]) -> None:
-        """Request the keys of ``batch``, and give each caller the answer."""
-        timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
-        try:
-            answer_by = _first_deadline(batch, self._loop.time())
-            answer = await self._ask_batch([waiter.key for waiter in batch], batch[-1].deadline, answer_by)
-        except Exception as error:
-            _fail(batch, error)
-        except BaseException:
-            _fail(batch, self._describe_end())
-            raise
-        else:
-            for waiter in batch:
-                if not waiter.future.done():
-                    waiter.future.set_result(answer)
-        finally:
-            timer.cancel()
-
     def _expire(self, batch: list[_Waiter]) -> None:
         """End the wait of callers whose time is over; others of the batch keep waiting."""
         now = self._loop.time()
@@ -464,14 +443,6 @@ class AsyncCombiner:
                 self._loop.call_at(waiter.deadline, self._expire, batch)
                 return
             waiter.future.set_exception(core.deadline_failure(self._timeout).to_error((waiter.key,)))
-
-    def _describe_end(self) -> RuntimeError:
-        return RuntimeError("this client is closed" if self._is_closed else "the task that asked was cancelled")
-
-
-def _first_deadline(batch: Sequence[_Waiter], now: float) -> float:
-    """Return the earliest deadline that has not passed; the latest one if all have."""
-    return next((waiter.deadline for waiter in batch if waiter.deadline > now), batch[-1].deadline)
 
 
 def _fail(batch: Sequence[_Waiter], error: Exception) -> None:

@@ -2,24 +2,27 @@
 
 Concurrent lookups of single keys share a batch: ``may_leave_together`` and the limits beside it decide which, and
 ``SharedAnswer`` gives each caller its part. ``ManyKeys`` splits a large call into parts of one generation. A failed
-request becomes a ``ConnectionFailure``, and ``Attempts`` decides whether it is sent again. ``ClientCore`` is a client's
-state: settings, token, cache, and the router's limit of keys.
+request becomes a ``ConnectionFailure``, and ``Attempts`` decides whether it is sent again. ``GenerationCache`` keeps
+values. ``ClientCore`` is a client's state: settings, token, cache, and the router's limit of keys.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import random
 import re
 import socket
+import sys
+import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from lookupdb.client.answers import MISSING, KeyAnswer, KeysAnswer, LookupResults, make_unavailable
-from lookupdb.client.cache import GenerationCache
+from lookupdb.client.answers import MISSING, KeyAnswer, KeysAnswer, LookupResults, decode_json, make_unavailable
 from lookupdb.client.settings import ClientSettings, TokenSource
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, check_keys, render_deadline
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
@@ -42,8 +45,7 @@ GENERATION_CHANGED: Final = "GenerationChanged"
 
 PATIENCE_SECONDS: Final = 0.005
 """Seconds that a lookup waits for running batches to end, before it starts another one beside them."""
-MAX_FLIGHTS: Final = 8
-"""The most batches at the same time."""
+MAX_FLIGHTS: Final = 8  # the most batches at the same time
 MAX_WAITING: Final = 10_000
 MAX_WAITING_CHARACTERS: Final = MAX_WAITING * MAX_TARGET_CHARACTERS
 """The most characters of all waiting keys, 20 MB at four bytes each: keys that records can have never reach it. A
@@ -55,16 +57,14 @@ PIECE_BYTES: Final = 1 << 16
 """Bytes received at once. Beyond 128 KiB an allocator may map new memory for each piece, and clearing it takes longer
 than two reads."""
 
-_TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
-"""A traceparent (W3C Trace Context)."""
+_TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)  # a traceparent (W3C Trace Context)
 _MAX_PASSES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.02
 """Seconds before a call is repeated after a cutover, doubled each time: all routers of a dataset cut over within
 moments."""
 _TOO_LARGE: Final = 413
+_ENTRY_BYTES: Final = 200  # memory of an entry in addition to its key and its value
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None))
-_SHOW_ONE: Final = "give the client a certificate, by cert_file= and key_file="
-_BY_FILE: Final = "give the client the certificate of the authority that signed it, by ca_file="
 
 
 class ConnectionFailure(Exception):
@@ -93,15 +93,14 @@ def deadline_failure(seconds: float) -> ConnectionFailure:
     return ConnectionFailure(DEADLINE, f"the call has taken longer than its timeout of {seconds:g} s")
 
 
-def silence_failure(seconds: float | None) -> ConnectionFailure:
-    """Return the failure of a request without a byte of an answer within ``read_timeout``."""
-    return ConnectionFailure(CONNECTION_LOST, f"the router sent nothing for {seconds:g} s, the read_timeout")
-
-
-def cut_failure(*, is_stale: bool) -> ConnectionFailure:
-    """Return the failure of a request whose connection was closed without an error."""
-    detail = "the connection was closed before the answer was whole"
-    return ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale)
+def timeout_failure(settings: ClientSettings, *, is_late: bool) -> ConnectionFailure:
+    """Return the failure of a call that ``is_late``, or of a request without a byte of an answer within
+    ``read_timeout``."""
+    if is_late or settings.read_timeout is None:
+        return deadline_failure(settings.timeout)
+    return ConnectionFailure(
+        CONNECTION_LOST, f"the router sent nothing for {settings.read_timeout:g} s, the read_timeout"
+    )
 
 
 def no_connection_failure(settings: ClientSettings) -> ConnectionFailure:
@@ -123,9 +122,12 @@ def connecting_error(error: OSError, settings: ClientSettings, *, is_late: bool)
     return _certificate_failure(error, settings) or ConnectionFailure(UNREACHABLE, _describe(error, settings))
 
 
-def lost_connection(error: BaseException, settings: ClientSettings, *, is_stale: bool) -> ConnectionFailure:
-    """Return the failure of a request whose connection ended with ``error``. A router that requires a client's
+def lost_connection(error: BaseException | None, settings: ClientSettings, *, is_stale: bool) -> ConnectionFailure:
+    """Return the failure of a request whose connection ended with ``error``, if any. A router that requires a client's
     certificate reports that here: in TLS 1.3 it checks after the handshake."""
+    if error is None:
+        detail = "the connection was closed before the answer was whole"
+        return ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale)
     failure = ConnectionFailure(CONNECTION_LOST, _describe(error, settings), is_stale=is_stale)
     return _certificate_failure(error, settings) or failure
 
@@ -137,12 +139,12 @@ def _certificate_failure(error: BaseException, settings: ClientSettings) -> Conn
         hint = (
             "check that cert_file and key_file hold a certificate that the router accepts"
             if has_shown_one
-            else _SHOW_ONE
+            else "give the client a certificate, by cert_file= and key_file="
         )
         return ConnectionFailure(UNREACHABLE, f"{settings.address.authority} {wants}", refusal_hint=hint)
     if not getattr(error, "verify_message", None) or is_not_valid_now(error):
         return None
-    unknown = _BY_FILE
+    unknown = "give the client the certificate of the authority that signed it, by ca_file="
     if settings.ca_file is not None:
         unknown = f"the ca_file {os.fspath(settings.ca_file)} does not have the authority that signed it"
     hint = find_trust_hint(error) or unknown
@@ -202,10 +204,8 @@ class Part(NamedTuple):
     generation: str | None
 
 
-Step = Part | float
-"""A part to request, or seconds to wait."""
-Outcome = KeysAnswer | LookupFailed | None
-"""The outcome of a Part; None after a wait."""
+Step = Part | float  # a part to request, or seconds to wait
+Outcome = KeysAnswer | LookupFailed | None  # the outcome of a Part; None after a wait
 
 
 class ManyKeys:
@@ -229,8 +229,7 @@ class ManyKeys:
         """``keys`` are distinct, with ``characters`` characters in all. ``generation`` is the caller's, if any.
         ``cached`` are known values, or MISSING, and their generation."""
         self.keys = keys
-        self.max_keys = max_keys
-        """Keys of one part; fewer once the router has refused a part as too large."""
+        self.max_keys = max_keys  # keys of one part; fewer once the router has refused a part as too large
         self._partial = partial
         self.fits_one_part = len(keys) <= max_keys and characters <= MAX_REQUEST_CHARACTERS and cached is None
         """True if the first part holds all keys, so that its answer is the result."""
@@ -281,7 +280,7 @@ class ManyKeys:
             assert outcome is not None
             # The connection failed, for example by its certificate, not the request: report what is known.
             is_of_connection = isinstance(outcome, RequestRefused) and not outcome.status
-            if isinstance(outcome, RequestRefused) and outcome.status == _TOO_LARGE and len(part) > 1:
+            if isinstance(outcome, RequestRefused) and is_divisible(outcome, part):
                 limit = outcome.limit
                 self.max_keys = limit if limit is not None and limit < len(part) else len(part) // 2
                 remaining[:0] = part
@@ -324,8 +323,7 @@ class ManyKeys:
         return part
 
 
-Piece = KeysAnswer | KeyAnswer | LookupFailed
-"""The outcome of one request of a batch."""
+Piece = KeysAnswer | KeyAnswer | LookupFailed  # the outcome of one request of a batch
 
 
 def is_divisible(piece: Piece, keys: Sequence[str]) -> bool:
@@ -397,10 +395,12 @@ def may_leave_together(now: float, first: float, last: float) -> bool:
     return last - now <= 2 * (first - now)
 
 
-def queue_full(key: str, waiting: int) -> Unavailable:
-    """Return the error for ``key``: too many lookups wait already."""
-    longest = f"{MAX_WAITING} may, and keys of {MAX_WAITING_CHARACTERS} characters together"
-    return make_unavailable((key,), QUEUE_FULL, f"{waiting} lookups of this client wait already: {longest}")
+def check_room(key: str, waiting: int, characters: int) -> None:
+    """Raise Unavailable if ``key`` may not wait with ``waiting`` others, which have ``characters`` characters."""
+    if waiting and (waiting >= MAX_WAITING or characters + len(key) > MAX_WAITING_CHARACTERS):
+        longest = f"{MAX_WAITING} may, and keys of {MAX_WAITING_CHARACTERS} characters together"
+        detail = f"{waiting} lookups of this client wait already: {longest}"
+        raise make_unavailable((key,), QUEUE_FULL, detail)
 
 
 def refuse_copy(lookups: object) -> NoReturn:
@@ -411,9 +411,109 @@ def refuse_copy(lookups: object) -> NoReturn:
     )
 
 
-def refuse_in(key: object) -> NoReturn:
-    """Raise TypeError: ``in`` cannot wait for an answer."""
-    raise TypeError(f"`{key!r:.60} in client` cannot wait for its answer: write `await client.has(…)`")
+class GenerationCache:
+    """Values of the active generation, as JSON or raw; the least recently used are dropped beyond ``max_bytes``.
+
+    An answer of another generation empties it. It expires ``max_seconds`` after the request whose answer last came from
+    its generation. Safe for threads. A value is decoded on each access, so that no caller can change another one's.
+    """
+
+    def __init__(self, max_bytes: int, max_seconds: float) -> None:
+        self._max_bytes = max_bytes
+        self._max_seconds = max_seconds
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, bytes | tuple[bytes] | None] = OrderedDict()
+        """Key → JSON; a raw value as a tuple; None for a missing key."""
+        self._generation: str | None = None
+        self._adopted_at = 0.0
+        """Time of the request whose answer first named the generation. An answer to an earlier request is outdated."""
+        self._confirmed_at = 0.0
+        self.size = 0  # approximate bytes of the entries
+
+    def find(self, key: str, now: float) -> tuple[Any, str] | None:
+        """Return the value, or MISSING, and its generation; None if unknown."""
+        with self._lock:
+            if self._generation is None or now - self._confirmed_at > self._max_seconds or key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            entry, generation = self._entries[key], self._generation
+        return _decode(entry), generation
+
+    def find_many(self, keys: Iterable[str], now: float) -> tuple[dict[str, Any], str] | None:
+        """Return the values, or MISSING, of the known ``keys``, and their generation; None if none is known."""
+        with self._lock:
+            if self._generation is None or now - self._confirmed_at > self._max_seconds:
+                return None
+            entries = {key: self._entries[key] for key in keys if key in self._entries}
+            for key in entries:
+                self._entries.move_to_end(key)
+            generation = self._generation
+        return ({key: _decode(entry) for key, entry in entries.items()}, generation) if entries else None
+
+    def learn(self, generation: str | None, found: Mapping[str, Any], missing: Iterable[str], sent_at: float) -> None:
+        """Keep an answer of the active ``generation`` to a request sent at ``sent_at``. None: several generations."""
+        encoded = {key: _encode(value) for key, value in found.items()} if generation else {}
+        with self._lock:
+            if generation != self._generation:
+                if sent_at < self._adopted_at:
+                    return
+                self._entries.clear()
+                self.size = 0
+                self._generation = generation
+                self._adopted_at = self._confirmed_at = sent_at
+            self._confirmed_at = max(self._confirmed_at, sent_at)
+            if generation is None:
+                return
+            for key, entry in encoded.items():
+                if entry is not None:
+                    self._put(key, entry)
+            for key in missing:
+                self._put(key, None)
+            while self.size > self._max_bytes:
+                key, dropped = self._entries.popitem(last=False)
+                self.size -= _measure(key, dropped)
+
+    def _put(self, key: str, entry: bytes | tuple[bytes] | None) -> None:
+        if key in self._entries:
+            self.size -= _measure(key, self._entries.pop(key))
+        self._entries[key] = entry
+        self.size += _measure(key, entry)
+
+
+def _measure(key: str, entry: bytes | tuple[bytes] | None) -> int:
+    value = entry[0] if isinstance(entry, tuple) else entry
+    return _ENTRY_BYTES + sys.getsizeof(key) + (len(value) if value is not None else 0)
+
+
+def _encode(value: Any) -> bytes | tuple[bytes] | None:
+    """Return the entry for ``value``; None if JSON with 64-bit numbers cannot hold it."""
+    if isinstance(value, bytes):
+        return (value,)
+    import orjson
+
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # a long integer, a lone surrogate, or too deep
+        return None
+    return None if b"null" in text and _has_infinity(value) else text  # which orjson writes as null
+
+
+def _has_infinity(value: Any) -> bool:
+    """Return whether a JSON value holds an infinite number."""
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, float) and math.isinf(item):
+            return True
+        if isinstance(item, dict | list):
+            remaining += item.values() if isinstance(item, dict) else item
+    return False
+
+
+def _decode(entry: bytes | tuple[bytes] | None) -> Any:
+    if entry is None:
+        return MISSING
+    return entry[0] if isinstance(entry, tuple) else decode_json(entry)
 
 
 class ClientCore:
@@ -451,13 +551,6 @@ class ClientCore:
                     trace = f"traceparent: {traceparent}\r\n".encode()
         return token + render_deadline(seconds) + trace
 
-    def find_cached(self, key: str, generation: str | None) -> KeyAnswer | None:
-        """Return the cached answer for ``key``; None if there is none."""
-        if self.cache is None or generation is not None:
-            return None
-        known = self.cache.find(key, time.monotonic())
-        return KeyAnswer(*known) if known is not None else None
-
     def begin_many(self, keys: Iterable[str], generation: str | None, *, partial: bool) -> ManyKeys:
         """Return the plan of a ``get_many``. Raises TypeError or ValueError for an invalid key."""
         if isinstance(keys, str):
@@ -480,8 +573,3 @@ class ClientCore:
         """Put a batch's answer into the cache."""
         if self.cache is not None:
             self.cache.learn(answer.generation, answer.found, answer.missing, sent_at)
-
-    def learn_limit(self, error: Exception) -> None:
-        """Adopt the router's limit of keys if ``error`` states it."""
-        if isinstance(error, RequestRefused) and error.limit is not None:
-            self.max_keys = min(self.max_keys, error.limit)

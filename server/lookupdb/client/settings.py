@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES: Final = 192 << 20
 """The largest answer: a router sends at most 64 MiB of values; raw ones grow by a third; keys and JSON come on top."""
-_LABEL: Final = "[A-Za-z0-9_-]{1,63}"
-"""A label of a host's name."""
+_LABEL: Final = "[A-Za-z0-9_-]{1,63}"  # a label of a host's name
 _URL: Final = re.compile(
     rf"(https?)://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?(/[!-~]*)?", re.ASCII
 )
@@ -31,8 +30,7 @@ _EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or ht
 _MAX_PORT: Final = 65535
 _MAX_SHOWN: Final = 100
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}=*", re.ASCII)
-_LOOK_SECONDS: Final = 1.0
-"""Seconds between two checks of a token file: a replaced token stays valid for minutes."""
+_LOOK_SECONDS: Final = 1.0  # seconds between two checks of a token file: a replaced token stays valid for minutes
 
 FilePath = str | PathLike[str]
 
@@ -41,13 +39,10 @@ class RouterAddress(NamedTuple):
     """The parts of a router's URL."""
 
     is_tls: bool
-    host: str
-    """Name or address, without brackets, for connections and certificates."""
+    host: str  # name or address, without brackets, for connections and certificates
     port: int
-    authority: str
-    """Host and port, for the Host field."""
-    prefix: str
-    """The path before ``/v1``: empty, or for example ``/people``."""
+    authority: str  # host and port, for the Host field
+    prefix: str  # the path before ``/v1``: empty, or for example ``/people``
 
     @property
     def url(self) -> str:
@@ -134,7 +129,18 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
     if not isinstance(url, str):
         raise TypeError(f"a router's URL is text, found {type(url).__name__}")
     for name, value in options.items():
-        _check_type(name, value)
+        if name not in ClientOptions.__annotations__:
+            raise TypeError(f"a client has no argument {name}; it has {', '.join(ClientOptions.__annotations__)}")
+        may_be_none = ClientSettings._field_defaults[name] is None
+        if value is None and may_be_none:
+            continue
+        if name == "traceparent":
+            if not callable(value):
+                raise TypeError(f"traceparent is a function, found {type(value).__name__}")
+            continue
+        types, kind = _TYPES[name]
+        if not isinstance(value, types) or isinstance(value, bool):  # the message has no value, which may be a token
+            raise TypeError(f"{name} is {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
     settings = ClientSettings(parse_url(url), **options)
     for name in _SECONDS:
         seconds = getattr(settings, name)
@@ -153,21 +159,6 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
     if not settings.address.is_tls and (settings.ca_file is not None or settings.cert_file is not None):
         raise UsageError("certificates are for https, found a URL with http")
     return settings
-
-
-def _check_type(name: str, value: object) -> None:
-    if name not in ClientOptions.__annotations__:
-        known = ", ".join(ClientOptions.__annotations__)
-        raise TypeError(f"a client has no argument {name}; it has {known}")
-    if name == "traceparent":
-        if value is not None and not callable(value):
-            raise TypeError(f"traceparent is a function, found {type(value).__name__}")
-        return
-    types, kind = _TYPES[name]
-    may_be_none = ClientSettings._field_defaults[name] is None
-    if not (isinstance(value, types) and not isinstance(value, bool)) and not (value is None and may_be_none):
-        # Not the value: it may be a token.
-        raise TypeError(f"{name} is {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
 
 
 class TokenSource:
@@ -265,8 +256,7 @@ class _Process:
 
     def begin(self) -> None:
         """Give this process a new identity."""
-        self.epoch = object()
-        """An object for each process."""
+        self.epoch = object()  # an object for each process
         self.lock = threading.Lock()
         """Held briefly while a client starts again in a forked process, which several threads may notice at once. It is
         new in each process, so that no thread of the parent holds it."""

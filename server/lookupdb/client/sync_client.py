@@ -40,7 +40,7 @@ from lookupdb.client.core import (
 from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
 from lookupdb.client.sync_transport import Combiner, RouterLink
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
-from lookupdb.errors import LookupFailed
+from lookupdb.errors import LookupFailed, RequestRefused
 
 _MAX_COMBINERS: Final = 64
 
@@ -53,8 +53,7 @@ class Lookups:
     InvalidAnswer for an answer that is not a router's, and RequestRefused if the router refuses the request.
     """
 
-    __iter__: ClassVar[None] = None
-    """Not iterable: a router does not list its keys."""
+    __iter__: ClassVar[None] = None  # not iterable: a router does not list its keys
 
     def __init__(self, link: RouterLink, generation: str | None) -> None:
         self._link = link
@@ -138,22 +137,18 @@ class Lookups:
         key = check_key(key)
         link = self._link
         link.enter()
-        if link.core.cache is not None:
-            known = link.core.find_cached(key, self._generation)
+        if link.core.cache is not None and self._generation is None:
+            known = link.core.cache.find(key, time.monotonic())
             if known is not None:
-                return known
+                return KeyAnswer(*known)
         combiner = link.combiners.get(self._generation)
         if combiner is None:
-            combiner = self._add_combiner()
+            combiner = Combiner(self._ask_key, self._ask_batch, link.core)
+            with PROCESS.lock:
+                if len(link.combiners) >= _MAX_COMBINERS and self._generation not in link.combiners:
+                    link.combiners.pop(next(iter(link.combiners)))
+                combiner = link.combiners.setdefault(self._generation, combiner)
         return combiner.find(key)
-
-    def _add_combiner(self) -> Combiner:
-        combiners = self._link.combiners
-        combiner = Combiner(self._ask_key, self._ask_batch, self._link.core)
-        with PROCESS.lock:
-            if len(combiners) >= _MAX_COMBINERS and self._generation not in combiners:
-                combiners.pop(next(iter(combiners)))
-            return combiners.setdefault(self._generation, combiner)
 
     def _ask(self, render: Render, keys: Sequence[str], deadline: float, answer_by: float | None = None) -> Response:
         """Send the request that ``render`` makes, and return its answer. Raises LookupFailed. The router should answer
@@ -198,7 +193,6 @@ class Lookups:
                 else:
                     piece = self._ask_part(self._renderer, part, deadline, answer_by, partial=True)
             except LookupFailed as error:
-                self._link.core.learn_limit(error)
                 piece = error
             if is_divisible(piece, part):
                 middle = len(part) // 2
@@ -212,7 +206,12 @@ class Lookups:
     ) -> KeysAnswer:
         sent_at = time.monotonic()
         response = self._ask(lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by)
-        answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
+        try:
+            answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
+        except RequestRefused as error:
+            if error.limit is not None:
+                self._link.core.max_keys = min(self._link.core.max_keys, error.limit)
+            raise
         if renderer.generation is None:
             self._link.core.learn_batch(answer, sent_at)
         return answer
@@ -227,7 +226,6 @@ class Lookups:
         try:
             return self._ask_part(renderer, step.keys, deadline, None, partial=partial)
         except LookupFailed as error:
-            self._link.core.learn_limit(error)
             return error
 
 

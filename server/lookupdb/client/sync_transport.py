@@ -32,8 +32,7 @@ from lookupdb.client.wire import Render, Response, ResponseReader
 if TYPE_CHECKING:
     import ssl
 
-_RECORD_BYTES: Final = 1 << 14
-"""The largest TLS record, which is the most that one read returns."""
+_RECORD_BYTES: Final = 1 << 14  # the largest TLS record, which is the most that one read returns
 _IDLE_SECONDS: Final = 0.25
 """A connection that was idle for longer is checked before its use: the router may have closed it."""
 _TOLERANCE: Final = 0.01
@@ -56,18 +55,15 @@ class RouterLink:
     def enter(self) -> None:
         """Start again if the process was forked. Raises RuntimeError if the client is closed."""
         if self._epoch is not PROCESS.epoch:
-            self._begin_again()
+            with PROCESS.lock:
+                if self._epoch is not PROCESS.epoch:
+                    self._pool.abandon()
+                    self._pool = ConnectionPool(self.core.settings)
+                    self.combiners = {}
+                    self.core.begin()
+                    self._epoch = PROCESS.epoch  # last, because another thread that sees it uses all the rest
         if self._is_closed:
             raise RuntimeError("this client is closed")
-
-    def _begin_again(self) -> None:
-        with PROCESS.lock:
-            if self._epoch is not PROCESS.epoch:
-                self._pool.abandon()
-                self._pool = ConnectionPool(self.core.settings)
-                self.combiners = {}
-                self.core.begin()
-                self._epoch = PROCESS.epoch  # last, because another thread that sees it uses all the rest
 
     def exchange(
         self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
@@ -95,10 +91,8 @@ class Seat:
     __slots__ = ("__weakref__", "owner", "reference")
 
     def __init__(self, owner: int) -> None:
-        self.owner = owner
-        """The thread or greenlet."""
-        self.reference: weakref.ref[Seat] | None = None
-        """The reference by which it counts."""
+        self.owner = owner  # the thread or greenlet
+        self.reference: weakref.ref[Seat] | None = None  # the reference by which it counts
 
 
 class Seats:
@@ -150,19 +144,27 @@ class RouterConnection:
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
         self._was_used = False
         self._idle_since = time.monotonic()
-        self.is_open = True
-        """True if another request may be sent: not during a request, nor after a failed one."""
+        self.is_open = True  # True if another request may be sent: not during a request, nor after a failed one
 
     def exchange(self, request: bytes, deadline: float) -> Response:
         """Send ``request`` and return its answer. Raises ConnectionFailure, InvalidAnswer."""
         self.is_open = False
+        receive = self._socket.recv
         try:
             self._set_timeout(deadline)
-            response = self._send(request) or self._receive(deadline)
+            response = self._send(request)
+            while response is None:
+                data = receive(core.PIECE_BYTES)
+                if not data:
+                    raise core.lost_connection(None, self._settings, is_stale=self._is_stale)
+                response = self._reader.feed(data)
+                if response is None:
+                    self._set_timeout(deadline)
+                elif len(data) >= self._most_at_once and self._is_readable():
+                    # Bytes behind a full piece or TLS record were not requested.
+                    response = response._replace(keeps_open=False)
         except TimeoutError as error:
-            if self._settings.read_timeout is None or time.monotonic() >= deadline:
-                raise core.deadline_failure(self._settings.timeout) from error
-            raise core.silence_failure(self._settings.read_timeout) from error
+            raise core.timeout_failure(self._settings, is_late=time.monotonic() >= deadline) from error
         except OSError as error:
             raise core.lost_connection(error, self._settings, is_stale=self._is_stale) from error
         self._was_used = True
@@ -183,17 +185,6 @@ class RouterConnection:
                     return response._replace(keeps_open=False)
             raise
         return None
-
-    def _receive(self, deadline: float) -> Response:
-        receive, feed = self._socket.recv, self._reader.feed
-        while data := receive(core.PIECE_BYTES):
-            response = feed(data)
-            if response is not None:
-                # After a full piece or TLS record, more bytes may follow that no request has asked for.
-                is_cut = len(data) >= self._most_at_once and self._is_readable()
-                return response._replace(keeps_open=False) if is_cut else response
-            self._set_timeout(deadline)
-        raise core.cut_failure(is_stale=self._is_stale)
 
     def _set_timeout(self, deadline: float) -> None:
         seconds = deadline - time.monotonic()
@@ -305,7 +296,15 @@ class ConnectionPool:
     def acquire(self, lease: ConnectionLease, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
         """Return a connection for ``lease``, a new one if ``is_fresh``. The lease must be released in any case. Raises
         ConnectionFailure."""
-        while not self._take_seat(lease):
+        while True:
+            with self._lock:
+                if self._seats.has(lease):
+                    break
+                # A greenlet that cannot wait in line may go before the waiting callers.
+                if self._waiters and not self._seats.is_owner(lease.owner):
+                    self._call_next()
+                elif self._give_seat(lease):
+                    break
             self._wait(lease, deadline)
         connection = lease.connection
         if connection is not None:
@@ -343,17 +342,6 @@ class ConnectionPool:
         a thread of the parent may have held it."""
         for connection in [*self._idle]:
             connection.close()
-
-    def _take_seat(self, lease: ConnectionLease) -> bool:
-        """Give ``lease`` a seat if one is free and nobody waits before it, and return whether it has one. A greenlet
-        that cannot wait in line may go first."""
-        with self._lock:
-            if self._seats.has(lease):
-                return True
-            if self._waiters and not self._seats.is_owner(lease.owner):
-                self._call_next()
-                return False
-            return self._give_seat(lease)
 
     def _give_seat(self, lease: ConnectionLease) -> bool:
         if len(self._seats) >= self._settings.max_connections:
@@ -407,19 +395,14 @@ class _Waiter:
     def __init__(self, key: str, deadline: float, seat: Seat) -> None:
         self.key = key
         self.deadline = deadline
-        self.seat = seat
-        """The seat that it takes when it leads."""
+        self.seat = seat  # the seat that it takes when it leads
         self.lock = threading.Lock()
         self.lock.acquire()
         self.is_queued = True
-        self.is_impatient = False
-        """True once it has waited too long for others' batches."""
-        self.is_settled = False
-        """True once its lock was released, which happens once."""
-        self.batch: list[_Waiter] | None = None
-        """The callers of the batch that it leads, itself included."""
-        self.answer: SharedAnswer | None = None
-        """If it is None after settling, the leader has failed: try again."""
+        self.is_impatient = False  # True once it has waited too long for others' batches
+        self.is_settled = False  # True once its lock was released, which happens once
+        self.batch: list[_Waiter] | None = None  # the callers of the batch that it leads, itself included
+        self.answer: SharedAnswer | None = None  # if it is None after settling, the leader has failed: try again
 
     def settle(self) -> None:
         self.is_settled = True
@@ -450,10 +433,8 @@ class Combiner:
         self._timeout = client_core.settings.timeout
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
-        self._characters = 0
-        """Characters of the queued keys."""
-        self._leaders = Seats()
-        """A seat for each batch under way."""
+        self._characters = 0  # characters of the queued keys
+        self._leaders = Seats()  # a seat for each batch under way
 
     def find(self, key: str) -> KeyAnswer:
         """Look ``key`` up. Raises LookupFailed."""
@@ -472,27 +453,18 @@ class Combiner:
                 leads = not (is_alone or len(self._leaders) or self._queue)
                 if leads:
                     self._leaders.take(seat)
-                elif not is_alone and self._has_room(key):
+                elif not is_alone:
+                    core.check_room(key, len(self._queue), self._characters)
                     waiter = _Waiter(key, deadline, seat)
                     self._queue.append(waiter)
                     self._characters += len(key)
             if leads or is_alone:
                 return self._ask_key(key, deadline)
-            if waiter is None:
-                raise core.queue_full(key, len(self._queue))
+            assert waiter is not None
             answer = self._await(waiter)
             return answer.take(key) if answer is not None else None
         finally:
-            if waiter is not None:
-                self._end_wait(waiter)
-            self._leave(seat)
-
-    def _has_room(self, key: str) -> bool:
-        """Return whether another caller may wait."""
-        waiting = len(self._queue)
-        return not waiting or (
-            waiting < core.MAX_WAITING and self._characters + len(key) <= core.MAX_WAITING_CHARACTERS
-        )
+            self._end(seat, waiter)
 
     def _await(self, waiter: _Waiter) -> SharedAnswer | None:
         """Wait for the answer; return None if the leader has failed."""
@@ -548,20 +520,18 @@ class Combiner:
         self._queue.remove(waiter)
         self._characters -= len(waiter.key)
 
-    def _end_wait(self, waiter: _Waiter) -> None:
-        """End a caller's wait. The callers that it led get its answer; without one, they try again."""
+    def _end(self, seat: Seat, waiter: _Waiter | None) -> None:
+        """End a caller's wait, and give back its seat. The callers that it led get its answer; without one, they try
+        again. Start the next batches for the waiting callers."""
         with self._lock:
-            if waiter.is_queued:
-                self._dequeue(waiter)
-            batch, waiter.batch = waiter.batch, None
-        for led in batch or ():
-            if led is not waiter:
-                led.answer = waiter.answer
-                led.settle()
-
-    def _leave(self, seat: Seat) -> None:
-        """Give back a leader's seat, and start the next batches for the waiting callers."""
-        with self._lock:
+            if waiter is not None:
+                if waiter.is_queued:
+                    self._dequeue(waiter)
+                batch, waiter.batch = waiter.batch, None
+                for led in batch or ():
+                    if led is not waiter:
+                        led.answer = waiter.answer
+                        led.settle()
             if not self._leaders.has(seat):
                 return
             self._leaders.leave(seat)

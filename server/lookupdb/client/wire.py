@@ -17,10 +17,8 @@ from lookupdb.client.settings import RouterAddress
 from lookupdb.errors import InvalidAnswer, UsageError
 from lookupdb.shard_name import REDIS_HINT, begins_redis_reply
 
-Render = Callable[[bytes], bytes]
-"""Renders a request with additional lines of its head."""
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
-"""Keys that need no escapes."""
+Render = Callable[[bytes], bytes]  # renders a request with additional lines of its head
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)  # keys that need no escapes
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
 _OF_BATCH: Final = f"Accept: application/json, {FRAMES}\r\nContent-Type: application/json\r\n".encode()
@@ -29,16 +27,14 @@ MAX_TARGET_CHARACTERS: Final = 511
 """The longest key in a request's target, which routers and proxies limit. A longer one, which normalisation may still
 shorten, goes into a body."""
 _PLAIN: Final = {str}
-_ROUTER_SHARE: Final = 0.85
-"""The router's share of the time left in a call."""
+_ROUTER_SHARE: Final = 0.85  # the router's share of the time left in a call
 _MAX_DEADLINE_MS: Final = 600_000
 _KEPT_BITS: Final = 4
 """Significant bits of a deadline, so that consecutive requests have equal heads, which a router recognises."""
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
 MAX_HEAD_BYTES: Final = 32 << 10
 _MAX_TRAILER_BYTES: Final = 4 << 10
-_MAX_INTERIM: Final = 8
-"""The most 1xx answers before the real one."""
+_MAX_INTERIM: Final = 8  # the most 1xx answers before the real one
 _MAX_CHUNK_LINE_BYTES: Final = 1 << 10
 _BEGINNING: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t -~\x80-\xff]*)?")
@@ -135,11 +131,9 @@ class Response(NamedTuple):
     """One whole answer."""
 
     status: int
-    fields: dict[bytes, bytes]
-    """Name in lower case → value."""
+    fields: dict[bytes, bytes]  # name in lower case → value
     body: bytes | bytearray
-    keeps_open: bool
-    """True if the connection may be used again."""
+    keeps_open: bool  # True if the connection may be used again
 
 
 class ResponseReader:
@@ -159,16 +153,12 @@ class ResponseReader:
 
     def _reset(self) -> None:
         self._held = b""
-        self._status = 0
-        """0 until the head is complete."""
+        self._status = 0  # 0 until the head is complete
         self._interim = 0
-        self._body = bytearray()
-        """The part of an incomplete body."""
-        self._missing = 0
-        """Missing bytes of the body or the chunk."""
+        self._body = bytearray()  # the part of an incomplete body
+        self._missing = 0  # missing bytes of the body or the chunk
         self._is_chunked = False
-        self._lacks_line_end = False
-        """True if the line end behind a chunk is missing."""
+        self._lacks_line_end = False  # True if the line end behind a chunk is missing
 
     @property
     def has_begun(self) -> bool:

@@ -316,25 +316,24 @@ class FailCondition:
         return f"it is {value:g} %" if self.unit == "%" else f"it is {value:,.6g}"
 
     def _measure(self, document: Mapping[str, Any]) -> float | None:
+        """Return the value; None for a latency if a failed request has its rank. mean and max are None if any request
+        failed."""
+        requests = document["requests"]
         if self.unit in _MICROSECONDS:
-            return self._measure_latency(document)
+            answered, latency = requests["answered"], document["latency"]
+            count = answered + count_requests(document, "errors")
+            rank = count if self.percentile is None else find_rank(self.percentile, count)
+            if rank > answered or not answered:
+                return None
+            value = latency[self.name] if self.percentile is None else latency["percentiles"][self.name[1:]]
+            return None if value is None else float(value)
         if self.name == "rate":
             return float(document["rate"]["answered"])
         count = count_requests(document, self.name)
         if self.unit != "%":
             return float(count)
-        whole = document["keys"]["asked"] if self.name in _OF_KEYS else document["requests"]["scheduled"]
+        whole = document["keys"]["asked"] if self.name in _OF_KEYS else requests["scheduled"]
         return round(100 * count / whole, 6) if whole else 0.0
-
-    def _measure_latency(self, document: Mapping[str, Any]) -> float | None:
-        """Return the latency; None if a failed request has that rank. mean and max are None if any request failed."""
-        answered, latency = document["requests"]["answered"], document["latency"]
-        count = answered + count_requests(document, "errors")
-        rank = count if self.percentile is None else find_rank(self.percentile, count)
-        if rank > answered or not answered:
-            return None
-        value = latency[self.name] if self.percentile is None else latency["percentiles"][self.name[1:]]
-        return None if value is None else float(value)
 
 
 def parse_condition(text: str) -> FailCondition:
