@@ -121,7 +121,7 @@ def test_other_values_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -
 
 
 def test_what_is_installed_was_built_from_the_sources_that_are_here() -> None:
-    """What changed within the crate alone: the tests would test what it was before."""
+    """A change within the crate alone would leave the tests with an old build."""
     if native.kernels() is not None:
         from lookupdb import _native
 

@@ -220,7 +220,7 @@ def bulk(value: bytes | None) -> bytes:
 
 
 def receive(kind: str, expected: int, chunks: list[bytes]) -> tuple[list[Any], int]:
-    """What a connection tells of ``chunks``, and what it has taken of its budget in the end."""
+    """Return the replies that a connection reports for ``chunks``, and the budget it used in the end."""
     with kernels_set(kind):
         wire = Wire(expected)
     for chunk in chunks:
@@ -229,7 +229,7 @@ def receive(kind: str, expected: int, chunks: list[bytes]) -> tuple[list[Any], i
 
 
 def as_told(replies: list[Any]) -> list[Any]:
-    """The same for both kinds. What is no RESP is said in other words, by how much had come when it was seen."""
+    """Make the replies of both kinds comparable: they word an error by how much had come when it was seen."""
     return [
         reply.partition(":")[0]
         if isinstance(reply, str)

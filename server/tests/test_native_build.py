@@ -79,7 +79,7 @@ class Machine:
         return [line.split()[0] for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     def digest(self) -> bytes:
-        """That of the sources, which a library that was built from them holds."""
+        """The digest of the sources, which a library that was built from them holds."""
         words = [sys.executable, "-c", "import native_build; print(native_build.digest_sources(), end='')"]
         return subprocess.run(words, cwd=self.crate, capture_output=True, timeout=60, check=True).stdout
 
@@ -105,7 +105,7 @@ class Machine:
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:
-    """Of a file that has neither been replaced nor written to it is the same; None where there is none."""
+    """Identify a file's content: the same until it is replaced or written to; None if there is no file."""
     if not path.exists():
         return None
     found = path.stat()
@@ -138,7 +138,7 @@ def test_nothing_is_said_or_written_when_nothing_has_changed(machine: Machine) -
     assert identity(machine.module) == before
 
 
-def test_people_see_how_far_cargo_is_while_it_builds_anew(machine: Machine) -> None:
+def test_people_see_how_far_cargo_is_while_it_builds_again(machine: Machine) -> None:
     assert machine.build_on_a_terminal() == 0
     assert "--quiet" not in machine.log.read_text().splitlines()[-1]
     assert machine.build_on_a_terminal() == 0
@@ -286,7 +286,7 @@ def test_the_digest_of_the_sources_changes_with_each_of_them(machine: Machine, m
 
 @pytest.fixture
 def wheels(machine: Machine, tmp_path: Path) -> Iterator[Path]:
-    """Where ``build_wheel`` puts wheels. A wheel of the checkout leaves the checkout's own kernels alone."""
+    """The folder of ``build_wheel``. A wheel of the checkout leaves the checkout's own kernels alone."""
     before = identity(native_build.MODULE)
     yield tmp_path / "wheels"
     assert identity(native_build.MODULE) == before

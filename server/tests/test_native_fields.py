@@ -24,7 +24,7 @@ NAMES = [b"a", b"b", b"", b"\xff", "é".encode(), b"a", b"nowhere", b'"\\u12"']
 
 
 def check(value: bytes) -> bool:
-    """Whether ``value`` is an object, for both."""
+    """Return whether ``value`` is an object, according to both."""
     kernel: Any = native.kernels()
     selected = PYTHON.select_fields(value, NAMES)
     assert kernel.select_fields(value, NAMES) == selected, value

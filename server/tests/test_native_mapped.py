@@ -39,7 +39,7 @@ def open_both(folder: Path) -> tuple[MappedDataset, MappedDataset]:
 
 
 def outcome(use: Callable[[], Any]) -> Any:
-    """What it returns, or the kind of error."""
+    """Return the result, or the kind of error."""
     try:
         found = use()
         return list(found.items()) if isinstance(found, dict) else found
@@ -114,7 +114,7 @@ def test_of_random_content(
 
 
 def stored_in(mapping: MappedDataset, key: str) -> bytes:
-    """What is stored under ``key``."""
+    """Return the stored bytes of ``key``."""
     found = mapping.current().find(key)
     assert found is not None
     return found[1]

@@ -1,4 +1,4 @@
-"""What is stored is the same, byte for byte, whether it was packed natively or in Python; so are whole shard files."""
+"""Native and Python packing store the same bytes, and write the same shard files."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def play(path: Path, kernels: str, script: Script, limits: ServerLimits | None = None) -> tuple[list[bytes], object]:
-    """What each of three clients is sent, and what was counted."""
+    """Return the bytes sent to each of three clients, and the counters."""
     with InProcessWorker(path, kernels, limits) as worker:
         clients = [worker.connect(1 << 14) for _ in range(3)]
         for number, data, reads in script:
@@ -120,7 +120,7 @@ def scripts(draw: st.DrawFn) -> Script:
     return script
 
 
-@settings(SAME, max_examples=100)
+@settings(SAME, max_examples=40)
 @given(script=scripts())
 def test_both_kinds_answer_alike(shard: Path, script: Script) -> None:
     native, python = (play(shard, kernels, script) for kernels in KINDS)
@@ -216,7 +216,7 @@ def peak_memory() -> float:
 
 
 def _take_a_turn(worker: InProcessWorker) -> int:
-    """How many lookups were answered so far."""
+    """The number of lookups answered so far."""
     worker.take_a_turn()
     return worker.counters()["lookups"]
 

@@ -26,7 +26,7 @@ from lookupdb.errors import LookupdbError
 __all__ = ["thread_crew"]
 
 WINDOWS: Final = st.sampled_from([1, 7, 64, 1 << 20])
-"""How many bytes are read at once: rows begin in one window and end in another."""
+"""The number of bytes read at once: rows begin in one window and end in another."""
 SLOW: Final = settings(
     SAME,
     max_examples=20,
@@ -36,12 +36,12 @@ SLOW: Final = settings(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where sources and scratch files are."""
+    """The folder of sources and scratch files."""
     return tmp_path_factory.mktemp("rows")
 
 
 def outcomes(folder: Path, spec: DatasetSpec, window: int, parallel_from: int = 1 << 62) -> list[Read | str]:
-    """What comes of reading natively and by Python: records, or an error with its hint."""
+    """Read natively and by Python: return records, or an error with its hint."""
     found: list[Read | str] = []
     for kind in ("1", "0"):
         with (
@@ -146,18 +146,18 @@ def test_json_lines(folder: Path, options: dict[str, Any], content: bytes, windo
     assert_equal(folder, "f.jsonl", options, content, window)
 
 
-@pytest.mark.parametrize("members", [20, 23, 24, 25, 26, 60, 300])
-@pytest.mark.parametrize("twice", [False, True])
-def test_objects_with_many_members(folder: Path, members: int, twice: bool) -> None:
-    names = [f"m{number}" for number in range(members)]
-    inner = ",".join(f'"{name}":{number}' for number, name in enumerate([*names, *(["m1"] if twice else [])]))
-    assert_equal(folder, "f.jsonl", {}, f'{{"k":"a","v":{{{inner}}},{inner}}}\n'.encode(), 1 << 20)
+def test_objects_with_many_members(folder: Path) -> None:
+    for twice in (False, True):
+        for members in (20, 23, 24, 25, 26, 60, 300):
+            names = [f"m{number}" for number in range(members)]
+            inner = ",".join(f'"{name}":{number}' for number, name in enumerate([*names, *(["m1"] if twice else [])]))
+            assert_equal(folder, "f.jsonl", {}, f'{{"k":"a","v":{{{inner}}},{inner}}}\n'.encode(), 1 << 20)
 
 
-@pytest.mark.parametrize("depth", [60, 63, 64, 65, 66, 249, 250, 251, 252, 5000])
-def test_nesting(folder: Path, depth: int) -> None:
-    rows = f'{{"k":"a","v":{"[" * depth}{"]" * depth}}}\n{{"k":"b","v":{"[" * depth}1.50{"]" * depth}}}\n'
-    assert_equal(folder, "f.jsonl", {}, rows.encode(), 1 << 20)
+def test_nesting(folder: Path) -> None:
+    for depth in (60, 63, 64, 65, 66, 249, 250, 251, 252, 5000):
+        rows = f'{{"k":"a","v":{"[" * depth}{"]" * depth}}}\n{{"k":"b","v":{"[" * depth}1.50{"]" * depth}}}\n'
+        assert_equal(folder, "f.jsonl", {}, rows.encode(), 1 << 20)
 
 
 @pytest.mark.parametrize("size", [32_700, 32_768, 32_769, 70_000])

@@ -32,7 +32,7 @@ EDGE_KEYS = [
 
 
 def by_both(do: Callable[[], Any]) -> list[Any]:
-    """What ``do`` returns with native kernels, and with Python."""
+    """Call ``do`` with native kernels, and with Python."""
     found = []
     for kind in ("1", "0"):
         with patch.dict(os.environ, {native.VARIABLE: kind}):

@@ -22,7 +22,7 @@ def _mget(keys: Sequence[bytes]) -> bytes:
 
 
 def _evict(path: Path) -> None:
-    """Where the file system is in memory alone, everything stays, and is resident."""
+    """Drop the file from the page cache. On a file system in memory everything stays resident."""
     file = os.open(path, os.O_RDONLY)
     os.fdatasync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""What a source that cannot be read from says: what is wrong with which host, and nothing that is secret."""
+"""Errors of an unreadable source: they name the problem and the host, and contain no secret."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def https_server(certificate: Path | None, status: int = 200, client_ca: Path | 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of localhost, signed by itself."""
+    """A self-signed certificate of localhost."""
     from cryptography import x509  # takes a while, and few tests need it
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -158,7 +158,7 @@ class TestSources:
 
 
 def socket_failure(url: str, context: ssl.SSLContext | None = None) -> str:
-    """What is said of the failure with which Python's own client ends when it asks for ``url``."""
+    """Describe the failure of Python's own client at ``url``."""
     host = urllib.parse.urlsplit(url).netloc
     with pytest.raises((urllib.error.URLError, TimeoutError, ssl.SSLError)) as caught:
         urllib.request.urlopen(url, timeout=0.5, context=context)

@@ -13,7 +13,7 @@ from redis.retry import Retry
 from support.fleets import fleet, fleet_entry
 from support.routers import routing
 from support.routing import table_file
-from support.shards import serving, write_generation
+from support.shards import write_generation
 
 from lookupdb.resp.commands import MAX_REPEATED_BYTES, READS
 from lookupdb.resp.requests import LOOKUPS, MANY_KEYS, list_keys
@@ -54,18 +54,19 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_generation(folder, RECORDS, normalize=("strip",), value_format="json", compression="zstd")
 
 
-@pytest.fixture(scope="module", params=["router", "shard"])
-def port(request: pytest.FixtureRequest, generation: Path, tmp_path_factory: Any) -> Iterator[int]:
-    """Where RESP is spoken, by native kernels and by Python."""
-    if request.param == "shard":
-        with serving(generation) as server:
-            yield server.ports[0]
-        return
+@pytest.fixture(scope="module")
+def ports(generation: Path, tmp_path_factory: Any) -> Iterator[dict[str, int]]:
     with fleet(generation) as shards:
         table = tmp_path_factory.mktemp("table") / "table.json"
         table.write_bytes(table_file(fleet_entry(generation, shards)))
         with routing(table, "--resp-port", "0", "--max-keys", "600") as router:
-            yield router.resp
+            yield {"router": router.resp, "shard": shards[0][0].ports[0]}
+
+
+@pytest.fixture(scope="module", params=["router", "shard"])
+def port(request: pytest.FixtureRequest, ports: dict[str, int]) -> int:
+    """The port of the router, and of the shard server."""
+    return ports[request.param]
 
 
 @pytest.fixture(params=[2, 3])
@@ -90,9 +91,8 @@ def test_type_expiry_and_length(client: Any) -> None:
     assert client.touch("none") == 0
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "expected"),
-    [
+def test_a_range_of_bytes(client: Any) -> None:
+    for start, end, expected in (
         (0, -1, OBJECT),
         (0, 4, OBJECT[:5]),
         (-3, -1, OBJECT[-3:]),
@@ -102,12 +102,10 @@ def test_type_expiry_and_length(client: Any) -> None:
         (-10_000, 3, OBJECT[:4]),
         (10_000, 20_000, b""),
         (2, 1 << 62, OBJECT[2:]),
-    ],
-)
-def test_a_range_of_bytes(client: Any, start: int, end: int, expected: bytes) -> None:
-    assert client.getrange("object", start, end) == expected
-    assert client.execute_command("SUBSTR", "object", start, end) == expected
-    assert client.getrange("none", start, end) == b""
+    ):
+        assert client.getrange("object", start, end) == expected
+        assert client.execute_command("SUBSTR", "object", start, end) == expected
+        assert client.getrange("none", start, end) == b""
 
 
 def test_a_range_of_a_large_value(client: Any) -> None:
@@ -117,11 +115,11 @@ def test_a_range_of_a_large_value(client: Any) -> None:
     assert client.getrange("large", 0, -1) == RECORDS["large"]
 
 
-@pytest.mark.parametrize("bound", ["x", "1.0", "+1", "01", "", " 1", str(1 << 63), "1_0"])
-def test_a_bound_that_is_no_integer(client: Any, bound: str) -> None:
-    for bounds in ((bound, "1"), ("1", bound)):
-        with pytest.raises(redis.ResponseError, match=r"^value is not an integer or out of range"):
-            client.execute_command("GETRANGE", "none", *bounds)
+def test_a_bound_that_is_no_integer(client: Any) -> None:
+    for bound in ("x", "1.0", "+1", "01", "", " 1", str(1 << 63), "1_0"):
+        for bounds in ((bound, "1"), ("1", bound)):
+            with pytest.raises(redis.ResponseError, match=r"^value is not an integer or out of range"):
+                client.execute_command("GETRANGE", "none", *bounds)
 
 
 def test_fields_of_an_object(client: Any) -> None:
@@ -139,18 +137,24 @@ def test_fields_of_an_object(client: Any) -> None:
     assert client.hget("large", "b") == b"2"
 
 
-@pytest.mark.parametrize("key", ["empty", "nulls", "none"])
-def test_no_fields(client: Any, key: str) -> None:
-    assert [client.hget(key, "a"), client.hgetall(key), client.hkeys(key), client.hvals(key)] == [None, {}, [], []]
-    assert [client.hmget(key, ["a", "b"]), client.hlen(key), client.hexists(key, "a")] == [[None, None], 0, False]
+def test_no_fields(client: Any) -> None:
+    for key in ("empty", "nulls", "none"):
+        assert [client.hget(key, "a"), client.hgetall(key), client.hkeys(key), client.hvals(key)] == [None, {}, [], []]
+        assert [client.hmget(key, ["a", "b"]), client.hlen(key), client.hexists(key, "a")] == [[None, None], 0, False]
 
 
-@pytest.mark.parametrize("key", ["list", "text", "number"])
-def test_a_value_that_is_no_object_has_the_wrong_type(client: Any, key: str) -> None:
-    for words in (("HGET", key, "a"), ("HMGET", key, "a", "b"), ("HGETALL", key), ("HLEN", key), ("HEXISTS", key, "a")):
-        with pytest.raises(redis.ResponseError, match=r"^WRONGTYPE Operation against a key .* not a JSON object"):
-            client.execute_command(*words)
-    assert client.get(key) == RECORDS[key]
+def test_a_value_that_is_no_object_has_the_wrong_type(client: Any) -> None:
+    for key in ("list", "text", "number"):
+        for words in (
+            ("HGET", key, "a"),
+            ("HMGET", key, "a", "b"),
+            ("HGETALL", key),
+            ("HLEN", key),
+            ("HEXISTS", key, "a"),
+        ):
+            with pytest.raises(redis.ResponseError, match=r"^WRONGTYPE Operation against a key .* not a JSON object"):
+                client.execute_command(*words)
+        assert client.get(key) == RECORDS[key]
 
 
 def test_a_field_named_a_thousand_times_is_not_replied_as_often(client: Any) -> None:
@@ -192,19 +196,17 @@ def test_an_error_of_a_command_is_an_element_of_execs_reply(client: Any) -> None
     assert [str(error).split()[0] for error in found[1:3]] == ["WRONGTYPE", "value"]
 
 
-@pytest.mark.parametrize(
-    "words", [("SET", "a", "b"), ("FOO",), ("GET",), ("HGET", "a"), ("SCAN", "0"), ("GETRANGE", "a", "1")]
-)
-def test_a_command_that_is_refused_aborts_the_transaction(client: Any, words: tuple[str, ...]) -> None:
-    ask = client.client()
-    assert ask.execute_command("MULTI") in (True, b"OK")
-    with pytest.raises(redis.ResponseError):
-        ask.execute_command(*words)
-    assert ask.execute_command("STRLEN", "number") == b"QUEUED"
-    with pytest.raises(redis.exceptions.ExecAbortError, match="discarded because of previous errors"):
-        ask.execute_command("EXEC")
-    assert ask.get("number") == b"17"
-    ask.close()
+def test_a_command_that_is_refused_aborts_the_transaction(client: Any) -> None:
+    for words in (("SET", "a", "b"), ("FOO",), ("GET",), ("HGET", "a"), ("SCAN", "0"), ("GETRANGE", "a", "1")):
+        ask = client.client()
+        assert ask.execute_command("MULTI") in (True, b"OK")
+        with pytest.raises(redis.ResponseError):
+            ask.execute_command(*words)
+        assert ask.execute_command("STRLEN", "number") == b"QUEUED"
+        with pytest.raises(redis.exceptions.ExecAbortError, match="discarded because of previous errors"):
+            ask.execute_command("EXEC")
+        assert ask.get("number") == b"17"
+        ask.close()
 
 
 def test_the_commands_of_transactions_are_those_of_redis(client: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who may look up: judged from the Authorization field, the hashes of a Secret, and the cluster's keys."""
+"""Access to lookups, by the Authorization field, the hashes of a Secret, and the cluster's keys."""
 
 from __future__ import annotations
 
@@ -73,9 +73,8 @@ def test_the_scheme_is_written_in_any_case(scheme: bytes) -> None:
     assert read_bearer_token(scheme + b" " + TOKEN) == TOKEN
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
+def test_what_holds_no_token_is_refused_and_not_repeated() -> None:
+    for field in (
         None,
         b"",
         b"Bearer",
@@ -91,14 +90,12 @@ def test_the_scheme_is_written_in_any_case(scheme: bytes) -> None:
         b"Bearer " + TOKEN[: MIN_TOKEN_BYTES - 1],
         b"Bearer " + b"x" * MAX_TOKEN_BYTES,
         b"BearerBearer " + TOKEN,
-    ],
-)
-def test_what_holds_no_token_is_refused_and_not_repeated(field: bytes | None) -> None:
-    with pytest.raises(NoToken) as caught:
-        read_bearer_token(field)
-    assert TOKEN.decode() not in str(caught.value)
-    verdict = tokens_only(TOKEN).judge(field)
-    assert denial(verdict) is Denial.UNAUTHENTICATED
+    ):
+        with pytest.raises(NoToken) as caught:
+            read_bearer_token(field)
+        assert TOKEN.decode() not in str(caught.value)
+        verdict = tokens_only(TOKEN).judge(field)
+        assert denial(verdict) is Denial.UNAUTHENTICATED
 
 
 def test_a_token_is_let_in_by_its_hash_for_good() -> None:
@@ -202,14 +199,23 @@ def test_a_service_account_is_let_in_by_its_subject(subject: str, allowed: bool)
         assert "team/default" in verdict.detail
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "team", "*/default", "*/*", "team/", "/default", "Team/x", "team/x/y", "team/*x", "team/x\n", "te_am/x"],
-)
-def test_a_subject_names_a_namespace_and_an_account(text: str) -> None:
-    assert not is_subject(text)
-    with pytest.raises(ValueError, match="namespace/name"):
-        Subjects([text])
+def test_a_subject_names_a_namespace_and_an_account() -> None:
+    for text in (
+        "",
+        "team",
+        "*/default",
+        "*/*",
+        "team/",
+        "/default",
+        "Team/x",
+        "team/x/y",
+        "team/*x",
+        "team/x\n",
+        "te_am/x",
+    ):
+        assert not is_subject(text)
+        with pytest.raises(ValueError, match="namespace/name"):
+            Subjects([text])
 
 
 def test_a_service_account_is_let_in_until_its_token_expires_or_is_looked_at_again() -> None:
@@ -297,7 +303,7 @@ async def test_clients_that_are_left_out_are_told_of_once(
 
 
 _FUZZ_EXAMPLES = os.environ.get("LOOKUPDB_FUZZ_EXAMPLES")
-EXAMPLES = settings(SAME, max_examples=int(_FUZZ_EXAMPLES or 400), derandomize=_FUZZ_EXAMPLES is None)
+EXAMPLES = settings(SAME, max_examples=int(_FUZZ_EXAMPLES or 150), derandomize=_FUZZ_EXAMPLES is None)
 """`make fuzz` tries more, and others each time."""
 RANDOM_TOKENS = st.builds(bearer, st.from_regex(rb"[A-Za-z0-9._~+/=-]{0,200}", fullmatch=True))
 MUTATIONS = st.tuples(st.integers(0, 4000), st.binary(min_size=0, max_size=3), st.integers(0, 3))

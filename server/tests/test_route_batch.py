@@ -19,7 +19,7 @@ PROBLEM = Problem("Unreachable", "gone")
 
 
 class Lookup(PendingLookup):
-    """Notes what it is told."""
+    """Records its callbacks."""
 
     def __init__(self, key_count: int, *, is_done: bool = False) -> None:
         self.key_count = key_count
@@ -41,7 +41,7 @@ class Lookup(PendingLookup):
 
 
 class Broken(Lookup):
-    """Fails when it is told anything."""
+    """Fails in every callback."""
 
     def deliver(self, values: ReplyValues, at: int) -> None:
         raise RuntimeError

@@ -1,4 +1,4 @@
-"""How the number of keys in a batch follows the size of values and the time that answers take."""
+"""The number of keys in a batch follows the size of values and the response time."""
 
 from __future__ import annotations
 

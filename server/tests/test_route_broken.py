@@ -1,5 +1,5 @@
-"""What cannot be begun, which no client can bring about: it is told in its turn, nothing waits for it, nothing is kept,
-and no other request's value answers it."""
+"""Lookups that cannot begin, which no client can cause: each fails in order, blocks nothing, leaks nothing, and gets no
+other request's value."""
 
 from __future__ import annotations
 

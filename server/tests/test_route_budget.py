@@ -1,4 +1,4 @@
-"""What a router worker may hold, and who is refused first."""
+"""The memory budget of a router worker, and the order in which it refuses clients."""
 
 from __future__ import annotations
 

@@ -123,16 +123,16 @@ class TestProving:
         assert wire.closed == [f"sent more than {PROOF_BYTES} bytes about what it serves"]
         assert wire.budget.used == 0
 
-    @pytest.mark.parametrize("kind", "*>~%|_(#,=!")
-    def test_what_announces_more_than_a_value_is_refused_before_there_is_room_for_it(self, kind: str) -> None:
-        for pieces in ((f"{kind}200000000\r",), (kind, "2", "00000000\r")):
-            wire = Wire()
-            for piece in pieces:
-                wire.receive(piece.encode())
-                if wire.closed:
-                    break
-            assert wire.closed
-            assert wire.connection.received <= 11, "hiredis makes room for as much as a whole line announces"
+    def test_what_announces_more_than_a_value_is_refused_before_there_is_room_for_it(self) -> None:
+        for kind in "*>~%|_(#,=!":
+            for pieces in ((f"{kind}200000000\r",), (kind, "2", "00000000\r")):
+                wire = Wire()
+                for piece in pieces:
+                    wire.receive(piece.encode())
+                    if wire.closed:
+                        break
+                assert wire.closed
+                assert wire.connection.received <= 11, "hiredis makes room for as much as a whole line announces"
 
     def test_it_is_not_pinged(self) -> None:
         wire = Wire()
@@ -140,15 +140,15 @@ class TestProving:
 
 
 class TestReplies:
-    @pytest.mark.parametrize("step", [1, 3, 1000])
-    def test_they_come_in_order_however_they_are_cut(self, step: int) -> None:
-        wire = Wire().used()
-        wire.asked = 2
-        wire.receive(b"*2\r\n$1\r\na\r\n$-1\r\n", step)
-        wire.receive(b"*2\r\n$1\r\nb\r\n$-1\r\n", step)
-        assert wire.replies == [[b"a", None], [b"b", None]]
-        assert wire.budget.used == 0
-        assert wire.connection.received == 32
+    def test_they_come_in_order_however_they_are_cut(self) -> None:
+        for step in (1, 3, 1000):
+            wire = Wire().used()
+            wire.asked = 2
+            wire.receive(b"*2\r\n$1\r\na\r\n$-1\r\n", step)
+            wire.receive(b"*2\r\n$1\r\nb\r\n$-1\r\n", step)
+            assert wire.replies == [[b"a", None], [b"b", None]]
+            assert wire.budget.used == 0
+            assert wire.connection.received == 32
 
     def test_what_has_come_of_one_is_counted_until_it_is_whole_or_never_will_be(self) -> None:
         for end in (b"a\r\n", None):
@@ -162,35 +162,33 @@ class TestReplies:
                 wire.receive(end)
             assert wire.budget.used == 0
 
-    @pytest.mark.parametrize("data", [b"HTTP/1.1 400\r\n", b"*3\r\n$1\r\na\r\n", b"*4000000000\r\n"])
-    def test_what_is_not_resp_or_not_what_was_asked_for_closes_the_connection(self, data: bytes) -> None:
-        wire = Wire().used()
-        wire.asked = 2
-        wire.receive(data)
-        assert wire.closed[0].startswith("answered what is not RESP")
-        assert not wire.replies
+    def test_what_is_not_resp_or_not_what_was_asked_for_closes_the_connection(self) -> None:
+        for data in (b"HTTP/1.1 400\r\n", b"*3\r\n$1\r\na\r\n", b"*4000000000\r\n"):
+            wire = Wire().used()
+            wire.asked = 2
+            wire.receive(data)
+            assert wire.closed[0].startswith("answered what is not RESP")
+            assert not wire.replies
 
-    @pytest.mark.parametrize("step", [1, 5, 1000])
-    @pytest.mark.parametrize("first", [b"", b"$1\r\na\r\n", b"-ERR damaged\r\n"])
-    @pytest.mark.parametrize("kind", "*>~%|")
-    def test_a_list_within_a_list_closes_it_before_there_is_room_for_it(
-        self, kind: str, first: bytes, step: int
-    ) -> None:
-        wire = Wire().used()
-        wire.asked = 2
-        wire.receive(b"*2\r\n" + first + f"{kind}200000000\r\n".encode(), step)
-        assert wire.closed == ["answered what is not RESP: an element that is no value"]
-        assert not wire.replies
-        assert wire.budget.used == 0
+    def test_a_list_within_a_list_closes_it_before_there_is_room_for_it(self) -> None:
+        for kind in "*>~%|":
+            for first in (b"", b"$1\r\na\r\n", b"-ERR damaged\r\n"):
+                for step in (1, 5, 1000):
+                    wire = Wire().used()
+                    wire.asked = 2
+                    wire.receive(b"*2\r\n" + first + f"{kind}200000000\r\n".encode(), step)
+                    assert wire.closed == ["answered what is not RESP: an element that is no value"]
+                    assert not wire.replies
+                    assert wire.budget.used == 0
 
-    @pytest.mark.parametrize("step", [1, 5, 1000])
-    def test_a_value_that_looks_like_one_is_a_value(self, step: int) -> None:
-        first, last = b"a\n*1\r\n>2\r\n", b"\n%"
-        wire = Wire().used()
-        wire.asked = 3
-        wire.receive(b"*3\r\n" + bulk(first) + b"$-1\r\n" + bulk(last), step)
-        assert wire.replies == [[first, None, last]]
-        assert wire.budget.used == 0
+    def test_a_value_that_looks_like_one_is_a_value(self) -> None:
+        for step in (1, 5, 1000):
+            first, last = b"a\n*1\r\n>2\r\n", b"\n%"
+            wire = Wire().used()
+            wire.asked = 3
+            wire.receive(b"*3\r\n" + bulk(first) + b"$-1\r\n" + bulk(last), step)
+            assert wire.replies == [[first, None, last]]
+            assert wire.budget.used == 0
 
     def test_a_list_of_another_length_is_refused_however_it_is_cut(self) -> None:
         for pieces in ((b"*2", b"00000000\r\n"), (b"*", b"200000000\r\n"), (b"*2\r", b"x\r\n")):
@@ -297,7 +295,7 @@ WHOLE = {
     "a large value": (1, [bulk(LARGE)[:-2], b"\r\n"]),
     "a large list": (2, [b"*2\r\n" + bulk(LARGE) + b"$1\r\na", b"\r\n"]),
 }
-"""How many keys were asked for, and the pieces of a reply."""
+"""The number of keys requested, and the pieces of a reply."""
 FOLLOWING = {
     "the same again": None,
     "a value": b"$5\r\nWRONG\r\n",
@@ -314,11 +312,11 @@ FULL = {
 
 
 class TestSurplus:
-    """What came before something was asked for is no answer to it; a user may ask at once when it is told a reply."""
+    """Bytes that come before a request are no reply to it. A user may send its next request during a callback."""
 
-    @pytest.fixture
-    def wire(self) -> Wire:
-        """Its user asks for three keys as soon as it is told a reply."""
+    @staticmethod
+    def asking_again() -> Wire:
+        """Its user asks for three keys in the callback of a reply."""
         wire = Wire()
 
         def ask_again(reply: Any) -> None:
@@ -328,18 +326,17 @@ class TestSurplus:
         wire.connection.use(ask_again, wire)
         return wire
 
-    @pytest.mark.parametrize("following", FOLLOWING)
-    @pytest.mark.parametrize("kind", WHOLE)
-    def test_it_ends_the_connection_and_the_reply_before_it_is_not_told(
-        self, wire: Wire, kind: str, following: str
-    ) -> None:
-        wire.asked, pieces = WHOLE[kind]
-        for piece in pieces[:-1]:
-            wire.receive(piece)
-        wire.receive(pieces[-1] + (FOLLOWING[following] or b"".join(pieces)))
-        assert wire.replies == []
-        assert len(wire.closed) == 1
-        assert wire.budget.used == 0
+    def test_it_ends_the_connection_and_the_reply_before_it_is_not_told(self) -> None:
+        for kind in WHOLE:
+            for following in FOLLOWING:
+                wire = self.asking_again()
+                wire.asked, pieces = WHOLE[kind]
+                for piece in pieces[:-1]:
+                    wire.receive(piece)
+                wire.receive(pieces[-1] + (FOLLOWING[following] or b"".join(pieces)))
+                assert wire.replies == []
+                assert len(wire.closed) == 1
+                assert wire.budget.used == 0
 
     @pytest.mark.parametrize("following", [value for value in FOLLOWING.values() if value])
     def test_behind_the_answer_to_a_ping_nothing_of_it_is_kept_for_what_is_asked_next(self, following: bytes) -> None:
@@ -348,14 +345,15 @@ class TestSurplus:
         assert wire.closed
         assert not wire.replies
 
-    @pytest.mark.parametrize("part", [b"$5\r\nWR", b"*", b"*0", b"$", b"+"])
-    def test_a_part_of_what_nobody_asked_for_is_not_kept_for_what_is_asked_next(self, part: bytes) -> None:
-        wire = Wire().used()
-        wire.receive(part)
-        assert wire.closed == [SURPLUS]
+    def test_a_part_of_what_nobody_asked_for_is_not_kept_for_what_is_asked_next(self) -> None:
+        for part in (b"$5\r\nWR", b"*", b"*0", b"$", b"+"):
+            wire = Wire().used()
+            wire.receive(part)
+            assert wire.closed == [SURPLUS]
 
     @pytest.mark.parametrize("kind", FULL)
-    async def test_within_the_turn_in_which_a_full_piece_ended_a_reply(self, wire: Wire, kind: str) -> None:
+    async def test_within_the_turn_in_which_a_full_piece_ended_a_reply(self, kind: str) -> None:
+        wire = self.asking_again()
         wire.asked = 1 if kind == "a value" else 2
         wire.receive(FULL[kind])
         wire.receive(b"*3\r\n" + 3 * b"$5\r\nWRONG\r\n")
@@ -369,7 +367,7 @@ class TestSurplus:
         wire.asked = 1 if kind == "a value" else 2
         wire.receive(FULL[kind])
         assert not wire.connection.ping()
-        await soon(lambda: wire.replies, "the reply is told")
+        await soon(lambda: wire.replies, "the reply is delivered")
         wire.asked = 1
         wire.receive(b"$1\r\nb\r\n")
         assert wire.replies[1:] == [b"b"]
@@ -386,7 +384,7 @@ class TestSurplus:
             await asyncio.sleep(0)
         assert len(wire.replies) == 1
 
-    async def test_the_same_of_a_large_reply_and_of_one_in_pieces(self, wire: Wire) -> None:
+    async def test_the_same_of_a_large_reply_and_of_one_in_pieces(self) -> None:
         for size in (READ_BYTES, LARGE_REPLY_BYTES):
             wire = Wire().used()
             wire.asked = 2

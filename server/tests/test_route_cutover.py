@@ -1,20 +1,20 @@
-"""Cutover while requests go on, against real shard servers: none fails, none mixes generations."""
+"""Cutover while requests go on: none fails, none mixes generations. test_route_workers.py has real shard servers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fleets import fleet, fleet_entry
-from support.routing import LIMITS, Core, entry, table_file
-from support.shards import write_generation
+from support.routing import LIMITS, Core, entry, identity, table_file
+from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
+from lookupdb.keys import shard_number
 from lookupdb.router.table import cutover
 from lookupdb.router.table.routing_table import TableWatcher, digest_table
 
@@ -26,16 +26,25 @@ def records(generation: str) -> dict[str, bytes]:
     return {key: generation.encode() for key in KEYS} | {f"only-{generation}": b"1"}
 
 
-@pytest.fixture(scope="module")
-def entries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
+@contextlib.asynccontextmanager
+async def served(generation: str, shards: int) -> AsyncIterator[dict[str, Any]]:
+    """The table entry of a generation whose shards are served in this event loop."""
+    parts: list[dict[bytes, bytes]] = [{} for _ in range(shards)]
+    for key, value in records(generation).items():
+        parts[shard_number(key.encode(), shards)][key.encode()] = value
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(ScriptedShard(identity(number, shards, generation), part))
+            for number, part in enumerate(parts)
+        ]
+        yield entry([[server.address] for server in servers], generation)
+
+
+@pytest.fixture
+async def entries() -> AsyncIterator[dict[str, dict[str, Any]]]:
     """g1 in two shards and g2 in three, both served."""
-    home = tmp_path_factory.mktemp("store")
-    with contextlib.ExitStack() as stack:
-        made = {}
-        for name, shards in (("g1", 2), ("g2", 3)):
-            generation = write_generation(home, records(name), shards=shards, generation=name)
-            made[name] = fleet_entry(generation, stack.enter_context(fleet(generation)))
-        yield made
+    async with served("g1", 2) as first, served("g2", 3) as second:
+        yield {"g1": first, "g2": second}
 
 
 @dataclass
@@ -96,7 +105,7 @@ async def test_a_shard_that_is_down_keeps_a_new_router_out_for_a_while_only(
     await soon(lambda: router.status["unreachedShards"] == [1], "one of two shards is reached")
     assert not router.core.cutover.is_complete
     router.core.cutover._accept_unreached_shards()
-    assert told[-1], "it is told to be complete"
+    assert told[-1], "it is reported as complete"
 
 
 async def test_a_router_that_reaches_no_shard_is_never_complete(
@@ -234,11 +243,10 @@ async def test_two_cutovers_back_only_the_last_generation_can_be_asked_and_a_rol
 
 
 async def test_the_generation_before_is_unknown_once_a_shard_of_it_is_gone_and_nothing_is_unavailable(
-    tmp_path: Path, router: Router, entries: dict[str, dict[str, Any]]
+    router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
-    generation = write_generation(tmp_path / "store", records("g3"), shards=2, generation="g3")
-    with fleet(generation) as shards:
-        await started(router, fleet_entry(generation, shards))
+    async with served("g3", 2) as before:
+        await started(router, before)
         router.write(table_file(entries["g1"], version=2))
         await router.in_effect(2)
         assert await router.core.find_many(KEYS, "g3") == [b"g3"] * len(KEYS)
@@ -281,7 +289,7 @@ async def test_an_emptied_table_keeps_the_old_one(router: Router, entries: dict[
     await started(router, entries["g1"])
     async with Load(router.core):
         router.path.unlink()
-        await soon(lambda: router.status["error"], "that it is gone is told")
+        await soon(lambda: router.status["error"], "its absence is reported")
         assert (router.status["tableVersion"], router.core.cutover.is_complete) == (1, True)
         router.write(table_file(entries["g1"], version=1))
         await soon(lambda: router.status["error"] is None, "it is back")
@@ -295,7 +303,7 @@ async def test_a_table_whose_shard_is_dead_keeps_the_old_one_and_says_why(
     async with Load(router.core) as load:
         router.write(table_file(dead, version=2))
         await soon(lambda: router.status["tableSeen"] == 2, "the new table is seen")
-        await soon(lambda: any(e["why"] for e in router.status["endpoints"]), "the dead endpoints are told")
+        await soon(lambda: any(e["why"] for e in router.status["endpoints"]), "the dead endpoints are reported")
         await soon(lambda: router.status["error"] and router.status["error"].endswith("for shard 1, 2"), "it says why")
         assert router.status["tableVersion"] == 1
         assert "version 2 waits for an endpoint to be verified for shard 1, 2" in router.status["error"]
@@ -445,10 +453,10 @@ async def test_the_active_generations_dead_endpoints_are_told_before_a_candidate
     dead_candidate = entry([[f"127.0.0.1:{port}" for port in range(1, 40)]], "g2")
     router.write(table_file(entry([reached, ["127.0.0.1:50"]]), dead_candidate))
     router.watcher.start()
-    dead = [f"127.0.0.1:{port}" for port in (50, *range(1, 20))]  # as many as are told
+    dead = [f"127.0.0.1:{port}" for port in (50, *range(1, 20))]  # as many as are reported
     await soon(
         lambda: [told["endpoint"] for told in router.status["endpoints"] if told["why"]] == dead,
-        "the dead endpoints are told, the active generation's first",
+        "the dead endpoints are reported, the active generation's first",
     )
 
 

@@ -1,4 +1,4 @@
-"""What a network, a node or a broken shard does to lookups: a second try, no answer, but never a wrong one."""
+"""Faults of a network, a node or a shard cause a retry or an unavailable key, but never a wrong answer."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ async def test_who_waits_for_less_is_told_sooner_and_nobody_else(stack: AsyncExi
 
 
 async def test_who_waits_for_less_while_no_server_is_there_is_not_to_blame(stack: AsyncExitStack) -> None:
-    """Whose clients all wait for less is told of an outage, too."""
+    """An outage also reaches lookups whose clients all have shorter deadlines."""
     core, [shard] = await replicas(stack, answer, limits=replace(LIMITS, deadline_milliseconds=5000))
     await shard.stop()
     await soon(lambda: core.count("endpoints_broken"), "the router has noticed")

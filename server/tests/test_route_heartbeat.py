@@ -212,6 +212,7 @@ def reported(router: Router) -> set[str]:
     return {endpoint["endpoint"] for endpoints in router.reports("endpoints") for endpoint in endpoints}
 
 
+@pytest.mark.long
 def test_servers_that_stand_still_while_nobody_asks_cost_nobody_a_wait(tmp_path: Path) -> None:
     generation = write_generation(tmp_path, KEYS, shards=2)
     path = tmp_path / "table.json"

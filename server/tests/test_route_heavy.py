@@ -123,7 +123,7 @@ async def never_large(shard: ScriptedShard, command: list[bytes]) -> bytes:
 
 
 class TestALaneForLargeWorkThatBreaks:
-    """What waits for it waits on: beside small work, small work would wait for it."""
+    """Its queued work keeps waiting: beside small work, it would delay that."""
 
     async def test_costs_small_work_nothing_although_large_work_is_never_answered(self, stack: AsyncExitStack) -> None:
         core, [shard] = await serve(stack, answer, deadline=3000)

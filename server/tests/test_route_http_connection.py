@@ -60,7 +60,7 @@ def patient_client(patient_server: Server) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def not_before(server: Server, deadline: str) -> Iterator[None]:
-    """What comes within comes once this deadline of the front has passed, as it is before."""
+    """Check that the block sees nothing before this deadline of the front."""
     end = server.call(lambda: getattr(server.service, deadline))
     yield
     assert server.call(lambda: asyncio.get_running_loop().time()) >= end
@@ -126,7 +126,7 @@ class TestSlowSenders:
         reading.join()
         assert statuses == [408]
 
-    def test_the_clock_starts_anew_with_each_request(self, patient_server: Server) -> None:
+    def test_the_clock_starts_again_with_each_request(self, patient_server: Server) -> None:
         whole = request("/v1/lookup/a")
         with patient_server.connect() as client:
             ends = []

@@ -1,4 +1,4 @@
-"""What the router's HTTP says to well-behaved clients: resources, methods, keys, media types, batches."""
+"""HTTP of the router for well-behaved clients: resources, methods, keys, media types, batches."""
 
 from __future__ import annotations
 
@@ -86,26 +86,21 @@ class TestOneKey:
         document = json.loads(response.body)
         assert (document["reason"], document["shard"]) == ("Unreachable", 1)
 
-    @pytest.mark.parametrize(
-        ("field", "told"),
-        [
+    def test_a_client_says_for_how_long_it_waits(self, server: Server, client: Client) -> None:
+        """An invalid number is ignored."""
+        for field, told in (
             ("400", 400),
             (" 1 ", 1),
             ("999", 999),
             ("1000", None),  # the router's own
             ("600000", None),
             *((odd, None) for odd in ("0", "-1", "0400", "4e2", "400.5", "400ms", "400, 300", "", "9" * 4000, "\xb2")),
-        ],
-    )
-    def test_a_client_says_for_how_long_it_waits(
-        self, server: Server, client: Client, field: str, told: int | None
-    ) -> None:
-        """What is no such number is as if it were not there."""
-        line = f"Lookupdb-Deadline-Ms: {field}"
-        assert client.get("/v1/lookup/KJFK", line).body == KENNEDY
-        assert client.get("/v1/lookup/KJFK", line, method="HEAD").status == 200
-        assert client.post(b'{"keys":["KJFK"]}', line).status == 200
-        assert server.lookups.deadlines[-3:] == [told] * 3
+        ):
+            line = f"Lookupdb-Deadline-Ms: {field}"
+            assert client.get("/v1/lookup/KJFK", line).body == KENNEDY
+            assert client.get("/v1/lookup/KJFK", line, method="HEAD").status == 200
+            assert client.post(b'{"keys":["KJFK"]}', line).status == 200
+            assert server.lookups.deadlines[-3:] == [told] * 3
 
     def test_two_deadlines_are_none(self, server: Server, client: Client) -> None:
         """A proxy may add its own. No lookup is refused for a hint."""
@@ -140,15 +135,14 @@ class TestOneKey:
 
 
 class TestKeysInTargets:
-    @pytest.mark.parametrize("key", ODD_KEYS, ids=ascii)
-    def test_percent_encoding_is_undone_exactly_once(self, client: Client, key: str) -> None:
-        escaped = "".join(f"%{byte:02x}" for byte in key.encode())
-        assert client.get(f"/v1/lookup/{escaped}").body == ODD_KEYS[key]
-        assert client.get(f"/v1/lookup?key={escaped}").body == ODD_KEYS[key]
+    def test_percent_encoding_is_undone_exactly_once(self, client: Client) -> None:
+        for key in ODD_KEYS:
+            escaped = "".join(f"%{byte:02x}" for byte in key.encode())
+            assert client.get(f"/v1/lookup/{escaped}").body == ODD_KEYS[key]
+            assert client.get(f"/v1/lookup?key={escaped}").body == ODD_KEYS[key]
 
-    @pytest.mark.parametrize(
-        ("target", "key"),
-        [
+    def test_what_stands_for_itself(self, client: Client) -> None:
+        for target, key in (
             ("/v1/lookup/a/b", "a/b"),
             ("/v1/lookup/a%2Fb", "a/b"),
             ("/v1/lookup/c++", "c++"),
@@ -170,14 +164,11 @@ class TestKeysInTargets:
             ("/v1/lookup?KEY=other&key=a%2Fb", "a/b"),
             ("/v1/lookup?k%65y=a/b", "a/b"),
             ("http://router:8080/v1/lookup/a%2Fb?x=1", "a/b"),
-        ],
-    )
-    def test_what_stands_for_itself(self, client: Client, target: str, key: str) -> None:
-        assert client.get(target).body == ODD_KEYS[key]
+        ):
+            assert client.get(target).body == ODD_KEYS[key]
 
-    @pytest.mark.parametrize(
-        "target",
-        [
+    def test_what_could_be_read_two_ways_is_refused(self, client: Client) -> None:
+        for target in (
             "/v1/lookup/a%",
             "/v1/lookup/a%2",
             "/v1/lookup/%zz",
@@ -198,16 +189,13 @@ class TestKeysInTargets:
             "/v1/lookup?Key=a",
             "/v1/lookup?key=a#b",
             "/v1/dataset?key=a",
-        ],
-    )
-    def test_what_could_be_read_two_ways_is_refused(self, client: Client, target: str) -> None:
-        response = client.get(target)
-        assert (response.status, problem(response.body)) == (400, "invalid-target")
-        assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"
+        ):
+            response = client.get(target)
+            assert (response.status, problem(response.body)) == (400, "invalid-target")
+            assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"
 
-    @pytest.mark.parametrize(
-        ("target", "why"),
-        [
+    def test_the_answer_names_the_trouble(self, client: Client) -> None:
+        for target, why in (
             ("/v1/lookup/KJFK?key=EGLL", "the path holds a key and the query another one"),
             ("/v1/lookup/KJFK?x=1&k%65y=", "the path holds a key and the query another one"),
             ("/v1/lookup/KJFK?", "found an empty one; if the key holds ? or &, write it as %3F or %26"),
@@ -226,14 +214,12 @@ class TestKeysInTargets:
             ("/v1/lookup", "the target holds none"),
             ("/v1/dataset?x=1&key=a", "the query holds a key, and /v1/dataset is about all of them"),
             ("/v1/dataset?x=1#y", "the target holds #"),
-        ],
-    )
-    def test_the_answer_names_the_trouble(self, client: Client, target: str, why: str) -> None:
-        response = client.get(target)
-        assert (response.status, problem(response.body)) == (400, "invalid-target")
-        document = json.loads(response.body)
-        assert why in document["detail"]
-        assert document["title"] == "The request target is not as expected"
+        ):
+            response = client.get(target)
+            assert (response.status, problem(response.body)) == (400, "invalid-target")
+            document = json.loads(response.body)
+            assert why in document["detail"]
+            assert document["title"] == "The request target is not as expected"
 
     @pytest.mark.parametrize("query", ["", "x=1", "utm_source=mail&flag&", "x=%zz", "Key=a"])
     def test_any_other_query_is_ignored_where_there_is_no_key(self, client: Client, query: str) -> None:
@@ -243,19 +229,25 @@ class TestKeysInTargets:
         assert "POST takes its keys in the body" in json.loads(refused.body)["detail"]
 
 
+@pytest.fixture(scope="module")
+def tagged_server(transport: str) -> Iterator[Server]:
+    values = {"a": b"1", "b": b"2", "c": b"3"}
+    active, other = replace(generation("g1"), etag=TestCaches.TAG), replace(generation("g2"), etag='"g2-0"')
+    lookups = ScriptedLookups(
+        values=values, active=active, candidates=(other,), of_key={"c": other}, unavailable={"lost"}
+    )
+    with serving(lookups, cache_control="max-age=60") as server:
+        yield server
+
+
 class TestCaches:
     """Conditional requests, and what answers say to caches."""
 
     TAG = '"g1-0123456789abcdef"'
 
     @pytest.fixture
-    def tagged(self, transport: str) -> Iterator[Client]:
-        values = {"a": b"1", "b": b"2", "c": b"3"}
-        active, other = replace(generation("g1"), etag=self.TAG), replace(generation("g2"), etag='"g2-0"')
-        lookups = ScriptedLookups(
-            values=values, active=active, candidates=(other,), of_key={"c": other}, unavailable={"lost"}
-        )
-        with serving(lookups, cache_control="max-age=60") as server, server.connect() as client:
+    def tagged(self, tagged_server: Server) -> Iterator[Client]:
+        with tagged_server.connect() as client:
             yield client
 
     def test_a_value_has_the_tag_of_its_generation(self, tagged: Client) -> None:
@@ -583,9 +575,8 @@ class TestBatches:
     def test_nothing_at_all_is_503_even_so(self, client: Client) -> None:
         assert client.post(b'{"keys": ["lost", "gone"], "partial": true}').status == 503
 
-    @pytest.mark.parametrize(
-        ("body", "found"),
-        [
+    def test_a_body_that_is_no_batch_is_400(self, client: Client) -> None:
+        for body, found in (
             (b"", "not JSON"),
             (b"{", "not JSON"),
             (b'{"keys": ["\xff"]}', "not JSON"),
@@ -601,10 +592,8 @@ class TestBatches:
             (b'{"keys": [], "partial": 1}', "found a number"),
             (b'{"keys": [], "partail": true}', "found 'partail'"),
             (b'{"key": ["KJFK"]}', "found 'key'"),
-        ],
-    )
-    def test_a_body_that_is_no_batch_is_400(self, client: Client, body: bytes, found: str) -> None:
-        response = client.post(body)
-        assert (response.status, problem(response.body)) == (400, "invalid-body")
-        assert found in json.loads(response.body)["detail"]
-        assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"
+        ):
+            response = client.post(body)
+            assert (response.status, problem(response.body)) == (400, "invalid-body")
+            assert found in json.loads(response.body)["detail"]
+            assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"

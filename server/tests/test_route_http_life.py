@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
-import socket
-import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.http import Client, ScriptedLookups, Server, eventually, request, serving
+from support.http import ScriptedLookups, Server, eventually, request, serving
+from support.lives import EDGE_NAMES, EDGES, Edge, Record, Stage, check_end, play, watch_connections
 
-from lookupdb.router.clients import front, life
+from lookupdb.router.clients import life
 from lookupdb.router.clients.life import TRANSITIONS, ClientPhase
 from lookupdb.router.http import connection as connection_module
 from lookupdb.router.http import connection as protocol
-from lookupdb.router.http.connection import INVARIANTS, HttpConnection
+from lookupdb.router.http.connection import INVARIANTS
 from lookupdb.router.http.problems import SLICE_BYTES
 
 GET = request("/v1/lookup/a")
@@ -32,60 +29,10 @@ FILLED = request("/v1/lookup/a", "X: " + "y" * 500)
 MANY = HELD + FILLED * 200
 assert len(MANY) > 2 * SLICE_BYTES
 
-Edge = tuple[ClientPhase, ClientPhase]
-EDGES = [(begin, end) for begin, ends in TRANSITIONS.items() for end in ends]
-
-
-@dataclass
-class Record:
-    """What the connections of a test passed through, and which invariants were broken after which event."""
-
-    edges: list[Edge] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    connections: list[HttpConnection] = field(default_factory=list)
-
-    def phases(self) -> list[ClientPhase]:
-        """Of all connections, now."""
-        return [connection.phase for connection in self.connections]
-
 
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Record:
-    """Connections made from now on write down every transition, and look at the invariants after every event."""
-    record = Record()
-
-    class WatchedConnection(HttpConnection):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            record.connections.append(self)
-
-        def _enter(self, phase: ClientPhase) -> None:
-            record.edges.append((self.phase, phase))
-            super()._enter(phase)
-
-    def watch(name: str) -> None:
-        original = getattr(HttpConnection, name)
-
-        def watched(self: HttpConnection, *arguments: Any) -> Any:
-            result = original(self, *arguments)
-            if not self._is_advancing:
-                record.broken += [
-                    f"{rule!r} after {name} in {self.phase.name}"
-                    for rule, holds in INVARIANTS.items()
-                    if not holds(self)
-                ]
-            return result
-
-        setattr(WatchedConnection, name, watched)
-
-    for event in ("connection_made", "data_received", "eof_received", "pause_writing", "resume_writing"):
-        watch(event)
-    for event in ("handle_deadline", "finish", "close", "abort", "connection_lost"):
-        watch(event)
-    monkeypatch.setattr(protocol, "HttpConnection", WatchedConnection)
-    monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(life, "LINGER_SECONDS", 0.3)
-    return record
+    return watch_connections(monkeypatch, protocol, "HttpConnection", INVARIANTS)
 
 
 @pytest.fixture
@@ -103,38 +50,6 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
         yield server
 
 
-@dataclass
-class Stage:
-    """Where a scenario plays: one client of ``server``."""
-
-    server: Server
-    client: Client
-    record: Record
-
-    def wait(self, *phases: ClientPhase) -> None:
-        """Until the connection has come into one of ``phases``."""
-        eventually(lambda: any(end in phases for _, end in self.record.edges))
-
-    def release(self) -> None:
-        """Answer the lookups that are held."""
-        self.server.call(self.server.lookups.release)
-
-    def drain(self) -> None:
-        """Have answers close their connections from now on."""
-        self.server.call(self.server.front.drain)
-
-    def break_off(self) -> None:
-        """Reset the connection, as a client does that is killed."""
-        self.client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.client.raw.close()
-
-    def read_all(self) -> None:
-        """Take what comes until the end."""
-        with contextlib.suppress(OSError):
-            while self.client.raw.recv(1 << 20):
-                pass
-
-
 def fill_and_end(stage: Stage) -> None:
     """Have more come than is read at once while a lookup is held, and then the end: no event loop tells it while
     reading pauses, but it might. By hand, since what a socket gives at once may end within a request."""
@@ -143,7 +58,7 @@ def fill_and_end(stage: Stage) -> None:
     def receive() -> bool:
         connection.data_received(MANY)
         assert connection._unread
-        return connection.eof_received()
+        return bool(connection.eof_received())
 
     assert stage.server.call(receive)
     stage.wait(ClientPhase.READING_HALF_CLOSED)
@@ -190,7 +105,7 @@ SCENARIOS: dict[Edge, list[Step]] = {
     (ClientPhase.READING_HALF_CLOSED, ClientPhase.CLOSING): [fill_and_end, Stage.release, Stage.read_all],
     (ClientPhase.READING_HALF_CLOSED, ClientPhase.CLOSED): [
         fill_and_end,
-        lambda stage: stage.server.call(abort_all(stage)),
+        Stage.abort,
     ],
     (ClientPhase.FINISHING, ClientPhase.FINISHING_HALF_CLOSED): [finish, lambda stage: stage.client.half_close()],
     (ClientPhase.FINISHING, ClientPhase.LINGERING): [finish, Stage.release],
@@ -198,7 +113,7 @@ SCENARIOS: dict[Edge, list[Step]] = {
     (ClientPhase.FINISHING_HALF_CLOSED, ClientPhase.CLOSING): [finish_half_closed, Stage.release],
     (ClientPhase.FINISHING_HALF_CLOSED, ClientPhase.CLOSED): [
         finish_half_closed,
-        lambda stage: stage.server.call(abort_all(stage)),
+        Stage.abort,
     ],
     (ClientPhase.LINGERING, ClientPhase.CLOSING): [linger, lambda stage: stage.client.half_close()],
     (ClientPhase.LINGERING, ClientPhase.CLOSED): [linger],
@@ -206,46 +121,28 @@ SCENARIOS: dict[Edge, list[Step]] = {
 }
 
 
-def abort_all(stage: Stage) -> Callable[[], None]:
-    """As the front does with what is not done when it closes."""
-
-    def abort() -> None:
-        for connection in stage.record.connections:
-            connection.abort()
-
-    return abort
-
-
-@pytest.mark.parametrize(
-    ("begin", "end"), EDGES, ids=[f"{begin.name.lower()} to {end.name.lower()}" for begin, end in EDGES]
-)
+@pytest.mark.parametrize(("begin", "end"), EDGES, ids=EDGE_NAMES)
 def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
     server: Server, record: Record, begin: ClientPhase, end: ClientPhase
 ) -> None:
     with server.connect(receive_buffer=4096) as client:
-        eventually(lambda: record.connections)
         stage = Stage(server, client, record)
-        for step in SCENARIOS[begin, end]:
-            step(stage)
-        eventually(lambda: (begin, end) in record.edges)
-    stage.release()
-    eventually(lambda: server.call(record.phases)[0] is ClientPhase.CLOSED)
-    assert record.broken == []
-    eventually(lambda: server.lookups.budget.used == 0)
+        play(stage, SCENARIOS[begin, end], (begin, end))
+    check_end(stage)
 
 
-@pytest.mark.parametrize("begin", ClientPhase)
-@pytest.mark.parametrize("end", ClientPhase)
-def test_no_other_transition_is_possible(server: Server, begin: ClientPhase, end: ClientPhase) -> None:
-    client = server.make_connection(server.service, server.front)
-    client.phase = begin
-    if end in TRANSITIONS[begin]:
-        client._enter(end)
-        assert client.phase is end
-    else:
-        with pytest.raises(AssertionError, match=f"cannot pass from {begin.name} to {end.name}"):
-            client._enter(end)
-        assert client.phase is begin
+def test_no_other_transition_is_possible(server: Server) -> None:
+    for end in ClientPhase:
+        for begin in ClientPhase:
+            client = server.make_connection(server.service, server.front)
+            client.phase = begin
+            if end in TRANSITIONS[begin]:
+                client._enter(end)
+                assert client.phase is end
+            else:
+                with pytest.raises(AssertionError, match=f"cannot pass from {begin.name} to {end.name}"):
+                    client._enter(end)
+                assert client.phase is begin
 
 
 def test_every_phase_leads_to_the_end_and_only_reading_is_come_back_to() -> None:
@@ -261,7 +158,7 @@ def test_nothing_else_sets_a_phase() -> None:
 
 
 class TestOverdue:
-    """What the table of deadlines says."""
+    """The table of deadlines."""
 
     @pytest.mark.parametrize("server", [0.5], indirect=True, ids=["after 0.5 s"])
     def test_a_blocked_client_is_cut_off_in_whatever_phase(self, server: Server, record: Record) -> None:

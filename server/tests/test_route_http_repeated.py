@@ -160,7 +160,7 @@ def test_empty_lines_between_repeats_count_for_nothing(server: Server, read: byt
 def test_who_never_repeats_a_request_is_looked_at_rarely(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is recognised again, once it does."""
     made: list[bytes] = []
-    """What was remembered, of the requests themselves: a busy server does so when its client has gone on."""
+    """Return the remembered bytes of requests. A busy server remembers after its client has gone on."""
     begin = RepeatedLookup.__init__
 
     def count(self: RepeatedLookup, tail: bytes, lookup: Any) -> None:

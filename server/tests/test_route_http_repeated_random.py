@@ -179,7 +179,7 @@ class Side:
         self.lookups.release()
 
     def describe(self) -> tuple[Any, ...]:
-        """What must not depend on how requests are read."""
+        """The results that must not depend on how requests are read."""
         connection, lookups, transport = self.connection, self.lookups, self.transport
         broken = [rule for rule, holds in INVARIANTS.items() if not holds(connection)]
         return (
@@ -196,7 +196,7 @@ def make_body(random: Random) -> bytes:
 
 
 class RepeatingClient:
-    """What one client sends: nearly always the same."""
+    """One client, which nearly always sends the same request."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -211,7 +211,7 @@ class RepeatingClient:
         return self._batch(make_body(self._random)) if self._sends_batches else self._lookup()
 
     def request(self) -> bytes:
-        """The same, or something else."""
+        """Nearly always the request sent before, or another one."""
         random = self._random
         body = make_body(random)
         match random.randrange(24):
@@ -264,7 +264,7 @@ def cut(random: Random, data: bytes) -> list[bytes]:
 
 
 def choose_event(random: Random) -> Callable[[Side], object]:
-    """What happens to a connection beside what its client sends."""
+    """Choose an event of a connection other than a request."""
     return random.choice(
         (
             lambda side: side.replace_token("another-token-than-the-clients-own"),

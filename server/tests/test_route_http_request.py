@@ -1,4 +1,4 @@
-"""How requests are cut out of a stream: keep-alive, pipelining, chunks, split and joined packets, half-closing."""
+"""Requests in a stream: keep-alive, pipelining, chunks, split and joined packets, half-closing."""
 
 from __future__ import annotations
 

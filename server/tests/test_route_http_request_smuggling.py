@@ -104,16 +104,16 @@ def assert_refused(client: Client, status: int, kind: str) -> None:
     assert client.ended(), "nothing that follows is answered"
 
 
-@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
 @pytest.mark.parametrize("split", [False, True], ids=["at once", "byte by byte"])
-def test_it_is_refused_and_what_follows_is_never_read(server: Server, trick: bytes, split: bool) -> None:
-    server.lookups.asked.clear()
-    with server.connect() as client:
-        message = trick + SMUGGLED
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            client.send(*([bytes([byte]) for byte in message] if split else [message]))
-        assert_refused(client, 400, "malformed-request")
-    assert "smuggled" not in server.lookups.asked
+def test_it_is_refused_and_what_follows_is_never_read(server: Server, split: bool) -> None:
+    for name, trick in TRICKS.items():
+        server.lookups.asked.clear()
+        with server.connect() as client:
+            message = trick + SMUGGLED
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                client.send(*([bytes([byte]) for byte in message] if split else [message]))
+            assert_refused(client, 400, "malformed-request")
+        assert "smuggled" not in server.lookups.asked, name
 
 
 def test_requests_before_it_are_answered_first(server: Server) -> None:

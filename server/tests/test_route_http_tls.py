@@ -425,10 +425,10 @@ def test_connection_at_rest_holds_nothing_of_what_passed(tmp_path: Path) -> None
         table.write_bytes(table_file(fleet_entry(folder, shards)))
         with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key)) as router:
             worker = router.status()["workers"][0]["pid"]
-            clients = [_ask_much(router.port) for _ in range(20)]
+            clients = [_ask_much(router.port) for _ in range(10)]
             before = private_bytes(worker) or 0
-            clients += [_ask_much(router.port) for _ in range(60)]
-            grown = ((private_bytes(worker) or 0) - before) / 60
+            clients += [_ask_much(router.port) for _ in range(30)]
+            grown = ((private_bytes(worker) or 0) - before) / 30
             for client in clients:
                 client.raw.close()
     assert grown < 100 << 10, f"{grown / 1024:.0f} KiB for each connection"

@@ -21,7 +21,7 @@ from lookupdb.router.shards.lane import EndpointSettings, Lane
 
 
 class Connection:
-    """What a lane sends, and a way to answer it."""
+    """Records the frames that a lane sends, and answers them."""
 
     received = 0
 

@@ -42,7 +42,7 @@ class TestTransitions:
 
 
 class User:
-    """What a link tells, and a check of its invariants whenever it does."""
+    """Records the callbacks of a link, and checks its invariants in each."""
 
     def __init__(self, address: object, heartbeat: Heartbeat | None = None) -> None:
         self.counters = memoryview(bytearray(8 * len(NAMES))).cast("Q")
@@ -100,7 +100,7 @@ async def shard(stack: AsyncExitStack) -> ScriptedShard:
 
 @pytest.fixture
 async def user(shard: ScriptedShard, users: list[User]) -> User:
-    """Of a link to ``shard``, not started."""
+    """Make a user of a link to ``shard``; the link is not started."""
     users.append(User(shard.address, Heartbeat(look_seconds=0.05, silence_seconds=0.1)))
     return users[0]
 

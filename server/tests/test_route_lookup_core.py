@@ -153,7 +153,7 @@ async def test_every_16th_batch_to_an_endpoint_is_measured(stack: AsyncExitStack
 
 
 async def test_what_is_unavailable_of_a_candidate_is_counted_apart(stack: AsyncExitStack) -> None:
-    """Who is told of an outage is not woken by a candidate that nobody serves from."""
+    """An outage of a candidate that serves nothing wakes nobody."""
     core = Core(replace(LIMITS, deadline_milliseconds=2000))
     stack.callback(core.close)
     [shard] = await serve(stack, RECORDS, shards=1)

@@ -1,6 +1,6 @@
-"""What clients can make a router hold: the worst of them, all at once, against the memory that it was given.
+"""Memory limits of a router, with the worst clients at the same time.
 
-Real routers and shard servers; what is measured is the most that the router's processes ever had resident.
+Real routers and shard servers; the tests measure the peak resident memory of the router's processes.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ async def test_three_generations_are_told_apart(core: Core, stack: AsyncExitStac
             assert batch.generation == generation
     active = core.lookups.live.active  # type: ignore[union-attr]
     combinations = {active.select(active.shards[number] for number in (0, 3)) for _ in range(3)}
-    assert len(combinations) == 1, "of an object that is known no heads are encoded anew"
+    assert len(combinations) == 1, "a known object's heads are not encoded again"
 
 
 async def test_a_partial_answer_names_the_generations_of_all_shards_that_were_asked(

@@ -1,5 +1,5 @@
-"""What a router shows to shard servers: the password that their entry of the routing table asks for, and no other. The
-servers and routers of the second half are real ones."""
+"""A router sends shard servers the password that their routing table entry names, and no other. The second half runs
+real servers and routers."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def shards(generation: Path) -> Iterator[Shards]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of keys, as a kubelet mounts it: with the older one."""
+    """A folder of keys, as a kubelet mounts it, with the older key."""
     keys = tmp_path / "keys"
     keys.mkdir()
     (keys / MARK).write_bytes(KEY)

@@ -121,7 +121,7 @@ class Load:
         writer.close()
 
     def _is_right(self, keys: list[str], generation: str, body: dict[str, Any]) -> bool:
-        """Whether each shard's keys are all of one generation, and those together are what the answer names."""
+        """Check that each shard's keys are of one generation, and that the response names all of these."""
         found = body["found"]
         of_shard: dict[int, set[str]] = {}
         for key in KEYS:

@@ -1,4 +1,4 @@
-"""How an endpoint proves what it serves: what it says before it is asked is no answer, and ends the connection."""
+"""An endpoint proves its identity. Bytes that it sends before the question end the connection."""
 
 from __future__ import annotations
 

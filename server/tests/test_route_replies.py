@@ -67,9 +67,8 @@ def test_what_follows_is_left() -> None:
     assert reader.is_whole
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_what_is_no_answer_to_what_was_asked_is_refused() -> None:
+    for data in (
         b"*4\r\n",
         b"*6\r\n",
         b"*-1\r\n",
@@ -83,8 +82,6 @@ def test_what_follows_is_left() -> None:
         b"HTTP/1.1 400 Bad Request\r\n",
         b"-" + b"x" * 5000,
         b"*5\n",
-    ],
-)
-def test_what_is_no_answer_to_what_was_asked_is_refused(data: bytes) -> None:
-    with pytest.raises(NotResp):
-        ElementReader(Waiting(5)).feed(data)
+    ):
+        with pytest.raises(NotResp):
+            ElementReader(Waiting(5)).feed(data)

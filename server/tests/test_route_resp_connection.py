@@ -217,7 +217,7 @@ class TestLimits:
         assert client.refusal().startswith("ERR unknown command 'Host:'")
 
     def test_values_that_are_too_many_bytes_together(self) -> None:
-        """Of an MGET they are refused; GETs are answered one by one."""
+        """An MGET of them is refused; GETs are answered one by one."""
         large = b"v" * 5_000_000
         lookups = ScriptedLookups(values={"large": large, "a": b"1"}, unavailable={"away"})
         lookups.budget.answer_bytes = 8_000_000

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
-import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from support.http import ScriptedLookups, eventually
-from support.resp import RespClient, RespServer, command, serving_resp
+from support.lives import EDGE_NAMES, EDGES, Edge, Record, Stage, check_end, play, watch_connections
+from support.resp import RespServer, command, serving_resp
 
-from lookupdb.router.clients import front, life
-from lookupdb.router.clients.life import TRANSITIONS, ClientPhase
+from lookupdb.router.clients import life
+from lookupdb.router.clients.life import ClientPhase
 from lookupdb.router.resp import connection as protocol
-from lookupdb.router.resp.connection import INVARIANTS, RedisClientConnection
+from lookupdb.router.resp.connection import INVARIANTS
 from lookupdb.router.resp.reader import TURN_BYTES
 
 GET = command("GET", "a")
@@ -27,56 +25,12 @@ BAD = b"*1\r\n+PING\r\n"
 HUGE = command("GET", "huge")
 MUCH = command("MGET", *["k" * 60] * (TURN_BYTES // 64))
 
-Edge = tuple[ClientPhase, ClientPhase]
-EDGES = [(begin, end) for begin, ends in TRANSITIONS.items() for end in ends]
-
-
-@dataclass
-class Record:
-    """What the connections of a test passed through, and which invariants were broken after which event."""
-
-    edges: list[Edge] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    connections: list[RedisClientConnection] = field(default_factory=list)
-
 
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Record:
-    """Connections made from now on write down every transition, and look at the invariants after every event."""
-    record = Record()
-
-    class WatchedConnection(RedisClientConnection):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            record.connections.append(self)
-
-        def _enter(self, phase: ClientPhase) -> None:
-            record.edges.append((self.phase, phase))
-            super()._enter(phase)
-
-    def watch(name: str) -> None:
-        original = getattr(RedisClientConnection, name)
-
-        def watched(self: RedisClientConnection, *arguments: Any) -> Any:
-            result = original(self, *arguments)
-            if not self._is_advancing:
-                record.broken += [
-                    f"{rule!r} after {name} in {self.phase.name}"
-                    for rule, holds in INVARIANTS.items()
-                    if not holds(self)
-                ]
-            return result
-
-        setattr(WatchedConnection, name, watched)
-
-    for event in ("connection_made", "data_received", "eof_received", "pause_writing", "resume_writing", "_end_rest"):
-        watch(event)
-    for event in ("handle_deadline", "finish", "close", "abort", "connection_lost", "answer", "forget_access"):
-        watch(event)
-    monkeypatch.setattr(protocol, "RedisClientConnection", WatchedConnection)
-    monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(life, "LINGER_SECONDS", 0.3)
-    return record
+    return watch_connections(
+        monkeypatch, protocol, "RedisClientConnection", INVARIANTS, ("_end_rest", "answer", "forget_access")
+    )
 
 
 @pytest.fixture
@@ -93,44 +47,6 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
         yield server
 
 
-@dataclass
-class Stage:
-    """Where a scenario plays: one client of ``server``."""
-
-    server: RespServer
-    client: RespClient
-    record: Record
-
-    def wait(self, *phases: ClientPhase) -> None:
-        eventually(lambda: any(end in phases for _, end in self.record.edges))
-
-    def release(self) -> None:
-        """Answer the lookups that are held."""
-        self.server.call(self.server.lookups.release)
-
-    def drain(self) -> None:
-        self.server.call(self.server.front.drain)
-
-    def break_off(self) -> None:
-        """Reset the connection, as a client does that is killed."""
-        self.client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.client.raw.close()
-
-    def read_all(self) -> None:
-        with contextlib.suppress(OSError):
-            while self.client.raw.recv(1 << 20):
-                pass
-
-    def abort(self) -> None:
-        """As the front does with what is not done when it closes."""
-
-        def abort() -> None:
-            for connection in self.record.connections:
-                connection.abort()
-
-        self.server.call(abort)
-
-
 def fill_and_end(stage: Stage) -> None:
     """Have more come while a lookup is held, and then the end: no event loop tells it while reading pauses, but it
     might."""
@@ -139,7 +55,7 @@ def fill_and_end(stage: Stage) -> None:
     def receive() -> bool:
         connection.data_received(HELD)
         connection.data_received(GET * 3)
-        return connection.eof_received()
+        return bool(connection.eof_received())
 
     assert stage.server.call(receive)
     stage.wait(ClientPhase.READING_HALF_CLOSED)
@@ -201,22 +117,14 @@ SCENARIOS: dict[Edge, list[Step]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("begin", "end"), EDGES, ids=[f"{begin.name.lower()} to {end.name.lower()}" for begin, end in EDGES]
-)
+@pytest.mark.parametrize(("begin", "end"), EDGES, ids=EDGE_NAMES)
 def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
     server: RespServer, record: Record, begin: ClientPhase, end: ClientPhase
 ) -> None:
     with server.connect(receive_buffer=4096) as client:
-        eventually(lambda: record.connections)
         stage = Stage(server, client, record)
-        for step in SCENARIOS[begin, end]:
-            step(stage)
-        eventually(lambda: (begin, end) in record.edges)
-    stage.release()
-    eventually(lambda: server.call(lambda: record.connections[0].phase) is ClientPhase.CLOSED)
-    assert record.broken == []
-    eventually(lambda: server.lookups.budget.used == 0)
+        play(stage, SCENARIOS[begin, end], (begin, end))
+    check_end(stage)
 
 
 @pytest.mark.parametrize("piece", [MUCH, MUCH + PART, MUCH * 2, b"PING\r\n" * 20_000], ids=len)

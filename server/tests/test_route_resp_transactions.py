@@ -49,7 +49,7 @@ def multi(*commands: tuple[bytes | str, ...]) -> bytes:
 
 
 def execute(client: RespClient, *commands: tuple[bytes | str, ...]) -> Any:
-    """What EXEC replies."""
+    """Send a transaction; return the reply to EXEC."""
     *queued, found = client.send(multi(*commands)).replies(len(commands) + 2)
     assert queued == [b"OK", *[b"QUEUED"] * len(commands)]
     return found

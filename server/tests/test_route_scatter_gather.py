@@ -43,7 +43,7 @@ class Replicas:
 
 
 class Request:
-    """Four keys in two slices; its waiter is told once, or this fails."""
+    """Four keys in two slices; its waiter is called once, or this fails."""
 
     def __init__(self, budget_bytes: int = 1 << 20) -> None:
         self.answer: Any = None

@@ -10,7 +10,7 @@ from lookupdb.router.shards.lane import PROGRESS_BYTES, StallWatch
 
 
 class Wire:
-    """What a stall watch looks at."""
+    """A fake connection for a stall watch."""
 
     def __init__(self, seconds: float) -> None:
         self.since: float | None = None

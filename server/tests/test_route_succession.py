@@ -30,7 +30,7 @@ OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
             table(entry([[A]]), version=1), table(entry([[A]]), version=2), "is older than version 2", id="rollback"
         ),
         pytest.param(
-            table(entry([[A]]), dataset=OTHER), table(entry([[A]]), version=9), None, id="another dataset starts anew"
+            table(entry([[A]]), dataset=OTHER), table(entry([[A]]), version=9), None, id="another dataset starts again"
         ),
     ],
 )
@@ -71,34 +71,29 @@ OTHERS = table(entry([[B], [B]]), dataset=OTHER)
 MORE = table(entry([[B], [B], [B]]), version=2)
 
 
-@pytest.mark.parametrize(
-    ("new", "proven", "current", "current_proven", "awaited"),
-    [
-        pytest.param(ONE, [False, False], None, [], [], id="anything is better than no table"),
-        pytest.param(NEXT, [True, True], ONE, [True, True], [], id="another generation, all proven"),
-        pytest.param(NEXT, [True, False], ONE, [True, True], [1], id="another generation, a shard unproven"),
-        pytest.param(NEXT, [True, False], ONE, [True, False], [1], id="not even when the old one is no better"),
-        pytest.param(TWO, [True, False], ONE, [True, True], [1], id="same generation, worse"),
-        pytest.param(TWO, [True, False], ONE, [False, False], [], id="same generation, better"),
-        pytest.param(TWO, [True, False], ONE, [True, False], [], id="same generation, no worse"),
-        pytest.param(OTHERS, [True, False], ONE, [False, False], [1], id="another dataset"),
-        pytest.param(MORE, [True, False, False], ONE, [False, False], [1, 2], id="other shards"),
-        pytest.param(STEP, [True, True], ONE, [True, True], [], id="a step, all proven"),
-        pytest.param(STEP, [False, True], ONE, [True, True], [0], id="a step, the shard that changes unproven"),
-        pytest.param(STEP, [False, True], ONE, [False, True], [0], id="a step whose shard is down before, too"),
-        pytest.param(STEP, [True, False], ONE, [True, True], [1], id="a step, another shard worse off"),
-        pytest.param(STEP, [True, False], ONE, [True, False], [], id="a step, another shard as down as before"),
-        pytest.param(NEXT, [False, True], STEP, [False, True], [], id="the last step, another shard as down as before"),
-        pytest.param(NEXT, [True, False], STEP, [True, False], [1], id="the last step, its shard unproven"),
-        pytest.param(BACK, [False, False], STEP, [False, False], [], id="a mixed table of the same shards"),
-        pytest.param(ONE, [False, True], STEP, [True, True], [0], id="back, the shard that changes unproven"),
-        pytest.param(ONE, [True, False], STEP, [True, False], [], id="back, another shard as down as before"),
-    ],
-)  # fmt: skip
-def test_what_a_table_waits_for(
-    new: RoutingTable, proven: list[bool], current: RoutingTable | None, current_proven: list[bool], awaited: list[int]
-) -> None:
-    assert awaited_shards(new, proven, current, current_proven) == awaited
+def test_what_a_table_waits_for() -> None:
+    for new, proven, current, current_proven, awaited in (
+        (ONE, [False, False], None, [], []),
+        (NEXT, [True, True], ONE, [True, True], []),
+        (NEXT, [True, False], ONE, [True, True], [1]),
+        (NEXT, [True, False], ONE, [True, False], [1]),
+        (TWO, [True, False], ONE, [True, True], [1]),
+        (TWO, [True, False], ONE, [False, False], []),
+        (TWO, [True, False], ONE, [True, False], []),
+        (OTHERS, [True, False], ONE, [False, False], [1]),
+        (MORE, [True, False, False], ONE, [False, False], [1, 2]),
+        (STEP, [True, True], ONE, [True, True], []),
+        (STEP, [False, True], ONE, [True, True], [0]),
+        (STEP, [False, True], ONE, [False, True], [0]),
+        (STEP, [True, False], ONE, [True, True], [1]),
+        (STEP, [True, False], ONE, [True, False], []),
+        (NEXT, [False, True], STEP, [False, True], []),
+        (NEXT, [True, False], STEP, [True, False], [1]),
+        (BACK, [False, False], STEP, [False, False], []),
+        (ONE, [False, True], STEP, [True, True], [0]),
+        (ONE, [True, False], STEP, [True, False], []),
+    ):
+        assert awaited_shards(new, proven, current, current_proven) == awaited
 
 
 @pytest.mark.parametrize(

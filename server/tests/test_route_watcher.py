@@ -1,4 +1,4 @@
-"""How a changed routing table file is noticed."""
+"""The watcher notices a changed routing table file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_file_that_is_not_there_yet_is_waited_for_and_told_when_it_goes_
     path.write_bytes(content)
     await soon(lambda: seen.versions == [1], "version 1 is seen")
     path.unlink()
-    await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is told")
+    await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is reported")
     seen.watcher.stop()
 
 
@@ -121,7 +121,7 @@ async def test_what_is_wrong_is_told_once_until_it_is_something_else(path: Path,
     path.write_bytes(content[:49])
     assert len(look_thrice()) == 1
     path.unlink()
-    assert look_thrice() == [gone], "after another content it is told again"
+    assert look_thrice() == [gone], "after another content it is reported again"
     path.write_bytes(content)
     assert look_thrice() == []
     assert seen.versions == [1, 1], "and what has come back is used again"

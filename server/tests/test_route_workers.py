@@ -161,7 +161,7 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
         router = stack.enter_context(starting(path))
         waiting = b"not ready: worker 0: no routing table yet\n"
         until(lambda: router.get("/readyz", admin=True) == (503, waiting), "it says what it waits for")
-        until(lambda: router.get("/readyz") == (503, b"not ready\n"), "load balancers are told so, too")
+        until(lambda: router.get("/readyz") == (503, b"not ready\n"), "load balancers see it, too")
         assert router.get("/healthz") == router.get("/healthz", admin=True) == (200, b"ok\n")
         assert (router.reports("tableVersion"), router.reports("error")) == ([None], ["no routing table yet"])
         until(lambda: router.get("/v1/lookup/k1")[0] == 503, "without a table all is unavailable")
@@ -200,7 +200,7 @@ def test_shard_servers_that_want_a_password_are_given_it(generation: Path, tmp_p
     with fleet(generation, "--password-file", str(password)) as shards:
         path.write_bytes(table_file(fleet_entry(generation, shards)))
         with starting(path) as router:
-            whys: list[str] = until(lambda: reasons(router), "it is told why endpoints are not usable")
+            whys: list[str] = until(lambda: reasons(router), "unusable endpoints are reported with the reason")
             assert "NOAUTH" in whys[0]
         with routing(path, "--password-file", str(password)) as router:
             assert router.get("/v1/lookup/k1") == (200, b"v1")

@@ -19,7 +19,7 @@ DEADLINE_SECONDS = 5.0
 
 
 class Reader:
-    """Who is told."""
+    """Records the callbacks."""
 
     def __init__(self) -> None:
         self.told: list[dict[str, bytes | None]] = []
@@ -328,9 +328,9 @@ async def test_who_fails_is_asked_again(tmp_path: Path) -> None:
     files = WatchedFiles(lambda: [path], fail, poll_seconds=0.01)
     files.start()
     path.write_bytes(b"two")
-    await soon(lambda: len(told) == 2, "it is told")
+    await soon(lambda: len(told) == 2, "it is reported")
     path.write_bytes(b"three")
-    await soon(lambda: len(told) == 3, "it is told again")
+    await soon(lambda: len(told) == 3, "it is reported again")
     files.stop()
 
 

@@ -56,11 +56,11 @@ def test_a_slot_of_an_hour_that_comes_twice_is_in_the_first_one() -> None:
     assert slots("30 2 * * *", BERLIN, "2026-10-24 12:00", 2) == ["10-25 00:30", "10-26 01:30"]
 
 
-@pytest.mark.parametrize("minute", range(0, 60, 5))
-def test_from_the_second_one_of_two_equal_hours_the_next_slot_is_tomorrow(minute: int) -> None:
-    schedule, now = Schedule.parse("30 2 * * *", BERLIN), moment("2026-10-25 01:00") + timedelta(minutes=minute)
-    assert schedule.next_slot(now) == moment("2026-10-26 01:30")
-    assert schedule.last_slot(now) == moment("2026-10-25 00:30")
+def test_from_the_second_one_of_two_equal_hours_the_next_slot_is_tomorrow() -> None:
+    for minute in range(0, 60, 5):
+        schedule, now = Schedule.parse("30 2 * * *", BERLIN), moment("2026-10-25 01:00") + timedelta(minutes=minute)
+        assert schedule.next_slot(now) == moment("2026-10-26 01:30")
+        assert schedule.last_slot(now) == moment("2026-10-25 00:30")
 
 
 def test_schedules_of_every_so_many_minutes_go_by_the_time_that_passes() -> None:
@@ -73,20 +73,20 @@ def test_schedules_of_every_so_many_minutes_go_by_the_time_that_passes() -> None
     ]
 
 
-@pytest.mark.parametrize("zone", ["UTC", BERLIN, "America/Los_Angeles", "Australia/Lord_Howe", "Pacific/Apia"])
-@pytest.mark.parametrize("expression", ["30 2 * * *", "*/20 * * * *", "10 */3 * * *", "0-59 1,2 * * *"])
-def test_back_and_forth_the_slots_are_the_same(expression: str, zone: str) -> None:
+def test_back_and_forth_the_slots_are_the_same() -> None:
     """From a moment back to the slot before and on again: through a year, and more often when the clocks change."""
-    schedule, begin = Schedule.parse(expression, zone), moment("2026-01-01 00:17")
-    for step in range(365 * 24 // 7):
-        now = begin + timedelta(hours=7 * step)
-        if step % 5 and offset(zone, now - timedelta(days=2)) == offset(zone, now + timedelta(days=2)):
-            continue
-        last, following = schedule.last_slot(now), schedule.next_slot(now)
-        assert last is not None
-        assert following is not None
-        assert last <= now < following
-        assert schedule.next_slot(last) == following
+    for expression in ("30 2 * * *", "*/20 * * * *", "10 */3 * * *", "0-59 1,2 * * *"):
+        for zone in ("UTC", BERLIN, "America/Los_Angeles", "Australia/Lord_Howe", "Pacific/Apia"):
+            schedule, begin = Schedule.parse(expression, zone), moment("2026-01-01 00:17")
+            for step in range(365 * 24 // 7):
+                now = begin + timedelta(hours=7 * step)
+                if step % 5 and offset(zone, now - timedelta(days=2)) == offset(zone, now + timedelta(days=2)):
+                    continue
+                last, following = schedule.last_slot(now), schedule.next_slot(now)
+                assert last is not None
+                assert following is not None
+                assert last <= now < following
+                assert schedule.next_slot(last) == following
 
 
 CHANGES = {
@@ -98,22 +98,25 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("zone", "change"), [(zone, change) for zone in CHANGES for change in CHANGES[zone]])
-@pytest.mark.parametrize(
-    "expression",
-    ["0 */2 * * *", "30 */2 * * *", "*/15 3 * * *", "* 3 * * *", "10 */3 * * *", "45 2 * * *", "0-59/7 0,1,2,3 * * *"],
-)
-def test_around_a_change_of_clocks_slots_are_what_looking_at_each_minute_finds(
-    expression: str, zone: str, change: str
-) -> None:
+def test_around_a_change_of_clocks_slots_are_what_looking_at_each_minute_finds() -> None:
     """cronsim's own zones never come to an end for some of these."""
-    schedule, begin = Schedule.parse(expression, zone), moment(change) - timedelta(hours=30)
-    expected = [slot for slot in strikes(expression, zone, begin, timedelta(hours=66)) if slot > begin]
-    for step in range(0, 60 * 60, 41):
-        now = begin + timedelta(minutes=step, microseconds=step % 3 * 333_333)
-        before, after = [slot for slot in expected if slot <= now], [slot for slot in expected if slot > now]
-        assert not after or schedule.next_slot(now) == after[0], f"after {now}"
-        assert not before or schedule.last_slot(now) == before[-1], f"until {now}"
+    for expression in (
+        "0 */2 * * *",
+        "30 */2 * * *",
+        "*/15 3 * * *",
+        "* 3 * * *",
+        "10 */3 * * *",
+        "45 2 * * *",
+        "0-59/7 0,1,2,3 * * *",
+    ):
+        for zone, change in [(name, change) for name in CHANGES for change in CHANGES[name]]:
+            schedule, begin = Schedule.parse(expression, zone), moment(change) - timedelta(hours=30)
+            expected = [slot for slot in strikes(expression, zone, begin, timedelta(hours=66)) if slot > begin]
+            for step in range(0, 60 * 60, 41):
+                now = begin + timedelta(minutes=step, microseconds=step % 3 * 333_333)
+                before, after = [slot for slot in expected if slot <= now], [slot for slot in expected if slot > now]
+                assert not after or schedule.next_slot(now) == after[0], f"after {now}"
+                assert not before or schedule.last_slot(now) == before[-1], f"until {now}"
 
 
 def strikes(expression: str, zone: str, begin: datetime, lasts: timedelta) -> list[datetime]:
@@ -136,9 +139,8 @@ def offset(zone: str, now: datetime) -> timedelta | None:
     return now.astimezone(ZoneInfo(zone)).utcoffset()
 
 
-@pytest.mark.parametrize(
-    ("expression", "why"),
-    [
+def test_what_never_strikes_is_refused_with_what_was_expected_and_found() -> None:
+    for expression, why in (
         ("61 * * * *", "bad minute"),
         ("0 24 * * *", "bad hour"),
         ("0 0 32 * *", "bad day-of-month"),
@@ -153,16 +155,14 @@ def offset(zone: str, now: datetime) -> timedelta | None:
         ("0 0 */31 2 SUN#5", "no such day in fifty years"),
         ("0 0 0 1 * *", "6 fields"),
         ("@daily", "1 fields"),
-    ],
-)
-def test_what_never_strikes_is_refused_with_what_was_expected_and_found(expression: str, why: str) -> None:
-    with pytest.raises(InvalidManifest) as caught:
-        Schedule.parse(expression, "UTC")
-    message = str(caught.value)
-    assert message.startswith("refresh.schedule: expected five cron fields")
-    assert f"found {expression!r}" in message
-    assert why in message
-    assert caught.value.exit_code == 2
+    ):
+        with pytest.raises(InvalidManifest) as caught:
+            Schedule.parse(expression, "UTC")
+        message = str(caught.value)
+        assert message.startswith("refresh.schedule: expected five cron fields")
+        assert f"found {expression!r}" in message
+        assert why in message
+        assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlim", "Europe", "../etc/passwd", "/etc/localtime", "", "\0"])

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -36,7 +34,7 @@ def written(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where it is to appear: only the volume is there."""
+    """The path at which it is to appear; only the volume exists."""
     volume = tmp_path / "volume"
     volume.mkdir()
     return volume / "c1" / "default" / "people-8d3f6b1a" / "g1"
@@ -51,7 +49,9 @@ def _end(*words: str) -> tuple[int, dict[str, Any]]:
     return process.wait(60), orjson.loads(log.read_bytes())
 
 
-def test_a_generation_that_appears_is_served_where_it_lies(written: Path, place: Path) -> None:
+def test_a_generation_that_appears_is_served_where_it_lies_and_a_volume_that_goes_is_reported(
+    written: Path, place: Path
+) -> None:
     def publish() -> None:
         time.sleep(0.5)
         place.mkdir(parents=True)
@@ -67,6 +67,10 @@ def test_a_generation_that_appears_is_served_where_it_lies(written: Path, place:
         with redis.Redis(port=server.ports[0], socket_timeout=60) as client:
             found = [key for key in RECORDS if client.get(key) == RECORDS[key]]
         assert len(found) == locate_shard(written, 1).entry.records
+        place.rename(place.with_name("moved"))
+        os.kill(_worker(server.pid), signal.SIGKILL)
+        until(lambda: _told(server.admin), "the supervisor reports why the worker does not start")
+        place.with_name("moved").rename(place)
 
 
 def _worker(supervisor: int) -> int:
@@ -151,26 +155,11 @@ def test_damage_ends_the_server_with_its_own_reason(written: Path, place: Path) 
     assert "sha256" in told["message"]
 
 
-def test_sigterm_ends_the_wait_at_once(place: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lookupdb", "serve", str(place), "--shard", "0", "--wait", "600", "--port", "0"]
-        + ["--admin-port", "0"],
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    assert b"waiting for what is to be served" in line
+def test_sigterm_ends_the_wait_at_once(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [str(place), "--shard", "0", "--wait", "600", "--port", "0", "--admin-port", "0"]
+    process = launching.start("serve", words)
+    until(lambda: "waiting for what is to be served" in capfd.readouterr().err, "it waits")
     assert stop(process) == 128 + signal.SIGTERM
-    process.stderr.close()
-
-
-def test_a_volume_that_is_gone_ends_a_worker_that_starts_anew_with_a_sentence(written: Path) -> None:
-    with serving(written, shard=1) as server:
-        worker = _worker(server.pid)
-        moved = written.rename(written.with_name("moved"))
-        os.kill(worker, signal.SIGKILL)
-        until(lambda: _told(server.admin), "the supervisor tells why the worker does not start")
-        moved.rename(written)
 
 
 def _told(admin: int) -> bool:

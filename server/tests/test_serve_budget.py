@@ -1,4 +1,4 @@
-"""What a worker holds for clients that read nothing is what its budget counts: a reply is kept once."""
+"""A worker's budget counts each reply to a client that does not read once, as its memory does."""
 
 from __future__ import annotations
 

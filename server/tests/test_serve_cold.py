@@ -397,7 +397,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
 
     @pytest.fixture(scope="module")
     def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """Of some thousand pages."""
+        """A generation of some thousand pages."""
         return write_generation(tmp_path_factory.mktemp("large"), LARGE_RECORDS)
 
     class TestAWorker:

@@ -7,7 +7,7 @@ import pytest
 from lookupdb.shard.cold import COLD_FAULTS, SECONDS, WARM_READS, ColdSwitch, Usage
 
 START = Usage(seconds=1000.0, faults=5000, reads=70_000, cpu=20.0, waited=30.0)
-"""What a process took to start does not count."""
+"""The usage of a process at startup, which does not count."""
 
 
 Spent = tuple[float, int, int, float, float]

@@ -325,16 +325,16 @@ EVERY_TRANSITION = {(state, following) for state, others in TRANSITIONS.items() 
 IMPOSSIBLE = [pair for pair in itertools.permutations(RespState, 2) if pair not in EVERY_TRANSITION]
 
 
-@pytest.mark.parametrize(("state", "following"), IMPOSSIBLE)
-def test_a_transition_that_is_not_in_the_table_is_impossible(
-    talk: LoneConnection, state: RespState, following: RespState
-) -> None:
+@pytest.mark.parametrize("state", sorted({state for state, _ in IMPOSSIBLE}))
+def test_a_transition_that_is_not_in_the_table_is_impossible(talk: LoneConnection, state: RespState) -> None:
     if state is CLOSED:
         talk.connection.close()
     else:
         bring_to(state, talk)
-    with pytest.raises(RuntimeError, match=f"cannot go from {state.name} to {following.name}"):
-        talk.connection._enter(following)
+    for begin, following in IMPOSSIBLE:
+        if begin is state:
+            with pytest.raises(RuntimeError, match=f"cannot go from {state.name} to {following.name}"):
+                talk.connection._enter(following)
 
 
 def queue(talk: LoneConnection, requests: bytes) -> None:
@@ -386,14 +386,14 @@ DRIVES: dict[tuple[RespState, RespState], Callable[[LoneConnection], object]] = 
     (CLOSING, CLOSED): lambda talk: talk.take_rest(),
     (HALF_CLOSED, CLOSED): go_away,
 }
-"""What leads from a state to the next, by the real sockets."""
+"""The transitions between states, with real sockets."""
 QUEUED: dict[tuple[RespState, RespState], bytes] = {
     (ANSWERING, READING): b"PING\r\n" * 3,
     (ANSWERING, CLOSING): b"PING\r\n" + BIG + QUIT,
     (DRAIN_ANSWERING, CLOSING): b"PING\r\n" + BIG + QUIT,
     (DRAIN_ANSWERING, HALF_CLOSED): b"PING\r\n" * 3,
 }
-"""What is still to be answered in the first state, where that is not only a matter of what the client takes."""
+"""The replies that are still owed in the first state, unless they depend on the client alone."""
 
 
 @pytest.mark.parametrize(("state", "following"), sorted(EVERY_TRANSITION))

@@ -43,7 +43,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def compressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The same of VALUES compressed."""
+    """A generation with compressed VALUES."""
     generation, _ = compressed_sample(tmp_path_factory.mktemp("compressed"))
     with serving(generation) as server:
         yield generation, server
@@ -97,7 +97,7 @@ def expect(client: socket.socket, sent: bytes, answer: bytes) -> None:
 
 
 def check_all_ways_to_ask(server: Running) -> None:
-    """Of one connection, which stays: GETs alone, pipelined, in an MGET of one read and of many, and EXISTS."""
+    """On one connection, which stays open: GETs alone, pipelined, in an MGET of one read and of many, and EXISTS."""
     with connect(server) as client:
         for key in (BAD, KEYS[0], BAD, KEYS[-1]):
             expect(client, request(b"GET", key.encode()), reply(key))
@@ -184,7 +184,7 @@ def compressed_sample(directory: Path) -> tuple[Path, bytes]:
 
 
 def stored_value(generation: Path) -> bytes:
-    """That of BAD, which is compressed."""
+    """The stored value of BAD, which is compressed."""
     with shardfile.ShardReader(generation / shard_name.file_name(0, 1)) as shard:
         stored = shard.txn.get(BAD.encode())
     assert stored is not None

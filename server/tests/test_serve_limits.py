@@ -1,4 +1,4 @@
-"""What clients can make a worker hold, and how long they can make each other wait: real sockets, hostile clients."""
+"""Limits on the memory and time that hostile clients can cost a worker, with real sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def guarded_server(generation: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the server has closed the connection; what it sent before is read."""
+    """Return whether the server has closed the connection, after reading the rest."""
     client.setblocking(False)
     try:
         while data := client.recv(1 << 20):

@@ -60,9 +60,9 @@ def test_plain_and_compressed_records_are_found_alike(tmp_path: Path, dictionary
         assert shard.meta == META
 
 
-@pytest.mark.parametrize("size", [0, 1, 10, 100, 255, 256, 1000, 65_535, 65_536, 70_000, 1 << 20])
-def test_no_compressed_record_can_be_taken_for_a_plain_one(size: int) -> None:
-    assert compress(shardfile.frame(b"x" * size), b"")[0] != shardfile.FRAMED
+def test_no_compressed_record_can_be_taken_for_a_plain_one() -> None:
+    for size in (0, 1, 10, 100, 255, 256, 1000, 65_535, 65_536, 70_000, 1 << 20):
+        assert compress(shardfile.frame(b"x" * size), b"")[0] != shardfile.FRAMED
 
 
 def test_another_format_version_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whose credentials a bucket is used with, and how a store that refuses them is told from one that is not there."""
+"""The credentials for a bucket; a store that refuses them is distinguished from an absent one."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class TestEveryRequest:
 @pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE, Fault.TWICE, Fault.DELAY, Fault.LATE])
 @pytest.mark.parametrize("scene", ["living", "dead", "remains"])
 class TestEveryRequestOfASweep:
-    """Of what deletes only: an answer that is late or half there is as one that is lost."""
+    """Faults of requests that delete: a late or partial response is the same as a lost one."""
 
     def test_one_by_one(self, site: Site, fault: Fault, scene: str) -> None:
         content, front = site.source("first"), site.front()
@@ -107,7 +107,7 @@ def at(number: int) -> Callable[[int, Request], bool]:
 
 
 EXPECTED: dict[str, tuple[str, ...]] = {"living": ("g2",), "dead": (), "remains": ("g2",)}
-"""What a sweep leaves."""
+"""The generations that a sweep keeps."""
 
 
 def arrange(site: Site, spec: DatasetSpec, scene: str) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""What no lookupdb put into a store costs nobody much memory who reads it: it is refused before that."""
+"""Objects that lookupdb did not write cost readers little memory: they are rejected first."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_json_of_many_small_parts_is_no_manifest_and_no_claim(text: bytes) -> No
 
 def test_a_manifest_of_many_source_files_is_one(dataset: BucketDataset, tmp_path: Path) -> None:
     made = json.loads(publish(dataset, "g1", {"a": b"1"}, tmp_path, shards=1).to_json())
-    made["source"] = [{"url": "", "bytes": 0, "etag": None, "modified": None}] * 200_000
-    assert len(Manifest.from_json(json.dumps(made, indent=2).encode(), "it").source) == 200_000
+    made["source"] = [{"url": "", "bytes": 0, "etag": None, "modified": None}] * 120_000
+    assert len(Manifest.from_json(json.dumps(made, indent=2).encode(), "it").source) == 120_000
 
 
 def test_a_manifest_that_nobody_could_read_is_not_published(

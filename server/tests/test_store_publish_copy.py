@@ -266,7 +266,7 @@ Objects = dict[str, bytes]
 
 
 def left_by_old(site: Site) -> tuple[dict[bytes, bytes], Objects]:
-    """What the dataset ``old`` holds, and its objects, which are built once and left again and again."""
+    """The records and objects of the dataset ``old``, which is built once and restored for each test."""
     content, spec = site.source("first"), replace(site.next(), uid="old")
     site.build(spec, site.direct)
     path = f"{site.dataset(spec).address.path}/g1"

@@ -145,7 +145,7 @@ class TestDead:
         assert swept(place)[1]["unmarked"] == 1
         place.living()
         clock.ahead = 25 * HOUR
-        assert swept(place)[1]["marked"] == 1, "the grace period begins anew"
+        assert swept(place)[1]["marked"] == 1, "the grace period begins again"
         assert people.generations() == ("g1",)
 
     def test_a_build_under_way_keeps_it(self, place: Place, clock: Clock) -> None:

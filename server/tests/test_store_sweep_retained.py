@@ -1,4 +1,4 @@
-"""What a sweep leaves of datasets that were to be retained."""
+"""Sweeps of datasets that were to be retained."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TestRetained:
 
 
 class TestToBeAdopted:
-    """What a living dataset is to begin with, and has not adopted yet."""
+    """A dataset that a live dataset is to adopt, and has not yet."""
 
     def test_it_stays_while_it_is_named_and_gets_no_note(self, place: Place, clock: Clock) -> None:
         old = place.publish(place.dataset("people"), "g1", "g2")
@@ -159,7 +159,7 @@ class TestToBeAdopted:
         clock.ahead = 25 * HOUR
         place.living(new, adopt=old.address.uid, protect=("g1",))
         swept(place)
-        assert old.read_note(MARK_NOTE) is None, "the grace period begins anew"
+        assert old.read_note(MARK_NOTE) is None, "the grace period begins again"
         place.living(new, protect=("g1",))
         assert swept(place)[1]["marked"] == 1
         clock.ahead = 50 * HOUR

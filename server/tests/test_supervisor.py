@@ -100,7 +100,7 @@ async def test_a_killed_worker_is_back_on_its_socket_and_goes_on_counting() -> N
 async def test_a_worker_that_comes_back_with_other_kernels_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that were installed when the service began may be gone, or built again."""
+    """The kernels of startup may be gone, or built again."""
     told = "a worker is back with other kernels than before"
     async with running(fleet()) as supervisor:
         (worker,) = supervisor.workers

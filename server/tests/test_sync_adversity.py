@@ -1,4 +1,4 @@
-"""What `lookupdb sync` does when answers are lost, stores hang, and somebody has put other things into its folder."""
+"""`lookupdb sync` with lost responses, stores that hang, and foreign files in its folder."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_table_of_another_uid_than_is_asked_for_is_not_followed(root: Pa
     async with keeping(root, url, f"team/people@{UID}", tables=(table,)) as service:
         await reads(root, f"{UID} g1")
         write_table(table, entry([[A]], "g2"), version=1, uid=OTHER_UID)
-        await soon(lambda: only_keeper(service).look_problem is not None, "it is told")
+        await soon(lambda: only_keeper(service).look_problem is not None, "it is reported")
         problem = only_keeper(service).look_problem
         assert problem is not None
         assert f"belongs to the dataset with uid {OTHER_UID}, expected {UID}" in problem.error.message

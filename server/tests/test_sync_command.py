@@ -54,7 +54,7 @@ class TestRunning:
         publish(url, "g1")
         words = (str(root), "--store", url, "--dataset", "team/people", "--dataset", "team/places")
         with sync_process(tmp_path, *words) as running:
-            until(lambda: "has no generation of team/places" in running.log, "it is told")
+            until(lambda: "has no generation of team/places" in running.log, "it is reported")
             until(lambda: read_current(root) == f"{UID} g1", "the other one is there")
             assert not (tmp_path / "sync-ready.json").exists()
             publish(url, "g1", name="team/places")

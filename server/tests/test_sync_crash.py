@@ -19,7 +19,7 @@ from lookupdb.sync.service import SyncService
 pytestmark = pytest.mark.long
 
 STEPS = ("rename", "link", "unlink", "mkdir", "rmdir", "symlink", "fsync", "fdatasync", "chmod", "fchmod", "replace")
-"""What the file system is asked for; between any two of them the process may end."""
+"""Calls to the file system; the process may end between any two of them."""
 
 
 def kill_at(number: int, log: Callable[[str], None]) -> None:
@@ -106,7 +106,7 @@ def test_killed_at_any_step_it_leaves_what_is_whole_and_the_next_one_goes_on(
 
 
 def _copy(begun: Path, root: Path) -> None:
-    """The same folder as after the first run."""
+    """Restore the folder of the first run."""
     source, target = begun / "team" / "people", root / "team" / "people"
     (target / "g1").mkdir(parents=True)
     for path in (source / "g1").iterdir():

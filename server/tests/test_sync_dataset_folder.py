@@ -106,7 +106,7 @@ class TestCurrent:
         failures: list[BaseException] = []
 
         def read() -> None:
-            while not ended.is_set():
+            while not ended.wait(0.0002):
                 try:
                     (folder.path / "current" / FILE_NAME).read_bytes()
                 except OSError as error:
@@ -144,14 +144,14 @@ class TestAnotherGenerationOfThatName:
         assert names(folder.path) == ["current", "g1"]
 
     def test_at_once(self, folder: DatasetFolder) -> None:
-        """Where the file system can do it, nobody finds the name gone."""
+        """If the file system supports exchanges, the name never disappears."""
         put(folder, "g1", "0", uid="a")
         folder.point("g1")
         ended = threading.Event()
         failures: list[BaseException] = []
 
         def read() -> None:
-            while not ended.is_set():
+            while not ended.wait(0.0002):
                 try:
                     (folder.path / "current" / FILE_NAME).read_bytes()
                 except OSError as error:

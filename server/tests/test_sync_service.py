@@ -75,7 +75,7 @@ class TestActive:
             publish(url, "g2")
             await reads(root, f"{UID} g2")
 
-    async def test_a_number_that_was_built_anew_is_fetched_anew(self, root: Path, url: str) -> None:
+    async def test_a_number_that_was_built_again_is_fetched_again(self, root: Path, url: str) -> None:
         people = publish(url, "g1", content="g1 old")
         async with keeping(root, url):
             await reads(root, "g1 old")
@@ -181,7 +181,7 @@ class TestUid:
         assert names(root / "team/people") == ["current", "g2"]
 
     async def test_a_reader_sees_one_or_the_other(self, root: Path, url: str) -> None:
-        """The same number, exchanged at once: a program that opens the folder never gets files of both."""
+        """Both have the same number and are exchanged at once: a program never opens files of both."""
         publish(url, "g2", built_at="2026-11-20T00:00:00Z")
         ended = threading.Event()
         seen: list[str | None] = []

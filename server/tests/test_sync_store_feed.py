@@ -1,4 +1,4 @@
-"""What is active by the store alone: announced, or else the newest that may serve."""
+"""The active generation according to the store alone: the announced one, or else the newest that may serve."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TestNewest:
         assert look(place) is None
         assert look(place, OTHER_UID) is None
 
-    def test_of_that_number_that_was_built_anew_is_another_one(self, place: Store) -> None:
+    def test_of_that_number_that_was_built_again_is_another_one(self, place: Store) -> None:
         people = publish(place, "g1")
         before = feed_of(place).look()
         people.remove("g1")
@@ -145,7 +145,7 @@ class TestUid:
 
 
 def test_many_datasets_cost_a_listing_and_a_small_read_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What 500 datasets that are announced ask of a gateway: names are listed once for all of them."""
+    """500 announced datasets list names at the gateway only once."""
     use_token(tmp_path, monkeypatch)
     with fake_gateway() as gateway:
         for number in range(500):
@@ -218,7 +218,7 @@ class TestListings:
         found.find("team", "b")
         assert len(asked) == listings
 
-    def test_are_taken_by_who_asks_long_after_they_began_and_made_anew_for_who_asks_behind_them(
+    def test_are_taken_by_who_asks_long_after_they_began_and_made_again_for_who_asks_behind_them(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store_feed, "LOCAL_LISTING_SECONDS", 0)

@@ -120,7 +120,7 @@ class TestSubscription:
     def test_names_a_dataset(self, text: str, subscription: Subscription) -> None:
         assert Subscription.parse(text) == subscription
 
-    @pytest.mark.parametrize("text", ["", "/people", "a/b/c", "team/", "People", "people@", "../people", "people@../x"])
-    def test_anything_else_is_refused(self, text: str) -> None:
-        with pytest.raises(UsageError, match="is not a dataset"):
-            Subscription.parse(text)
+    def test_anything_else_is_refused(self) -> None:
+        for text in ("", "/people", "a/b/c", "team/", "People", "people@", "../people", "people@../x"):
+            with pytest.raises(UsageError, match="is not a dataset"):
+                Subscription.parse(text)

@@ -1,4 +1,4 @@
-"""`lookupdb sync` in this process: whatever goes wrong, what is there stays, and is told of."""
+"""`lookupdb sync` in this process: whatever goes wrong, the folder's content stays, and the fault is reported."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same, which watches the source, in an environment with a proxy that does not answer."""
+    """A stack with ``--watch``, in an environment with a proxy that does not answer."""
     directory = tmp_path_factory.mktemp("watching")
     write_dataset(directory)
     patient = MANIFEST.replace("deadlineMilliseconds: 500", "deadlineMilliseconds: 2000")  # no answer may fail

@@ -50,7 +50,7 @@ def test_a_source_that_was_bad_once_is_not_waited_for_longer_because_a_disk_is_f
     assert backoff.note_failure(may_pass=False) == 60.0
 
 
-def test_what_has_ended_is_not_due_and_the_next_failure_begins_anew() -> None:
+def test_what_has_ended_is_not_due_and_the_next_failure_begins_again() -> None:
     clock = Clock()
     backoff = RetryPause(clock)
     backoff.note_failure()

@@ -1,4 +1,4 @@
-"""What `lookupdb up` learns from how its builder ends."""
+"""`lookupdb up` classifies the end of its builder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.up_stack import MANIFEST, Stack, people, write_dataset
+from support.up_stack import MANIFEST, PATIENT, write_dataset
+from support.up_watch import watching
 from support.waiting import soon
 from support.web import QuietHandler, web_server
 
 from lookupdb.errors import InvalidManifest, LookupdbError
 from lookupdb.up import builds
-
-__all__ = ["people"]
 
 
 async def failure(
@@ -28,7 +27,7 @@ async def failure(
     kind: type[LookupdbError] = builds.BuildFailed,
     was_reported: Callable[[LookupdbError], bool] | None = None,
 ) -> LookupdbError:
-    """How a build of people.yaml fails, by the builder or by a program in its place."""
+    """Build people.yaml with the builder, or another program, and return the failure."""
     if program is not None:
         (tmp_path / "program").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "program").chmod(0o755)
@@ -212,17 +211,14 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_what_could_not_be_read_is_tried_again_though_nothing_changes(
-    people: Callable[..., Stack], tmp_path: Path, site: Site
-) -> None:
-    (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", f"{site.url}/people.csv"))
+@pytest.mark.long
+async def test_what_could_not_be_read_is_tried_again_though_nothing_changes(tmp_path: Path, site: Site) -> None:
     site.content = b"email,title\nada@example.com,Countess\n"
-    stack = people("--watch", "--watch-seconds", "0.05")
-    assert stack.state["generation"] == "g1"
-    site.is_weak, site.content = True, site.content.replace(b"Countess", b"Duchess")
-    stack.says("people: manifest or source has changed, building; g1 keeps serving")
-    stack.says("people: the build failed; g1 keeps serving, retrying in 1 s")
-    site.is_weak = False
-    stack.says("people: building again; g1 keeps serving")
-    stack.says("cut over to g2")
-    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
+    async with watching(tmp_path, PATIENT.replace("people.csv", f"{site.url}/people.csv")) as watch:
+        assert watch.generations() == ["g1"]
+        site.is_weak, site.content = True, site.content.replace(b"Countess", b"Duchess")
+        await watch.says("people: manifest or source has changed, building; g1 keeps serving")
+        await watch.says("people: the build failed; g1 keeps serving, retrying in 1 s")
+        site.is_weak = False
+        await watch.says("people: building again; g1 keeps serving")
+        await watch.cuts_over_to("g2", ada="Duchess")

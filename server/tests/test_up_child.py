@@ -1,4 +1,4 @@
-"""A process that `up` keeps running: how it is started, ended and started again, and what is told of it."""
+"""A process that `up` keeps running: its start, end, restart and report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_process_that_is_back_with_other_kernels_is_told(tmp_path: Path, caplo
 
 @pytest.fixture
 def generation(tmp_path: Path) -> Path:
-    """What a shard server can serve."""
+    """A generation for a shard server."""
     write_dataset(tmp_path)
     build_people(tmp_path)
     (manifest,) = tmp_path.rglob("manifest.json")

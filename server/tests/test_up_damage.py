@@ -1,4 +1,4 @@
-"""What `lookupdb up` does once the files of what it serves are damaged, and a server of it dies."""
+"""`lookupdb up` with damaged files of the generation it serves, and a server that dies."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def damage_first(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [damage_first, lose_store])
-async def test_what_is_damaged_and_dies_is_built_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+async def test_what_is_damaged_and_dies_is_built_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     async with watching(tmp_path) as watch:
         harm(tmp_path)
         kill_server(watch)
@@ -202,7 +202,7 @@ async def test_servers_that_cannot_start_for_another_reason_have_nothing_built(
         assert "any more" not in watch.output
 
 
-def test_without_a_watch_it_is_told_how_to_have_it_built_anew(people: Callable[..., Stack], tmp_path: Path) -> None:
+def test_without_a_watch_the_remedy_is_another_start(people: Callable[..., Stack], tmp_path: Path) -> None:
     stack = people()
     (server,) = stack.state["shards"]
     lose_store(tmp_path)
@@ -234,7 +234,7 @@ def test_where_all_are_damaged_and_the_source_is_bad_it_ends_as_the_builder_did(
     assert people().process.wait(120) == 3
 
 
-def test_where_the_newest_is_damaged_it_is_built_anew(people: Callable[..., Stack], tmp_path: Path) -> None:
+def test_where_the_newest_is_damaged_it_is_built_again(people: Callable[..., Stack], tmp_path: Path) -> None:
     build_people(tmp_path)
     damage(tmp_path, "g1")
     stack = people()

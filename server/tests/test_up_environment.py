@@ -1,4 +1,4 @@
-"""What `lookupdb up` passes on to its child processes."""
+"""The environment that `lookupdb up` passes to its child processes."""
 
 from lookupdb.up.child import BUILDER_VARIABLES, SERVER_VARIABLES, child_environment
 

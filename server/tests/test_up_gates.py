@@ -1,4 +1,4 @@
-"""What a gate has refused, and the ways to let it pass, with `lookupdb up`."""
+"""Generations rejected by a gate, and the ways to override it, with `lookupdb up`."""
 
 from __future__ import annotations
 

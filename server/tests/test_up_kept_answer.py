@@ -1,4 +1,4 @@
-"""What `lookupdb up` keeps of the success file that it has answered last, for the next one."""
+"""`lookupdb up` keeps its last answer to a success file for its next run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_is_for_what_the_manifest_has_built_from_one_place(folder: RunFolder)
 
 
 def test_what_was_bad_and_is_not_identified_is_for_the_gates_that_have_judged_it(folder: RunFolder) -> None:
-    """What is identified is built again only if it is still the same."""
+    """An identified source is built again only if it is still the same."""
     for answer, found in ((ANSWER, ANSWER), (SuccessFileAnswer(SUCCESS_FILE, None), None)):
         kept_in(folder).keep(CONTENT, GATES, answer)
         assert kept_in(folder).read(CONTENT, "b" * 32) == found
@@ -96,9 +96,8 @@ def test_what_is_no_such_file_is_as_if_nothing_had_been_answered(
     assert kept_in(folder).read(CONTENT, GATES) is None
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
+def test_members_that_make_no_sense_or_are_of_something_else_are_no_answer() -> None:
+    cases: tuple[Any, ...] = (
         None,
         [],
         {},
@@ -110,8 +109,7 @@ def test_what_is_no_such_file_is_as_if_nothing_had_been_answered(
         {**MEMBERS, "fingerprint": {}},
         {name: value for name, value in MEMBERS.items() if name != "fingerprint"},
         {name: value for name, value in MEMBERS.items() if name != "volume"},
-    ],
-)
-def test_members_that_make_no_sense_or_are_of_something_else_are_no_answer(members: Any) -> None:
-    assert parse_answer(MEMBERS, PLACE, GATES) == ANSWER
-    assert parse_answer(members, PLACE, GATES) is None
+    )
+    for members in cases:
+        assert parse_answer(MEMBERS, PLACE, GATES) == ANSWER
+        assert parse_answer(members, PLACE, GATES) is None

@@ -1,4 +1,4 @@
-"""What a child writes is kept in part, and its pipe is closed whatever happens."""
+"""A child's output is kept in part, and its pipe is always closed."""
 
 from __future__ import annotations
 

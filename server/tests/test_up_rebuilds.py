@@ -30,7 +30,7 @@ class Looks:
         self.schedule = RebuildSchedule(inputs("old"), lambda: self.seconds)
 
     def see(self, *sources: str | None, gates: str = "open") -> Decision:
-        """What follows from the last of several looks."""
+        """Return the decision of the last of several looks."""
         for source in sources:
             desired = None if source is None else inputs(source, gates=gates)
             decision = self.schedule.decide(desired, inputs("old").serving)
@@ -162,7 +162,7 @@ def test_a_source_whose_look_and_manifest_never_agree_is_built_ever_later(looks:
     assert pauses[-1] == LONGEST_SECONDS
 
 
-def test_what_serves_is_built_anew_once_it_is_damaged(looks: Looks) -> None:
+def test_what_serves_is_built_again_once_it_is_damaged(looks: Looks) -> None:
     assert looks.see("old", "old") is Decision.REST
     assert looks.schedule.decide(inputs("old"), None) is Decision.BUILD
     pause = looks.schedule.note_failure(may_pass=True)
@@ -171,7 +171,7 @@ def test_what_serves_is_built_anew_once_it_is_damaged(looks: Looks) -> None:
     assert looks.schedule.decide(inputs("old"), None) is Decision.BUILD_AGAIN
 
 
-def test_what_is_damaged_as_soon_as_it_serves_is_built_anew(looks: Looks) -> None:
+def test_what_is_damaged_as_soon_as_it_serves_is_built_again(looks: Looks) -> None:
     looks.see("new", "new")
     new = inputs("new", active="g2")
     looks.schedule.note_success("g2", new.serving)
@@ -192,7 +192,7 @@ class Nights:
         self.schedule = RebuildSchedule(inputs("day 1", success_file="S1"), lambda: self.seconds, answer=answer)
 
     def see(self, success_file: str, source: str | None, *, looks: int = 2) -> Decision:
-        """What follows from the last of several looks at a source that is read unless the file has been answered."""
+        """Return the decision of the last of several looks at a source, read unless the file has been answered."""
         for _ in range(looks):
             answer = self.schedule.find_answer("content", success_file)
             desired = inputs(answer.fingerprint if answer else source, active=self.active, success_file=success_file)
@@ -234,7 +234,7 @@ def test_an_attempt_answers_a_success_file_however_it_ends(nights: Nights) -> No
 
 
 def test_the_first_look_answers_a_success_file(nights: Nights) -> None:
-    """What the second one would find is the next batch."""
+    """A second look would find the next batch."""
     assert nights.see("S2", "day 2", looks=1) is Decision.REST
     assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S2", "day 2"))
     assert nights.see("S2", "half of day 3", looks=1) is Decision.BUILD
@@ -326,5 +326,5 @@ def test_an_answer_stands_for_its_own_success_file_alone() -> None:
 def test_a_source_that_was_answered_and_is_not_what_serves_has_yet_to_be_built(
     answered: str | None, is_of_another: bool
 ) -> None:
-    """Of what nothing identifies it is not known."""
+    """An unidentified source cannot be compared."""
     assert SuccessFileAnswer("S2", answered).is_of_another("day 1") is is_of_another

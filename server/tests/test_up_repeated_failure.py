@@ -1,4 +1,4 @@
-"""How `lookupdb up --watch` counts attempts that fail alike."""
+"""`lookupdb up --watch` counts attempts that fail alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the router of `lookupdb up` starts, and when it counts as having taken over a routing table."""
+"""The router of `lookupdb up` starts, and takes over a routing table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.up_stack import write_dataset
+from support.up_stack import build_people, write_dataset
 from support.waiting import soon
 from support.web import QuietHandler, web_server
 
@@ -54,6 +54,7 @@ async def test_where_another_takes_the_redis_port_that_was_free_the_next_is_trie
 ) -> None:
     """As when two are started at once."""
     write_dataset(tmp_path)
+    build_people(tmp_path)
     lines: list[str] = []
     up = Up(UpOptions(tmp_path / "people.yaml", tmp_path / "data", 0, None, False, 1, None, None), lines.append)
     with socket.create_server((serving.HOST, 0)) as other:

@@ -1,5 +1,5 @@
-"""What `lookupdb up` does when a file of its run folder cannot be written, as on a full disk, or was removed: it goes
-on, and whatever becomes of the files, its end leaves no process."""
+"""`lookupdb up` goes on if it cannot write a file of its run folder, as on a full disk, or if one was removed. On
+shutdown it leaves no process, whatever becomes of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `lookupdb up` starts: bounded, a few servers at a time, ended by Ctrl-C at once; what `get` says meanwhile."""
+"""`lookupdb up` starts a few servers at a time, within a limit, and ends at once on Ctrl-C; `get` meanwhile."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def test_the_next_batch_is_not_read_under_the_success_file_of_one_that_was
         await people.watch.cuts_over_to("g2", ada="Duchess", alan="Professor")
 
 
-async def test_what_serves_is_rolled_out_anew_without_a_look_at_a_batch_that_is_not_whole(
+async def test_what_serves_is_rolled_out_again_without_a_look_at_a_batch_that_is_not_whole(
     tmp_path: Path, looks: list[str | None]
 ) -> None:
     async with nights(tmp_path, looks) as people:
@@ -200,7 +200,7 @@ async def test_a_source_that_cannot_be_read_under_a_new_success_file_is_told_onc
 
 
 @pytest.mark.parametrize("title", ["Countess", "Duchess"], ids=["the same", "the next"])
-async def test_what_is_damaged_is_built_anew_though_nothing_identifies_its_source_unless_that_has_changed(
+async def test_what_is_damaged_is_built_again_though_nothing_identifies_its_source_unless_that_has_changed(
     tmp_path: Path, looks: list[str | None], title: str
 ) -> None:
     with source_on_the_web(tmp_path) as (manifest, file):
@@ -361,7 +361,7 @@ async def test_a_start_builds_where_nothing_can_serve_though_the_success_file_is
 async def test_a_start_before_the_success_file_is_there_again_forgets_nothing(
     tmp_path: Path, looks: list[str | None]
 ) -> None:
-    """Of a disk that is mounted late, say."""
+    """For example on a disk that is mounted late."""
     async with nights(tmp_path, looks) as people:
         await people.finish_half_a_file()
     people.write(ada="Duchess", alan="Reader")

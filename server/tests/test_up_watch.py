@@ -59,7 +59,7 @@ async def test_what_was_there_for_a_moment_is_not_the_last_word(
 
 
 def count_refusals(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What ``builds.is_refused_again`` answers from now on."""
+    """Record the results of ``builds.is_refused_again`` from now on."""
     answers: list[bool] = []
     ask = builds.is_refused_again
 
@@ -273,7 +273,7 @@ async def test_a_store_that_was_lost_leaves_gates_what_serves_to_compare_with(tm
         await watch.cuts_over_to("g3", ada="Duchess")
 
 
-async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_built_and_is_damaged_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with watching(tmp_path) as watch:
         during_the_next_build(monkeypatch, lambda: lambda: damage(tmp_path, "g2"))
         write_people(tmp_path, ada="Duchess")
@@ -281,7 +281,7 @@ async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monke
         await watch.cuts_over_to("g3", ada="Duchess")
 
 
-async def test_what_serves_and_is_damaged_in_the_store_is_built_anew(tmp_path: Path) -> None:
+async def test_what_serves_and_is_damaged_in_the_store_is_built_again(tmp_path: Path) -> None:
     async with watching(tmp_path) as watch:
         damage(tmp_path, "g1")
         (tmp_path / "people.yaml").write_text(MANIFEST.replace("shards: 1", "shards: 1\n  replicas: 2"))

@@ -1,4 +1,4 @@
-"""What `lookupdb build` prints when a gate is closed: commands that work when they are pasted."""
+"""If a gate fails, `lookupdb build` prints commands that work when they are pasted."""
 
 from __future__ import annotations
 

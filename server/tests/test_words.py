@@ -66,12 +66,12 @@ class Name(NamedTuple):
     path: str
     line: int
     lines: int = 1
-    """Of a module or function: how long it is."""
+    """The length of a module or function."""
 
 
 @cache
 def all_names() -> tuple[Name, ...]:
-    """Those of every module of the source roots."""
+    """The names in all modules of the source roots."""
     paths = [path for root in ROOTS for path in sorted((REPOSITORY / root).rglob("*.py"))]
     return tuple(
         name
@@ -101,7 +101,7 @@ def defined_names(path: str, module: ast.Module, lines: int = 1) -> Iterator[Nam
 
 
 def is_dialect(name: Name) -> bool:
-    """Whether the name is a participle, a pronoun or a preposition, or leans on one: ``something_of``."""
+    """Return whether the name is a participle, a pronoun or a preposition, or leans on one: ``something_of``."""
     word = name.name.strip("_").lower()
     if word in ALLOWED:
         return False
@@ -138,7 +138,7 @@ def find_long_functions() -> list[str]:
 
 
 def find_phrases(path: str, source: str) -> list[str]:
-    """Where comments and docstrings of a module have a phrase of ``PHRASES``."""
+    """Find the phrases of ``PHRASES`` in a module's comments and docstrings."""
     texts = [
         (node.value.lineno, node.value.value)
         for node in ast.walk(ast.parse(source))

@@ -22,12 +22,12 @@ def test_a_change_is_found_from_either_side_to_the_second(change: datetime, days
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("micros", [1, 500_000, 999_999])
-@pytest.mark.parametrize("seconds", [0, 1, 2, 3, 7])
-def test_a_change_is_found_between_moments_that_are_not_whole_seconds(seconds: int, micros: int) -> None:
-    near, day = timedelta(seconds=seconds, microseconds=micros), timedelta(days=1)
-    assert last_change(SPRING - day, SPRING + near, BERLIN) == SPRING
-    assert next_change(SPRING - near, SPRING + near, BERLIN) == SPRING
+def test_a_change_is_found_between_moments_that_are_not_whole_seconds() -> None:
+    for seconds in (0, 1, 2, 3, 7):
+        for micros in (1, 500_000, 999_999):
+            near, day = timedelta(seconds=seconds, microseconds=micros), timedelta(days=1)
+            assert last_change(SPRING - day, SPRING + near, BERLIN) == SPRING
+            assert next_change(SPRING - near, SPRING + near, BERLIN) == SPRING
 
 
 def test_a_change_counts_from_its_own_moment_on() -> None:

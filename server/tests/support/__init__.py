@@ -1,1 +1,1 @@
-"""What several test modules share: real files, real processes."""
+"""Code that several test modules share: real files, real processes."""

@@ -28,6 +28,6 @@ def make_values(keys: BatchKeys, found: list[Any]) -> BatchValues:
 
 
 def list_values(values: BatchValues) -> Values:
-    """What was found, in the order of the keys."""
+    """The values found, in the order of the keys."""
     listed: Values = values.to_list(UNAVAILABLE)
     return listed

@@ -15,7 +15,7 @@ import pytest
 from lookupdb.store.bucket import Bucket
 
 Application = Callable[..., Any]
-"""Of WSGI."""
+"""A WSGI application."""
 
 
 def s3_application() -> Application:

@@ -38,7 +38,7 @@ class Callers(BlockingClient):
         return self._submit(getattr(self.client, name), *words, **options)
 
     def start_all(self, name: str, words: Any) -> list[Future[Any]]:
-        """The same, once for each of ``words``."""
+        """Start one task for each of ``words``."""
         return [self.start(name, word) for word in words]
 
     def _call(self, name: str, *words: Any, **options: Any) -> Any:
@@ -74,5 +74,5 @@ def calling(kind: Kind, url: str, **options: Any) -> Iterator[Callers]:
 
 
 def outcomes(futures: list[Future[Any]]) -> list[Any]:
-    """What each returned or raised."""
+    """Return each future's result or exception."""
     return [future.exception(60) or future.result() for future in futures]

@@ -13,7 +13,7 @@ from lookupdb import cli
 
 
 def run_here(*words: str | bytes, asked: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """What ``lookupdb words…`` would end with that reads ``asked``, without the start of an interpreter."""
+    """Run ``lookupdb words…`` in this process, with ``asked`` as its input."""
     texts = [os.fsdecode(word) for word in words]
     with patch.object(sys, "argv", ["lookupdb", *texts]), CliRunner().isolation(input=asked) as (out, errors, _):
         try:

@@ -1,4 +1,4 @@
-"""How much a process works: what a busy machine does not change."""
+"""The processor time of a process, which does not depend on the load of the machine."""
 
 from __future__ import annotations
 

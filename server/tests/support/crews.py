@@ -16,7 +16,7 @@ from lookupdb.builder.read import SliceJob
 
 
 class _MemberThread:
-    """What a crew asks of a member's process."""
+    """The interface of a member's process that a crew uses."""
 
     def __init__(self, job: SliceJob, queue: int, messages: int) -> None:
         # Descriptors of its own, as a process would have.

@@ -25,7 +25,7 @@ SEED: Final = 5
 EXTREMES: Final = (0, 1, 2, 15, 16, 17, 0x7F, 0x80, 0xFF, 0xFFF, 0x1000, 0x7FFF, 0xFFFF)
 
 Damage = tuple[int, bytes]
-"""Where, and what is put there."""
+"""An offset, and the bytes to put there."""
 
 
 def sweep_headers(content: bytes) -> Iterator[list[Damage]]:
@@ -98,8 +98,9 @@ def main(sweep: str, folder: Path) -> None:
 
 
 def check(path: Path, content: bytearray, keys: list[bytes]) -> int | None:
-    """How many of ``keys`` are damaged, None if the file is refused. Every other answer is bytes of the file, and one
-    key alone gets what it gets among others."""
+    """Return the number of damaged ``keys``, or None if the file is refused. Every other value is bytes of the file,
+    and a key alone gets the same value as among others.
+    """
     try:
         file = ShardFile(path)
     except ValueError:
@@ -121,7 +122,7 @@ def check(path: Path, content: bytearray, keys: list[bytes]) -> int | None:
 
 
 def find_alone(file: ShardFile, key: bytes) -> bytes | Damaged | None:
-    """What ``find`` returns or raises."""
+    """Return the result of ``find``, or the damage that it raises."""
     try:
         return file.find(key)
     except Damaged as error:

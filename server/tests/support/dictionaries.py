@@ -12,7 +12,7 @@ from typing import Final
 _chance = random.Random(7)
 OLD_DICTIONARY: Final = _chance.randbytes(600)
 NEW_DICTIONARY: Final = _chance.randbytes(600)
-"""Of the same length, and nothing in common: what refers to a place in one has another meaning in the other."""
+"""A dictionary of the same length with nothing in common: references to it have another meaning here."""
 
 EQUAL_BYTES: Final = "equal bytes"
 """The key of values that differ, although what is stored is equal."""

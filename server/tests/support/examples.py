@@ -1,4 +1,4 @@
-"""How tests of hypothesis choose their examples: the same in every run, and however slow the machine is."""
+"""Settings of hypothesis: the same examples in every run, and no limit of time."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DELAY_SECONDS = 0.05
 
 
 class Fault(Enum):
-    """What becomes of a request."""
+    """The fate of a request."""
 
     DROP = "the connection ends before it had an effect"
     REFUSE = "503 before it had an effect"
@@ -44,22 +44,22 @@ class Request:
 
 
 _READS = (Fault.DROP, Fault.TRUNCATE)
-"""What is different for a request that changes nothing."""
+"""Faults that make a difference for a request that changes nothing."""
 
 
 def is_read(request: Request) -> bool:
-    """Whether it changes nothing."""
+    """Return whether it changes nothing."""
     return request.method in ("GET", "HEAD")
 
 
 def telling_numbers(requests: Sequence[Request], fault: Fault) -> list[int]:
-    """Of the requests at which ``fault`` makes a difference."""
+    """Return the numbers of the requests at which ``fault`` makes a difference."""
     return [number for number, request in enumerate(requests) if not is_read(request) or fault in _READS]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said; ``length`` is that of the whole body."""
+    """A response of the server; ``length`` is that of the whole body."""
 
     status: int
     headers: list[tuple[str, str]]

@@ -31,13 +31,13 @@ class Asked:
 
     @property
     def keys(self) -> list[str]:
-        """Those of a batch."""
+        """The keys of a batch."""
         keys: list[str] = orjson.loads(self.body)["keys"]
         return keys
 
 
 Action = bytes | Callable[[socket.socket, Asked], bytes]
-"""What is sent; a function may do other things first. A connection is closed behind what ends with CLOSE."""
+"""The bytes to send; a function may do other things first. A connection closes behind bytes that end with CLOSE."""
 CLOSE = b"\0close"
 RESET = b"\0reset"
 
@@ -95,7 +95,7 @@ def frames(
     value_format: str | None = "raw",
     more: bytes = b"",
 ) -> bytes:
-    """The answer to a batch, and ``more``, as frames: values, or what stands in the place of their sizes."""
+    """The answer to a batch, and ``more``, as frames: values, or substitutes for their sizes."""
     values = [value for value in found.values() if isinstance(value, bytes)]
     start = encode_start(
         found if keys is None else keys, [len(v) if isinstance(v, bytes) else v for v in found.values()]

@@ -17,7 +17,7 @@ from support.routing import entry
 from support.shards import Running, serving
 
 Shards = list[list[Running]]
-"""Of each shard, its replicas."""
+"""The replicas of each shard."""
 
 
 @contextlib.contextmanager

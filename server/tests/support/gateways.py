@@ -64,12 +64,12 @@ class Refusal:
     detail: str = "the reason"
     headers: dict[str, str] = field(default_factory=dict)
     is_early: bool = False
-    """Whether the request's body is not read."""
+    """The server does not read the request's body."""
 
 
 @dataclass
 class FakeGateway:
-    """What a test sees and sets of the server."""
+    """The state and the settings of the server, for a test."""
 
     url: str = ""
     objects: dict[str, Object] = field(default_factory=dict)
@@ -79,18 +79,18 @@ class FakeGateway:
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """Method, path and headers of each request that came."""
     refusals: list[Refusal] = field(default_factory=list)
-    """Of the next requests, one each."""
+    """The refusals of the next requests, one each."""
     redirect: str | None = None
     """The URL before the path to which readers of shard files are sent."""
     always_redirects: bool = False
-    """Whether they are sent there also if they ask for the bytes."""
+    """Redirect readers also if they ask for the bytes."""
     listing_end: bytes = b'{"end":true}\n'
     copies: bool = True
-    """Whether it copies objects; one of before does not."""
+    """The gateway copies objects; older ones do not."""
     cuts_listings: int = 0
-    """How many of the next ones break off with their connection."""
+    """The number of listings that break off with their connection."""
     cuts_answers: int = 0
-    """How many of the next answers that are no listings break off in the middle of their body."""
+    """The number of other responses that break off in the middle of their body."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reset(self) -> None:
@@ -311,7 +311,7 @@ def fake_gateway() -> Iterator[FakeGateway]:
 
 @dataclass
 class PresignedStore:
-    """Where a gateway sends readers: the requests that came, and what it answers."""
+    """The store to which a gateway redirects readers: its requests and its response."""
 
     bodies: dict[str, bytes] = field(default_factory=dict)
     """Path → content."""

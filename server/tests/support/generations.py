@@ -25,7 +25,7 @@ def in_batches(content: list[Record], size: int = 1000) -> Iterator[list[Record]
 
 
 def meta(shards: int, compression: str = "zstd") -> ShardMeta:
-    """What the shard files say of themselves."""
+    """The metadata of the shard files."""
     return ShardMeta("default/things", 0, shards, 0, ("strip",), "json", compression, "content")  # type: ignore[arg-type]
 
 

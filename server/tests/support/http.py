@@ -31,7 +31,7 @@ from support.batches import make_values
 from support.tls import TlsSocket, server_identity
 
 speaks_tls = False
-"""Whether servers of tests speak TLS, and so do their clients; see ``conftest.TLS_TESTS``."""
+"""Servers and clients of tests speak TLS; see ``conftest.TLS_TESTS``."""
 
 PATIENCE = 30.0
 """Seconds until a test gives up: the machine may be loaded."""
@@ -72,13 +72,13 @@ class ScriptedLookups:
     active: ServedGeneration = field(default_factory=lambda: generation("g1"))
     candidates: tuple[ServedGeneration, ...] = ()
     of_key: dict[str, ServedGeneration] = field(default_factory=dict)
-    """Of a mixed table: which generation serves a key's shard."""
+    """For a mixed table: the generation that serves a key's shard."""
     asked: list[str] = field(default_factory=list)
     """Keys that were asked for alone."""
     batches: list[list[str]] = field(default_factory=list)
-    """Those that were asked for together."""
+    """The keys of each batch."""
     deadlines: list[int | None] = field(default_factory=list)
-    """Of either: the milliseconds that the router was told, if they are less than its own."""
+    """The deadline in milliseconds of each lookup or batch, if it is shorter than the router's."""
     live: Any = field(default_factory=set)
     """The routing table in effect: any object, or None."""
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
@@ -262,7 +262,7 @@ def serving(lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any) 
 def serving_to(
     gatekeeper: Gatekeeper | None, lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any
 ) -> Iterator[Server]:
-    """The same for those alone whom ``gatekeeper`` lets in."""
+    """A server only for clients that ``gatekeeper`` accepts."""
     with tls_files() if speaks_tls else nullcontext(tls) as files:
         server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits), gatekeeper, files)
         server.start()
@@ -331,7 +331,7 @@ class Client:
         return not rest
 
     def silent(self, seconds: float = 0.05) -> bool:
-        """Whether nothing comes for a moment, and the connection stays open."""
+        """Return whether nothing comes for a moment, and the connection stays open."""
         self.raw.settimeout(seconds)
         try:
             return not self._buffer and not self.raw.recv(1, socket.MSG_PEEK) and False

@@ -14,7 +14,7 @@ import orjson
 
 Verb = Literal["serve", "route"]
 _LOCK = threading.Lock()
-"""Of the patch: fleets start their servers side by side."""
+"""Guards the patch: fleets start their servers in parallel."""
 
 
 def start(

@@ -17,7 +17,7 @@ BRANCH, LEAF, OVERFLOW, META = 1, 2, 4, 8
 """A page's flags."""
 
 Changes = Mapping[bytes, bytes | None]
-"""What a transaction puts; None deletes."""
+"""The values that a transaction puts; None deletes."""
 
 
 def write_lmdb(

@@ -55,7 +55,7 @@ class RecordedConnection(RespConnection):
 
     @property
     def state(self) -> RespState:
-        """What it does now."""
+        """The current state."""
         return self._state
 
 
@@ -119,7 +119,7 @@ class LoneConnection:
             taken += data
 
     def is_cut(self, now: float) -> bool:
-        """Whether the sweep at ``now`` cuts it, or an earlier one has."""
+        """Return whether the sweep at ``now`` closes it, or an earlier one has."""
         if self.worker.connections:
             self.connection.sweep(now)
         return self.slot[shard_counters.CONNECTIONS_CUT] == 1

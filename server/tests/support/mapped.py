@@ -37,7 +37,7 @@ class SyncedDataset:
 
 
 def run_python(code: str, *arguments: object, timeout: float = 60.0) -> str:
-    """What a fresh interpreter prints that runs ``code`` with ``arguments``."""
+    """Run ``code`` with ``arguments`` in a new interpreter, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What /proc says of processes, by their pid."""
+"""Read /proc for processes, by their pid."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ from urllib.parse import parse_qs, urlsplit
 from lookupdb.image.artifact import INDEX_TYPE
 
 Fault = Literal["lost", "dropped", "cut", "early"] | tuple[bytes, bytes, float] | int
-"""Of a request: the answer is lost after its effect; nothing is done and the connection closes; a body is cut off, or
-refused with 413 in its middle; what an answer begins with, and then has again and again, after so many seconds; or the
-status that is answered."""
+"""A fault of a request. Lost: the response is lost after its effect; dropped: nothing is done and the connection
+closes; cut: a body breaks off; early: a body is refused with 413 in its middle. A tuple holds the bytes with which a
+response begins, those that follow again and again, and the seconds between them. A number is the status."""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDLESS: Fault = CHUNKED, b"10000\r\n" + b"x" * 65_536 + b"\r\n", 0.0
 TRICKLES: dict[str, Fault] = {
@@ -49,7 +49,7 @@ _UPLOAD = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/blobs/uploads/(?P<upload>[0-9]+
 
 @dataclass
 class Registry:
-    """What it holds, and what it was asked."""
+    """The content of the registry, and the requests it received."""
 
     host: str = ""
     auth: Literal["none", "basic", "bearer"] = "none"
@@ -63,22 +63,22 @@ class Registry:
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     """By method and beginning of the path, which faults come next."""
     keeps_blobs: bool = True
-    """Whether large blobs that are put are held; if not, they are only counted."""
+    """Keep large blobs that are put; if false, only count them."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the blobs that are only counted."""
+    """The sizes of the blobs that are only counted."""
     received_bytes: int = 0
     uploads: int = 0
     location: Callable[[str], str] = lambda path: path
-    """What is answered as the place of an upload."""
+    """The location returned for an upload."""
     tokens: int = 0
     challenge: str = ""
-    """How credentials are asked for, other than by the rules."""
+    """A challenge for credentials that breaks the rules."""
     redirect: str = ""
-    """Where who looks for something is sent to: what the path is put behind."""
+    """The prefix to which readers are redirected."""
     redirects: str = "/"
     """The beginning of the paths for which that holds."""
     size: Callable[[int], str] = str
-    """How the size of a blob that is looked for is told."""
+    """The text of a blob's size in a response to HEAD."""
 
     def take_fault(self, method: str, path: str) -> Fault | None:
         for key, faults in self.faults.items():

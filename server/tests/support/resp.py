@@ -55,7 +55,7 @@ def serving_resp(
 
 @contextmanager
 def sweeping_often() -> Iterator[None]:
-    """Who is too slow, or lingers, is found soon."""
+    """Close slow and lingering clients soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(front, "SWEEP_SECONDS", 0.02)
         patch.setattr(life, "LINGER_SECONDS", 0.3)
@@ -128,7 +128,7 @@ class RespClient:
         return nothing
 
     def silent(self, seconds: float = 0.05) -> bool:
-        """Whether nothing comes for a moment, and the connection stays open."""
+        """Return whether nothing comes for a moment, and the connection stays open."""
         self.raw.settimeout(seconds)
         try:
             return not self.raw.recv(1, socket.MSG_PEEK) and False

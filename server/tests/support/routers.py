@@ -29,7 +29,7 @@ class Router:
     port: int
     admin: int
     resp: int = 0
-    """Where it speaks RESP; 0: nowhere."""
+    """The port for RESP, or 0."""
 
     def get(self, path: str, *, admin: bool = False) -> tuple[int, bytes]:
         """Status and body of one request on a connection of its own."""
@@ -47,7 +47,7 @@ class Router:
         return document
 
     def reports(self, member: str) -> list[Any]:
-        """Of each worker, the member of its last report."""
+        """Return a member of each worker's last report."""
         return [worker["report"].get(member) for worker in self.status()["workers"]]
 
 
@@ -83,7 +83,7 @@ def routing(
 
 @contextlib.contextmanager
 def routing_encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]:
-    """The URL of a router that shows a certificate for localhost, which stands in ``folder``."""
+    """The URL of a router that shows a certificate for localhost, written to ``folder``."""
     certificate, key = make_identity("localhost", by=authority()).write(folder / "tls")
     with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key), *options) as router:
         yield f"https://localhost:{router.port}"
@@ -91,7 +91,7 @@ def routing_encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]
 
 @dataclass
 class Clients:
-    """Connections that ask ``keys`` one after another, as an HTTP client does: a connection that is told to close, or
+    """Connections that ask ``keys`` one after another, as an HTTP client does: a connection that must close, or
     that is closed while nothing is asked, is opened again; what fails otherwise is a failure.
     """
 

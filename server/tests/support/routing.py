@@ -68,12 +68,12 @@ def table_file(*entries: dict[str, Any], version: int = 1, **members: Any) -> by
 
 
 def table(*entries: dict[str, Any], version: int = 1, **members: Any) -> RoutingTable:
-    """The same, parsed."""
+    """Parse the same table."""
     return tables.parse_table(table_file(*entries, version=version, **members))
 
 
 def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members: Any) -> ShardIdentity:
-    """What an endpoint of ``table``'s dataset must prove."""
+    """The identity that an endpoint of ``table``'s dataset must prove."""
     given = {"dataset": "default/sample", "uid": "local", "normalize": (), "value_format": "raw", **members}
     return ShardIdentity(generation=generation, shard=shard, shards=shards, **given)
 

@@ -30,7 +30,7 @@ FOUND = encode_answer(200, b'{"a": 1}')
 
 
 class ScriptedRouter:
-    """What was asked, and on how many connections."""
+    """Records requests and counts connections."""
 
     def __init__(self, respond: Respond) -> None:
         self._respond = respond

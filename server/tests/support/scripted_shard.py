@@ -69,7 +69,7 @@ class ScriptedShard:
         self.proofs = 0
         self.pings = 0
         self.pong: bytes | None = b"+PONG\r\n"
-        """How it answers PING; None: not at all, nor whatever comes after."""
+        """The reply to PING; None: no reply to it, nor to later commands."""
         self.silent = False
         """Accepts and says nothing at all, not even who it is."""
         self._port = port
@@ -79,7 +79,7 @@ class ScriptedShard:
 
     @property
     def address(self) -> ServerAddress:
-        """Where it listens."""
+        """The address on which it listens."""
         return ServerAddress("127.0.0.1", self._port)
 
     async def __aenter__(self) -> ScriptedShard:

@@ -49,7 +49,7 @@ class Signer:
 
 
 def claims_of(namespace: str, now: float | None = None) -> Object:
-    """What the API server says about a pod's service account."""
+    """The API server's claims about a pod's service account."""
     began = int(time.time() if now is None else now)
     return {
         "aud": [AUDIENCE],

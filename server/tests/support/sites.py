@@ -88,8 +88,9 @@ class Site:
         return BucketDataset(bucket or self.direct, StoreAddress("local", spec.namespace, spec.name, spec.uid))
 
     def _records(self, path: str, entry: dict[str, Any]) -> dict[bytes, bytes]:
-        """Those of the shard file at ``path``, which is listed as ``entry``; each content is read once, for its ETag is
-        its MD5."""
+        """Read the records of the shard file at ``path``, listed as ``entry``. Each content is read
+        once, because its ETag is its MD5.
+        """
         known = self._read.get(entry["e_tag"])
         if known is None:
             file = self.scratch() / "shard.lmdb"
@@ -134,7 +135,7 @@ def site(site_servers: tuple[str, str, Proxy], tmp_path: Path, monkeypatch: pyte
 
 
 def attempt(action: Callable[[], object]) -> bool:
-    """Whether it said that it succeeded."""
+    """Return whether ``action`` reported success."""
     try:
         action()
     except LookupdbError:

@@ -19,7 +19,7 @@ MEMORY = 512 << 20
 
 @dataclass(frozen=True)
 class Read:
-    """What came of a source."""
+    """The result of reading a source."""
 
     records: list[tuple[bytes, bytes, int, int]]
     """Key, value, number of the file, row."""

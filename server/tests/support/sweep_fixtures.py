@@ -1,4 +1,4 @@
-"""Where sweeps are tested. A test module names this one in its ``pytest_plugins``."""
+"""Fixtures for tests of sweeps. A test module names this one in its ``pytest_plugins``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `lookupdb sync` is tested. A test module names this one in its ``pytest_plugins``."""
+"""Fixtures for tests of `lookupdb sync`. A test module names this one in its ``pytest_plugins``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hastened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What it keeps."""
+    """The folder that it keeps."""
     return tmp_path / "kept"
 
 

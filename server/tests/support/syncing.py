@@ -81,8 +81,9 @@ def announce(dataset: StoredDataset, generation: str, version: int, moment: str 
 
 
 def read_current(root: Path, name: str = "team/people") -> str | None:
-    """What all keys of the current generation say, as a program reads that has opened its folder; None if there is no
-    current one. AssertionError for a mix, FileNotFoundError when the folder went while it was opened."""
+    """Read all keys of the current generation, as a program does that has opened its folder; None if there is no
+    current one. Raise AssertionError for a mix, FileNotFoundError if the folder went while it was opened.
+    """
     with contextlib.ExitStack() as stack:
         try:
             folder = os.open(root / name / "current", os.O_PATH | os.O_DIRECTORY)
@@ -112,7 +113,7 @@ def _open_shard(path: Path) -> ShardReader:
 
 
 def names(folder: Path) -> list[str]:
-    """What is in ``folder``, but for the lock."""
+    """List ``folder`` without its lock."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".sync.lock") if folder.exists() else []
 
 

@@ -73,7 +73,7 @@ def make_identity(
 
 @cache
 def authority() -> Identity:
-    """Who signs what clients trust."""
+    """The authority that clients trust."""
     return make_identity("authority", is_authority=True)
 
 
@@ -84,7 +84,7 @@ def server_identity() -> Identity:
 
 
 def client_context(client: tuple[Path, Path] | None = None, trusted: Identity | None = None) -> ssl.SSLContext:
-    """What a client that trusts ``authority()``, or another, begins with, and shows."""
+    """The context of a client that trusts ``authority()``, or another, and may show a certificate."""
     context = ssl.create_default_context(cadata=(trusted or authority()).certificate_pem.decode())
     if client:
         context.load_cert_chain(*client)
@@ -104,7 +104,7 @@ class TlsSocket:
         self.tls = (context or client_context()).wrap_bio(self._incoming, self._outgoing, server_hostname=HOST)
         self._peeked = b""
         self._lock = threading.Lock()
-        """Of ``tls`` and its buffers; never held while waiting for bytes."""
+        """Guards ``tls`` and its buffers; never held while waiting for bytes."""
         self.was_told_of_the_end = False
         """The server's stream ended with close_notify."""
 

@@ -52,7 +52,7 @@ class InProcessWorker:
         self._turn = make_turn(self.worker, self._poller)
         self._received: dict[socket.socket, bytearray] = {}
         self.errors: list[Exception] = []
-        """What ended a connection."""
+        """The errors that ended a connection."""
         self.until = 0.0
 
     def connect(self, sent_bytes: int | None = None) -> socket.socket:
@@ -96,7 +96,7 @@ class InProcessWorker:
         self._turn.run(self)
 
     def take(self, client: socket.socket) -> bytes:
-        """What ``client`` has been sent, as far as it is there; ``replies`` forgets it."""
+        """Take the bytes that have arrived at ``client``; ``replies`` forgets them."""
         received = self._received[client]
         received.clear()
         self._receive(client)

@@ -50,7 +50,7 @@ class Watch:
         return {keys[key]: value["title"] for key, value in found.items()}
 
     def generations(self) -> list[str]:
-        """Those in the store."""
+        """The generations in the store."""
         return sorted(path.parent.name for path in (self.directory / "data").rglob("manifest.json"))
 
 

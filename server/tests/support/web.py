@@ -32,7 +32,7 @@ def web_server(handler: type[QuietHandler]) -> Iterator[str]:
 
 @dataclass
 class File:
-    """What every path answers, as it is now."""
+    """The current content of every path."""
 
     content: bytes
     headers: dict[str, str] = field(default_factory=dict)
