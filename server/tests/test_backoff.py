@@ -24,7 +24,7 @@ def test_a_series_begins_again_after_a_reset() -> None:
     assert (backoff.failures, backoff.fail()) == (0, 1.0)
 
 
-def test_each_delay_of_a_series_is_spread_anew_and_growth_is_not() -> None:
+def test_each_delay_of_a_series_is_spread_again_and_growth_is_not() -> None:
     chances = iter([0.0, 1.0, 0.5])
     backoff = Backoff(1, 60, lambda: next(chances))
     assert [backoff.fail() for _ in range(3)] == [1.0, 1.0, 3.0]

@@ -78,7 +78,7 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 class TestOpenFiles:
-    def test_too_few_are_told_in_a_sentence_before_anything_is_read(self, tmp_path: Path) -> None:
+    def test_too_few_are_reported_in_a_sentence_before_anything_is_read(self, tmp_path: Path) -> None:
         done = build(tmp_path, 512, open_files=1024)  # there is no source even
         result = result_of(done)
         assert (done.returncode, result["reason"]) == (6, "NotEnoughRoom")
@@ -102,12 +102,12 @@ class TestOpenFiles:
 
 
 class TestMemory:
-    """Of many shards: each of 512 has as small a transaction as each of the 1,024 that a dataset may have."""
+    """512 shards have transactions as small as those of 1,024 shards, the most that a dataset may have."""
 
     MANY: Final = 512
     LEAST: Final = 396 * MIB
 
-    def test_less_than_is_needed_is_told_in_a_sentence(self, tmp_path: Path) -> None:
+    def test_less_than_is_needed_is_reported_in_a_sentence(self, tmp_path: Path) -> None:
         done = build(tmp_path, 1024, "--memory-limit", "256MiB")  # there is no source even
         result = result_of(done)
         assert (done.returncode, result["reason"]) == (6, "NotEnoughRoom")

@@ -337,8 +337,7 @@ class TestTerminal:
     """A person reads a failure once, a program as JSON."""
 
     def end(self, project: Project, *words: str) -> tuple[bytes, bytes]:
-        """What a build whose manifest is not there writes to a terminal that is its standard output, and to standard
-        error."""
+        """Build without a manifest; return the output, on a terminal, and standard error."""
         code, out, error = run_at_terminal("build", "-f", str(project.folder / "none.yaml"), *words)
         assert code == 2
         return out, error

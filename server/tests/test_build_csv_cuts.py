@@ -186,7 +186,7 @@ def test_escapes_and_nulls_give_the_same_for_any_number_of_threads(tmp_path: Pat
 
 @pytest.mark.parametrize("null_values", [[], ["\\N"]], ids=["no nulls", "nulls"])
 @pytest.mark.parametrize("last", [False, True])
-def test_quotes_that_may_be_escaped_are_told_whatever_slices_they_are_in(
+def test_quotes_that_may_be_escaped_are_reported_whatever_slices_they_are_in(
     tmp_path: Path, last: bool, null_values: list[str]
 ) -> None:
     odd = ['a,"C:\\dir\\"\n', 'b,5" nail\n'][:: -1 if last else 1]

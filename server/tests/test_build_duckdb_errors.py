@@ -1,4 +1,4 @@
-"""What is said of DuckDB's errors, which quote values."""
+"""Messages for DuckDB's errors, which quote values."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_no_message_is_passed_on(error: Exception, told: str) -> None:
     assert "4111" not in found
 
 
-def test_the_kind_of_an_error_of_which_nothing_is_known_is_told() -> None:
+def test_the_kind_of_an_error_of_which_nothing_is_known_is_reported() -> None:
     assert describe_value_error(duckdb.InternalException("4111")) == "DuckDB cannot read it (InternalException)"
 
 
-def test_what_lacks_memory_is_told_with_its_sizes() -> None:
+def test_what_lacks_memory_is_reported_with_its_sizes() -> None:
     message = "Out of Memory Error: failed to allocate data of size 8.0 MiB (9.0 MiB/9.5 MiB used)"
     assert describe_memory_error(duckdb.OutOfMemoryException(f"{message}\nmore")) == message

@@ -1,5 +1,5 @@
-"""What `lookupdb build --explain` says of the schedule: the next slots, by whose clock, and when this dataset's turn in
-them is; or why there are none."""
+"""`lookupdb build --explain` prints the schedule: the next slots, their time zone, and the dataset's offset in them; or
+why there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a build from outside: signals, full disks, a store that fails half-way, a second builder.
+"""Faults from outside of a build: signals, full disks, a store that fails half-way, a second builder.
 
 Whatever it is: the new generation is there whole or not at all, earlier ones are untouched, and running it again works.
 """
@@ -141,7 +141,7 @@ def test_an_interrupted_build_can_be_run_again(
 
 
 def test_of_two_builds_of_one_generation_exactly_one_wins(builds: Builds) -> None:
-    """The other is told that it is being built; or, when it came later, finds it whole and of this very spec."""
+    """The other reports that it is being built; or, if it came later, finds it whole and of this very spec."""
     with builds.start("--generation", "g1") as one, builds.start("--generation", "g1") as other:
         told = [process.communicate(timeout=150) for process in (one, other)]
     results = [json.loads(out.splitlines()[-1]) for out, _ in told]

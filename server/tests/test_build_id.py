@@ -61,7 +61,7 @@ def test_the_build_that_published_it_takes_it_over(builds: Builds) -> None:
 
 
 @pytest.mark.parametrize("first", [("--build-id", "monday"), ()], ids=["named", "unnamed"])
-def test_another_one_is_told_the_next_free_number(builds: Builds, first: tuple[str, ...]) -> None:
+def test_another_one_gets_the_next_free_number(builds: Builds, first: tuple[str, ...]) -> None:
     for number in (1, 2):
         builds.report(10, "--generation", f"g{number}", *first)
     result = builds.build(12, "--generation", "g1", "--build-id", "tuesday")

@@ -1,4 +1,4 @@
-"""How SIGINT and SIGTERM end a build that waits for a server which never answers, and the `up` that waits for it."""
+"""SIGINT and SIGTERM end a build that waits for a server which never answers, and the `up` that waits for it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def start_build(directory: Path, store: str, **environment: str) -> subprocess.P
 
 
 def interrupt(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
-    """What it has written to standard output and standard error; it has ended soon."""
+    """Send the signal; return standard output and standard error. The process must end soon."""
     process.send_signal(number)
     signalled = time.monotonic()
     try:

@@ -129,7 +129,7 @@ def test_it_is_read_through_a_window(tmp_path: Path) -> None:
         (b'{"\xff":1}', "f.json is not valid UTF-8"),
     ],
 )
-def test_a_bad_file_is_told_with_its_row(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_a_bad_file_is_reported_with_its_row(tmp_path: Path, text: str | bytes, message: str) -> None:
     with pytest.raises(BadSource) as raised:
         read_members(tmp_path, text)
     assert message in str(raised.value)

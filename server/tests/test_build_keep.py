@@ -64,14 +64,14 @@ def announce(project: Project, generation: str, version: int = 1) -> None:
 
 
 def test_what_is_announced_stays(project: Project) -> None:
-    """Of a `lookupdb up` that ran once: `lookupdb.open` and `lookupdb sync` follow it."""
+    """A `lookupdb up` announced it once; `lookupdb.open` and `lookupdb sync` follow that."""
     announce(project, "g1")
     project.built("--keep", "1", "--protect", "g5")
     assert project.dataset.generations() == ("g1", "g5", "g6")
 
 
 class TestAnotherIsAnnounced:
-    def test_is_told_with_what_to_do(self, project: Project) -> None:
+    def test_is_reported_with_what_to_do(self, project: Project) -> None:
         announce(project, "g1")
         result = project.build()
         report = json.loads(result.stdout)
@@ -83,7 +83,7 @@ class TestAnotherIsAnnounced:
         assert (report["outcome"], says in report["message"]) == ("built", True)
         assert "remove that file" in report["message"]
 
-    def test_is_told_when_nothing_was_built(self, project: Project) -> None:
+    def test_is_reported_when_nothing_was_built(self, project: Project) -> None:
         announce(project, "g1")
         fingerprint = project.dataset.manifest("g5").fingerprint
         report = project.built("--unless-fingerprint", fingerprint)
@@ -103,7 +103,7 @@ class TestAnotherIsAnnounced:
         project.dataset.remove("g1")
         assert "announces" not in project.built()["message"], "what is announced is gone: the newest is followed"
 
-    def test_a_note_that_is_no_announcement_is_told(self, project: Project) -> None:
+    def test_a_note_that_is_no_announcement_is_reported(self, project: Project) -> None:
         project.dataset.write_note(ANNOUNCEMENT_NOTE, b"{")
         message = project.built()["message"]
         assert "; lookupdb.open and lookupdb sync do not follow g6: " in message
@@ -121,7 +121,7 @@ def test_nothing_goes_when_nothing_is_known_to_serve(project: Project) -> None:
     assert len(project.dataset.generations()) == 6
 
 
-def test_nothing_goes_unless_it_is_told_what_to_keep(project: Project) -> None:
+def test_nothing_goes_unless_it_is_given_what_to_keep(project: Project) -> None:
     project.built("--protect", "g5")
     assert len(project.dataset.generations()) == 6
 

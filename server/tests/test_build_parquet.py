@@ -126,13 +126,13 @@ def test_a_wrong_column_name_gets_the_near_one(tmp_path: Path) -> None:
         pytest.param(lambda good: good[:-8] + bytes(4) + good[-4:], "cannot be read as Parquet", id="damaged"),
     ],
 )
-def test_a_bad_file_is_told(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_bad_file_is_reported(tmp_path: Path, change: Any, message: str) -> None:
     good = parquet(tmp_path, "SELECT range AS k, 'x' AS v FROM range(100)")
     with pytest.raises(BadSource, match=re.escape(message)):
         read_file(tmp_path, "f.parquet", change(good))
 
 
-def test_a_text_that_is_not_utf8_is_told_and_not_shown(tmp_path: Path) -> None:
+def test_a_text_that_is_not_utf8_is_reported_and_not_shown(tmp_path: Path) -> None:
     """DuckDB quotes the value, which a status must not hold."""
     good = parquet(tmp_path, "SELECT 'a' AS k, 'PRIVATE-TEXT' AS v")
     assert b"PRIVATE-TEXT" in good
@@ -153,7 +153,7 @@ def test_a_text_that_is_not_utf8_is_told_and_not_shown(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("wrong", [b"xPRIVATE-TEXT", b"\xffPRIVATE-TEXT"], ids=["text", "not UTF-8"])
-def test_a_json_column_that_holds_no_json_is_told_and_not_shown(tmp_path: Path, columns: str, wrong: bytes) -> None:
+def test_a_json_column_that_holds_no_json_is_reported_and_not_shown(tmp_path: Path, columns: str, wrong: bytes) -> None:
     good = parquet(tmp_path, "SELECT 'a' AS k, " + columns.format("""'"PRIVATE-TEXT"'"""))
     with pytest.raises(BadSource) as raised:
         read_file(tmp_path, "f.parquet", good.replace(b'"PRIVATE-TEXT', wrong))
@@ -227,7 +227,7 @@ def test_a_map_whose_keys_are_no_text_has_no_json_form(tmp_path: Path) -> None:
         read_select(tmp_path, "SELECT 1 AS k, MAP {1: 2} AS v")
 
 
-def test_a_type_that_has_no_json_form_is_told_in_short(tmp_path: Path) -> None:
+def test_a_type_that_has_no_json_form_is_reported_briefly(tmp_path: Path) -> None:
     members = ", ".join(f"'m{number}': MAP {{1: 2}}" for number in range(1000))
     with pytest.raises(BadSource, match=r"the column v is of type STRUCT.*…, which cannot be written") as raised:
         read_select(tmp_path, f"SELECT 1 AS k, {{{members}}} AS v")

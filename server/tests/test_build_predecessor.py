@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest = folder, folder / "people.yaml"
-        (folder / "scratch").mkdir()
+
+    def prepare(self) -> None:
+        (self.folder / "scratch").mkdir()
         for records in (10, 12):
             self.rows(records)
             assert self.build(OLD).exit_code == 0
@@ -67,8 +70,17 @@ class Project:
         return str(self.folder / "store")
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a project that is copied for each test."""
+    folder = tmp_path_factory.mktemp("prepared")
+    Project(folder).prepare()
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(prepared: Path, tmp_path: Path) -> Project:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     return Project(tmp_path)
 
 
@@ -201,7 +213,7 @@ class TestWhoDoesNotKnowWhatTheDatasetHas:
         report = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday")
         assert (report["outcome"], report["generation"]) == ("built", "g2")
 
-    def test_is_told_what_to_do_when_there_is_no_volume_to_build_from(self, project: Project) -> None:
+    def test_learns_what_to_do_when_there_is_no_volume_to_build_from(self, project: Project) -> None:
         project.build(NEW, shards=3)
         source = {"url": "volume:///people.csv", "volume": {"claimName": "people"}}
         error = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday", source=source)["error"]

@@ -38,7 +38,7 @@ PARALLEL = 2000
 
 
 def both(spec: DatasetSpec, folder: Path) -> tuple[Read | str, Read | str]:
-    """What comes of reading alone, and by a crew: records or the error's message."""
+    """Read alone and with a crew; return the records, or the error's message, of each."""
     found: list[Read | str] = []
     for parallel_from in (ALONE, PARALLEL):
         scratch = folder / f"scratch-{parallel_from}"
@@ -104,7 +104,9 @@ def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("name", ["f.jsonl", "f.csv", "f.json"])
-def test_records_samples_and_places_are_the_same(tmp_path: Path, name: str) -> None:
+def test_records_samples_and_places_are_the_same(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
+    if name != "f.jsonl":  # one format shows that processes do as threads
+        request.getfixturevalue("thread_crew")
     names = [name, f"g{name}"]
     for number, one in enumerate(names):
         rows = [{"k": row["k"], "v": f"{row['v']}-{number}"} for row in ROWS]
@@ -132,7 +134,7 @@ def test_rejected_rows_keep_their_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("thread_crew")
-def test_a_file_of_other_columns_is_told_however_many_slices_it_has(tmp_path: Path) -> None:
+def test_a_file_of_other_columns_is_reported_however_many_slices_it_has(tmp_path: Path) -> None:
     for name, columns in (("1.csv", ["k", "v"]), ("2.csv", ["k", "u"])):
         (tmp_path / name).write_text(as_csv([columns, *([row["k"], row["v"]] for row in ROWS)]))
     alone, together = both(dataset(tmp_path, "*.csv"), tmp_path)
@@ -141,6 +143,7 @@ def test_a_file_of_other_columns_is_told_however_many_slices_it_has(tmp_path: Pa
     assert "it lacks 'v' and adds 'u'" in alone
 
 
+@pytest.mark.usefixtures("thread_crew")
 def test_large_values_are_found_in_the_files_of_their_slice(tmp_path: Path) -> None:
     rows = [{"k": str(number), "v": f"{number}" * 20_000} for number in range(40)]
     (tmp_path / "f.jsonl").write_bytes(json_lines(rows))
@@ -219,7 +222,7 @@ TABLE = as_csv([["k", "v"], *([row["k"], row["v"]] for row in ROWS)])
         pytest.param("f.csv", ("k,other\n" + TABLE).encode(), id="no such column"),
     ],
 )
-def test_the_first_error_is_told_as_if_one_had_read_alone(tmp_path: Path, name: str, content: bytes) -> None:
+def test_the_first_error_is_reported_as_if_one_had_read_alone(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     alone, together = both(dataset(tmp_path, name, value={"columns": ["v"]}), tmp_path)
     assert alone == together
@@ -278,9 +281,9 @@ class TestProcesses:
             build.communicate()
         until(lambda: not any(map(is_running, readers)), "the end of both")
 
-    def test_one_that_is_killed_is_told_of(self, tmp_path: Path) -> None:
+    def test_one_that_is_killed_is_reported(self, tmp_path: Path) -> None:
         def kill_one() -> str:
-            """What the build says. Nothing, where a busy machine let it read all before."""
+            """Return the build's message; empty if a busy machine let it read everything first."""
             build, readers = self.start(tmp_path)
             with build:
                 with contextlib.suppress(ProcessLookupError):

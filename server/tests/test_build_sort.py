@@ -74,7 +74,7 @@ def test_the_sample_is_bounded_and_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_a_signal_ends_a_long_merge(tmp_path: Path) -> None:
-    """What would take a second or minutes: eight runs become one."""
+    """Merging eight runs into one would take a second, or minutes."""
     with Sorter(tmp_path, 64 << 20, "first") as sorter:
         for number in range(50_000):
             sorter.put(b"%d" % number, number, bytes(500))
@@ -257,7 +257,7 @@ def bytes_written() -> int:
 
 @pytest.mark.parametrize(("count", "passes"), [(8, 0), (9, 0.3), (15, 1), (60, 1), (500, 2), (700, 3)])
 def test_merging_writes_a_record_once_for_each_pass(tmp_path: Path, count: int, passes: float) -> None:
-    """Of eight runs at once: 64 in one pass before the last, which writes nothing; 512 in two."""
+    """Eight runs merge at once. 64 need one pass before the last, which writes nothing; 512 need two."""
     names = sorted_apart(tmp_path, count)
     size = sum((tmp_path / name).stat().st_size for name in names)
     (tmp_path / "sorted").mkdir()

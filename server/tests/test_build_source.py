@@ -1,4 +1,4 @@
-"""Where a source can be: each place is read for real, and each way it can fail has a sentence."""
+"""Sources: each kind of place is read for real, and each failure has its message."""
 
 from __future__ import annotations
 
@@ -226,14 +226,14 @@ def packed(kind: str, content: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_compressed_files(tmp_path: Path, kind: str) -> None:
-    rows = b"".join(b"%d,%d\n" % (number, number) for number in range(20_000))
+    rows = b"".join(b"%d,%d\n" % (number, number) for number in range(2000))
     parts = [b"k,v\n" + rows[:1000], rows[1000:2000], b"", rows[2000:]]
     content = b"".join(packed(kind, part) for part in parts)  # several members, frames or streams
     (tmp_path / f"a.csv.{kind}").write_bytes(content)
-    assert read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch").rows == 20_000
+    assert read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch").rows == 2000
     (tmp_path / "a.bin").write_bytes(content)
     source = {"format": "csv", "compression": COMPRESSIONS[kind]}
-    assert read(dataset(tmp_path, "a.bin", source=source), tmp_path / "scratch").rows == 20_000
+    assert read(dataset(tmp_path, "a.bin", source=source), tmp_path / "scratch").rows == 2000
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -245,7 +245,7 @@ def test_a_stream_may_be_cut_anywhere_on_its_way(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
 def test_what_expands_a_lot_is_unpacked_bit_by_bit(kind: str) -> None:
-    content = packed(kind, bytes(64 << 20))
+    content = packed(kind, bytes(20 << 20))
     assert max(map(len, decompress([content], COMPRESSIONS[kind], "a"))) <= 17 << 20
 
 
@@ -319,8 +319,12 @@ def zstd_of_dictionary(content: bytes) -> bytes:
 
 
 def xz_of_window(size: int, content: bytes) -> bytes:
-    """An xz stream of a window of ``size`` bytes."""
-    return lzma.compress(content, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}])
+    """An xz stream that declares a window of ``size`` bytes, a power of two. To compress with one takes much longer."""
+    stream = bytearray(lzma.compress(content, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]))
+    assert stream[12:17] == b"\x02\0\x21\x01\x08", "the block's header: its size, one filter, which is LZMA2"
+    stream[16] = 2 * (size.bit_length() - 13)
+    stream[20:24] = zlib.crc32(stream[12:20]).to_bytes(4, "little")
+    return bytes(stream)
 
 
 @pytest.mark.parametrize(
@@ -364,9 +368,10 @@ def test_the_largest_windows_are_read(tmp_path: Path) -> None:
     assert list(read(dataset(tmp_path, "*.csv.*"), tmp_path / "scratch").values) == ["a", "b"]
 
 
-@pytest.mark.parametrize("outer", PACKERS)
-@pytest.mark.parametrize("inner", PACKERS)
-def test_a_file_that_is_compressed_twice_is_told_so(tmp_path: Path, outer: str, inner: str) -> None:
+@pytest.mark.parametrize(
+    ("outer", "inner"), [*((outer, "gz") for outer in PACKERS), *(("gz", inner) for inner in PACKERS if inner != "gz")]
+)
+def test_a_file_that_is_compressed_twice_is_reported(tmp_path: Path, outer: str, inner: str) -> None:
     name = f"a.csv.{outer}"
     (tmp_path / name).write_bytes(packed(outer, packed(inner, CSV * 1000)))
     said = (
@@ -387,7 +392,7 @@ def tar_file(name: str, content: bytes) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("name", ["f.csv", "f.csv.gz", "f.jsonl", "f.parquet", "f", "f.gz"])
+@pytest.mark.parametrize("name", ["f.csv", "f.csv.gz", "f.parquet", "f", "f.gz"])
 @pytest.mark.parametrize(
     ("content", "kind", "hint"),
     [
@@ -411,7 +416,7 @@ def tar_file(name: str, content: bytes) -> bytes:
 def test_what_is_not_read_is_named_by_its_first_bytes(
     tmp_path: Path, name: str, content: bytes, kind: str, hint: str
 ) -> None:
-    """Whether its name shows a format or none, a source's format is set, or it is compressed."""
+    """This holds for any name and compression, and if the format is set."""
     content = gzip.compress(content) if name.endswith(".gz") else content
     with pytest.raises(BadSource) as raised:
         read_file(tmp_path, name, content)
@@ -502,7 +507,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: s
     ],
     ids=["half a row", "other columns", "half a line", "half a document"],
 )
-def test_what_cannot_be_used_because_it_changes_is_told_as_changed(
+def test_what_cannot_be_used_because_it_changes_is_reported_as_changed(
     tmp_path: Path, name: str, before: bytes, meanwhile: bytes
 ) -> None:
     (tmp_path / name).write_bytes(before)
@@ -516,7 +521,7 @@ def test_what_cannot_be_used_because_it_changes_is_told_as_changed(
     assert not caught.value.may_pass, "that is how it is now"
 
 
-def test_a_compressed_file_that_is_cut_short_after_it_was_listed_is_told_as_changed(tmp_path: Path) -> None:
+def test_a_compressed_file_that_is_cut_short_after_it_was_listed_is_reported_as_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(CSV * 1000))
     objects = resolve_source(dataset(tmp_path, path.name), volume=None)
@@ -590,22 +595,27 @@ def test_http_errors(web: str, path: str, message: str) -> None:
         urls(None, f"{web}/{path}")
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    """A client of a server that has the empty bucket ``data``."""
     import boto3  # type: ignore[import-untyped]  # takes a while, and few tests need it
 
-    with s3_server() as url:
-        use_server(url, monkeypatch)
+    with s3_server() as url, pytest.MonkeyPatch.context() as environment:
+        use_server(url, environment)
         with contextlib.closing(boto3.client("s3", region_name="us-east-1")) as client:
             client.create_bucket(Bucket="data")
             yield client
-            # All servers of a process share what they keep.
-            for entry in client.list_objects_v2(Bucket="data")["Contents"]:
-                client.delete_object(Bucket="data", Key=entry["Key"])
+
+
+@pytest.fixture
+def bucket(s3: Any) -> Iterator[Any]:
+    yield s3
+    for entry in s3.list_objects_v2(Bucket="data")["Contents"]:
+        s3.delete_object(Bucket="data", Key=entry["Key"])
 
 
 def test_objects_are_unpacked_by_their_name_and_known_by_their_first_bytes(tmp_path: Path, bucket: Any) -> None:
-    """What their metadata say of an encoding does not count."""
+    """An encoding in their metadata is ignored."""
     for kind in PACKERS:
         bucket.put_object(
             Bucket="data", Key=f"a.csv.{kind}", Body=packed(kind, CSV), ContentEncoding=COMPRESSIONS[kind]
@@ -646,7 +656,7 @@ def test_s3(tmp_path: Path, bucket: Any) -> None:
 
 
 def put(base: Path, bucket: Any, *names: str) -> None:
-    """The same files in a folder and in a bucket. A name that ends in a slash is an empty folder."""
+    """Write the same files into a folder and a bucket. A name that ends in a slash is an empty folder."""
     for name in names:
         content = b"" if name.endswith(("/", "$folder$")) else CSV
         bucket.put_object(Bucket="data", Key=name, Body=content)
@@ -658,7 +668,7 @@ def put(base: Path, bucket: Any, *names: str) -> None:
 
 
 def found_twice(base: Path, pattern: str, **source: str) -> list[str]:
-    """What ``pattern`` matches in the folder, and in the bucket."""
+    """Return the matches of ``pattern``, which are the same in the folder and in the bucket."""
     local = [item.description.url for item in resolve_source(dataset(base, pattern, source=source), volume=None)]
     remote = resolve_source(dataset(None, f"s3://data/{pattern}", source=source), volume=None)
     assert [item.description.url.removeprefix("s3://data/") for item in remote] == local
@@ -779,10 +789,20 @@ def test_what_matches_and_cannot_be_read_is_never_left_out(tmp_path: Path) -> No
 TABLE_PATTERNS = ["t/*.parquet", "t/a.parquet", "t/**/*.parquet", "**/*.parquet", "t/c=1/*.parquet", "*/c=*/b.parquet"]
 
 
-@pytest.mark.parametrize("mark", ["_delta_log/0.json", ".hoodie/hoodie.properties", "metadata/v1.metadata.json"])
-def test_a_tables_files_are_refused(tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+@pytest.mark.parametrize(
+    ("mark", "patterns"),
+    [
+        ("_delta_log/0.json", TABLE_PATTERNS),
+        (".hoodie/hoodie.properties", TABLE_PATTERNS[:1]),
+        ("metadata/v1.metadata.json", TABLE_PATTERNS[:1]),
+    ],
+    ids=["Delta", "Hudi", "Iceberg"],
+)
+def test_a_tables_files_are_refused(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, mark: str, patterns: list[str]
+) -> None:
     put(tmp_path, bucket, "t/a.parquet", "t/c=1/b.parquet", f"t/{mark}")
-    for levels, pattern in itertools.product([100, 0], TABLE_PATTERNS):
+    for levels, pattern in itertools.product([100, 0], patterns):
         monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
         for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
             with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):

@@ -136,7 +136,7 @@ class TestABuild:
         again = project.build("--generation", "g1")
         assert (again["outcome"], again["successFile"]) == ("adopted", first["successFile"])
 
-    def test_publishes_nothing_when_the_source_is_begun_anew_while_it_is_read(
+    def test_publishes_nothing_when_the_source_is_begun_again_while_it_is_read(
         self, project: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Jobs that replace a folder take the file away first."""

@@ -1,4 +1,4 @@
-"""As many clients as the descriptors allow are answered, and all others are told: real processes with real limits."""
+"""As many clients as the descriptors allow are answered; all others get an error: real processes, real limits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def clients(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 
 def answers(sockets: list[socket.socket], request: bytes) -> list[bytes]:
-    """What each client gets: the first bytes, b"" for a connection that was closed without a word."""
+    """Return the first bytes that each client gets: b"" if its connection was closed without a word."""
 
     def ask(client: socket.socket) -> bytes:
         with contextlib.suppress(ConnectionError):
@@ -87,7 +87,7 @@ def test_a_shard_answers_as_many_as_it_may_and_tells_the_others(
 
 
 def open_descriptors(pid: int) -> int:
-    """Those that stay: a worker opens files of /proc now and then, for a moment."""
+    """Count descriptors that stay open: a worker opens files of /proc now and then, for a moment."""
     counts = []
     for _ in range(20):
         counts.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))

@@ -47,7 +47,7 @@ def test_every_verb_explains_itself_and_every_option(verb: str) -> None:
 
 
 OWN_VARIABLES = {("load", "--rate"): "LOOKUPDB_LOAD_RATE"}
-"""Where that of the name means something else to other commands."""
+"""Options whose usual variable means something else to other commands."""
 
 
 def test_every_option_has_a_variable_of_its_name() -> None:
@@ -86,7 +86,7 @@ def test_the_rates_of_a_fetch_and_of_a_load_are_two_variables() -> None:
 
 
 def _list_options(command: click.Command, verb: str) -> Iterator[tuple[str, click.Option]]:
-    """Those that have a variable, of ``command`` and its own commands."""
+    """Yield the options of ``command`` and its subcommands that have a variable."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
@@ -97,7 +97,7 @@ def _list_options(command: click.Command, verb: str) -> Iterator[tuple[str, clic
             yield verb, option
 
 
-def test_a_variable_that_is_no_number_is_told_with_what_was_expected() -> None:
+def test_a_variable_that_is_no_number_is_reported_with_what_was_expected() -> None:
     run = CliRunner().invoke(cli, ["up", "-f", "x.yaml"], env={"LOOKUPDB_PORT": "abc"})
     assert run.exit_code == 2
     assert "(env var: 'LOOKUPDB_PORT'): 'abc' is not a valid integer." in run.output
@@ -113,23 +113,15 @@ def test_one_manifest_is_run_at_a_time(verb: str, flag: str) -> None:
 
 
 def test_words_are_completed_behind_a_second_manifest() -> None:
-    """Their mistake is told when they are run."""
+    """Running them reports the mistake."""
     completion = click.shell_completion.ShellComplete(cli, {}, "lookupdb", "_LOOKUPDB_COMPLETE")
     found = completion.get_completions(["up", "-f", "a.yaml", "-f", "b.yaml"], "--wa")
     assert [item.value for item in found] == ["--watch", "--watch-seconds"]
 
 
-PLUGIN = "from lookupdb_operator.plugin.cli import main; main()"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["-m", "lookupdb", "get", "--help"], ["-c", PLUGIN, "--help"]],
-    ids=["lookupdb", "kubectl-lookupdb"],
-)
-def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[str]) -> None:
+def test_a_full_disk_behind_standard_output_is_reported_in_a_sentence() -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, *words]
+        command = [sys.executable, "-m", "lookupdb", "get", "--help"]
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert run.returncode == 6
     assert run.stderr == (
@@ -138,7 +130,7 @@ def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[st
     )
 
 
-def test_a_path_that_is_no_utf8_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_path_that_is_no_utf8_is_reported_in_a_sentence(tmp_path: Path) -> None:
     run = lookupdb("build", "-f", os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.yaml"))
     assert run.returncode == 2
     assert "a\\udcff.yaml cannot be read: No such file or directory" in orjson.loads(run.stdout)["message"]
@@ -243,7 +235,7 @@ def test_no_other_package_displaces_a_verb(monkeypatch: pytest.MonkeyPatch) -> N
     assert lookupdb_cli.other_verbs.__wrapped__() == {}
 
 
-def test_a_mistyped_verb_is_told_the_near_one() -> None:
+def test_a_mistyped_verb_gets_the_near_one() -> None:
     run = lookupdb("bild")
     assert (run.returncode, "Did you mean 'build'?" in run.stderr) == (2, True)
 

@@ -1,4 +1,4 @@
-"""How SIGINT and SIGTERM end verbs that wait for a bucket which never answers: in native code, which takes none."""
+"""SIGINT and SIGTERM end verbs that wait, in native code, for a bucket which never answers."""
 
 from __future__ import annotations
 

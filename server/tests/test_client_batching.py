@@ -304,7 +304,7 @@ async def test_lookups_go_on_after_all_tasks_were_cancelled_at_whatever_step() -
                 assert await asyncio.wait_for(client.get("b"), 60) == "b"
 
 
-async def test_who_was_not_cancelled_is_told_that_the_request_was() -> None:
+async def test_a_caller_that_was_not_cancelled_learns_that_the_request_was() -> None:
     gate = Gate()
     with scripted(otherwise=gate) as router:
         async with AsyncClient(router.url) as client:

@@ -192,7 +192,7 @@ def test_keys_of_a_shard_that_is_away_are_unavailable_and_not_missing(
 def test_an_unavailable_key_fails_only_its_own_caller(
     tmp_path: Path, tables: Tables, kind: Kind, options: tuple[str, ...], timeout: float
 ) -> None:
-    """Whether the router waits for less than the caller, or for more: it is 20 s here."""
+    """The router's deadline, here 20 s, may be shorter or longer than the caller's."""
     made = write_generation(tmp_path, dict.fromkeys(KEYS[:100], b"1"), shards=2, value_format="json")
     with fleet(made) as shards:
         tables.write(fleet_entry(made, shards))

@@ -1,4 +1,4 @@
-"""Timeouts of callers that ask together: each has its own, and the router is told how long it has."""
+"""Timeouts of callers that ask together: each has its own, and the request carries the deadline."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_callers_with_little_time_left_leave_before_those_with_much(kind: Kind) 
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_router_is_told_of_the_time_of_the_first_of_those_who_leave_together(kind: Kind) -> None:
+def test_the_router_learns_the_deadline_of_the_first_of_those_who_leave_together(kind: Kind) -> None:
     gate = Gate()
     with scripted(gate) as router, calling(kind, router.url, timeout=8) as client:
         client.start("get", "first")

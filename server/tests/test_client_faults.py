@@ -242,7 +242,7 @@ def test_what_is_of_the_connection_is_asked_again_on_another(kind: Kind, ask: As
         ("413 Content Too Large", "answer-too-large"),
     ],
 )
-def test_a_refusal_is_told_and_not_repeated(kind: Kind, status: str, name: str) -> None:
+def test_a_refusal_is_reported_and_not_repeated(kind: Kind, status: str, name: str) -> None:
     with scripted(otherwise=problem(status, name)) as router, blocking(kind, router.url) as client:
         with pytest.raises(RequestRefused, match=f"answered {status[:3]} {name}: because") as refused:
             client.get("a")
@@ -284,7 +284,7 @@ def test_a_call_ends_with_its_timeout(kind: Kind, ask: Ask) -> None:
         (30, 0.3, "RouterUnreachable", "did not let us connect in time"),
     ],
 )
-def test_who_cannot_connect_in_time_is_told_whose_time_is_over(
+def test_a_caller_that_cannot_connect_in_time_learns_whose_time_is_over(
     kind: Kind, timeout: float, connect_timeout: float, reason: str, detail: str
 ) -> None:
     """The call's, or that of connecting: the host takes connections, and does not answer a greeting of TLS."""
@@ -299,7 +299,7 @@ def test_who_cannot_connect_in_time_is_told_whose_time_is_over(
 
 
 class Large:
-    """What a caller has."""
+    """A large result that a caller keeps."""
 
 
 def assert_forgotten(client: Client) -> None:

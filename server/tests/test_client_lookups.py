@@ -210,7 +210,7 @@ def test_a_generation_by_name(client: BlockingClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "3", "g0", "g3\r\nX: y", "G3"])
-def test_what_is_no_name_of_a_generation_is_told(client: BlockingClient, name: str) -> None:
+def test_what_is_no_name_of_a_generation_is_reported(client: BlockingClient, name: str) -> None:
     with pytest.raises(UsageError, match="a generation's name is like g12"):
         client.at(name)
 
@@ -279,7 +279,7 @@ def _run_closed(client: BlockingClient) -> None:
         ("https://router", {"cert_file": "a.crt"}, "belong together"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_told(url: str, options: dict[str, object], message: str) -> None:
+def test_arguments_that_cannot_be_used_are_reported(url: str, options: dict[str, object], message: str) -> None:
     for make in (Client, AsyncClient):
         with pytest.raises(UsageError, match=message) as told:
             make(url, **options)  # type: ignore[arg-type]
@@ -302,7 +302,7 @@ def test_arguments_that_cannot_be_used_are_told(url: str, options: dict[str, obj
         ({"tiemout": 5}, "a client has no argument tiemout; it has timeout, connect_timeout, "),
     ],
 )
-def test_arguments_of_another_type_are_told_by_their_names(options: dict[str, object], message: str) -> None:
+def test_arguments_of_another_type_are_reported_by_their_names(options: dict[str, object], message: str) -> None:
     for make in (Client, AsyncClient):
         with pytest.raises(TypeError, match=message) as told:
             make("http://router", **options)  # type: ignore[arg-type]
@@ -369,7 +369,7 @@ def test_what_is_public_has_a_docstring_and_is_listed() -> None:
         package.Nothing  # noqa: B018
 
 
-def test_a_token_file_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> None:
+def test_a_token_file_that_is_not_there_is_reported_when_it_is_needed(tmp_path: Path) -> None:
     told = pytest.raises(UsageError, match=f"the token file {tmp_path}/token cannot be read")
     with Client("http://127.0.0.1:1", token_file=tmp_path / "token") as client, told:
         client.get("a")

@@ -15,7 +15,7 @@ from lookupdb.client.core import ManyKeys
 pytest_plugins = ["support.client_fixtures"]
 
 
-def test_keys_of_which_nothing_can_be_said_are_told_if_a_part_will_do(kind: Kind) -> None:
+def test_keys_of_which_nothing_can_be_said_are_reported_if_a_part_will_do(kind: Kind) -> None:
     told = batch({"a": 1}, ["b"], ["c"])
     down = problem("503 Service Unavailable", "unavailable", "all down", reason="Unreachable", shard=0)
     with scripted(told, down, down) as router, blocking(kind, router.url) as client:
@@ -39,11 +39,12 @@ def test_of_several_parts_one_may_be_unavailable(kind: Kind) -> None:
     with scripted(found_all, down) as router, blocking(kind, router.url, max_keys=2) as client:
         with pytest.raises(Unavailable) as unavailable:
             client.get_many(keys)
-        assert unavailable.value.keys == tuple(keys), "nothing is told of any"
+        assert unavailable.value.keys == tuple(keys), "no result for any key"
 
 
 def test_of_several_parts_one_may_meet_a_certificate_that_does_not_fit() -> None:
-    """Of another router, while these are being replaced: what is known already is told. Nothing else refuses a part."""
+    """Another router may have it while certificates are replaced. Known results are returned. Nothing else
+    refuses a part."""
     refused = RequestRefused("the certificate is not trusted")
     known = KeysAnswer({"a": 1}, {"b": None}, {}, ("g1",))
     plan = ManyKeys(["a", "b", "c"], 3, max_keys=2, partial=True).plan()
@@ -87,7 +88,7 @@ def test_each_of_the_three_is_in_the_order_in_which_it_was_asked(kind: Kind, max
         assert [*client.get_many(keys[::3]).found] == keys[::3]
 
 
-def test_what_is_cached_stands_in_its_place(kind: Kind) -> None:
+def test_a_cached_value_is_in_its_place(kind: Kind) -> None:
     def answer(_: socket.socket, asked: Asked) -> bytes:
         return batch({key: 1 for key in asked.keys if key < "m"}, [key for key in asked.keys if key >= "m"])
 

@@ -70,7 +70,7 @@ async def test_who_is_called_when_its_time_is_over_lets_the_next_one_go() -> Non
 
 
 class Interruption(BaseException):
-    """What a signal handler raises."""
+    """Raised by a signal handler."""
 
 
 def interrupt(_: int, __: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What lookupdb.client says to the router: tokens, traces, and how long it waits."""
+"""Headers that lookupdb.client sends: tokens, traces and deadlines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_request_says_what_it_must(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("timeout", "told"), [(0.5, 416), (0.05, 40), (1, 832), (5, 4096), (86_400, 589_824)])
-def test_the_router_is_told_less_time_than_the_caller_has_and_the_same_each_time(
+def test_the_router_gets_less_time_than_the_caller_has_and_the_same_each_time(
     kind: Kind, timeout: float, told: int
 ) -> None:
     with scripted() as router, blocking(kind, router.url, timeout=timeout) as client:
@@ -49,7 +49,7 @@ def test_the_router_is_told_less_time_than_the_caller_has_and_the_same_each_time
     assert max(deadlines) == told
 
 
-def test_the_router_is_told_the_read_timeout_where_that_is_less(kind: Kind) -> None:
+def test_the_router_gets_the_read_timeout_if_that_is_less(kind: Kind) -> None:
     with scripted() as router, blocking(kind, router.url, timeout=60, read_timeout=1) as client:
         for ask in ASKS:
             ask(client)

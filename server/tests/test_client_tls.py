@@ -17,7 +17,7 @@ import pytest
 import uvloop
 from support.clients import Kind, blocking
 from support.faulty_router import answer
-from support.routers import routing, routing_encrypted
+from support.routers import Router, routing, routing_encrypted
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.tls import authority, make_identity
@@ -51,10 +51,24 @@ def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running
 
 
-@pytest.fixture
-def ca_file(tmp_path: Path) -> Path:
-    (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
-    return tmp_path / "ca.crt"
+@pytest.fixture(scope="module")
+def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("authority") / "ca.crt"
+    path.write_bytes(authority().certificate_pem)
+    return path
+
+
+@pytest.fixture(scope="module")
+def mutual_url(table: Path, ca_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a router that wants certificates of its clients."""
+    with routing_encrypted(table, tmp_path_factory.mktemp("mutual"), "--tls-client-ca", str(ca_file)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain_router(table: Path) -> Iterator[Router]:
+    with routing(table) as running:
+        yield running
 
 
 def test_lookups_over_tls_with_a_token(url: str, ca_file: Path, kind: Kind, tmp_path: Path) -> None:
@@ -114,7 +128,7 @@ def closing(folder: Path, size: int) -> Iterator[tuple[str, threading.Event, thr
 def test_an_answer_is_whole_where_the_connection_ends_behind_it(
     tmp_path: Path, ca_file: Path, run: Callable[[Coroutine[Any, Any, None]], None], size: int
 ) -> None:
-    """What has come, and the end behind it, are read in one turn of the loop, which is held until both have."""
+    """The test blocks the loop until the data and the end are there, so one turn reads both."""
 
     async def look_up(url: str, asked: threading.Event, closed: threading.Event) -> None:
         async with AsyncClient(url, ca_file=ca_file, timeout=30, retries=0) as client:
@@ -195,33 +209,29 @@ def greeting(identity: tuple[Path, Path], client_ca: Path | None = None) -> Iter
         thread.join()
 
 
-def test_a_client_shows_its_certificate(table: Path, tmp_path: Path, ca_file: Path, kind: Kind) -> None:
+def test_a_client_shows_its_certificate(mutual_url: str, tmp_path: Path, ca_file: Path, kind: Kind) -> None:
     cert_file, key_file = make_identity("web", by=authority()).write(tmp_path / "web")
-    with (
-        routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url,
-        blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client,
-    ):
+    with blocking(kind, mutual_url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
         assert client.get("a") == b"value of a"
         make_identity("web-2", by=authority()).write(tmp_path / "web")
         assert client.get("a") == b"value of a"
 
 
 def test_a_router_that_wants_a_certificate_refuses_clients_without_one(
-    table: Path, tmp_path: Path, ca_file: Path, kind: Kind
+    mutual_url: str, tmp_path: Path, ca_file: Path, kind: Kind
 ) -> None:
     cert_file, key_file = make_identity("web", by=make_identity("another", is_authority=True)).write(tmp_path / "web")
     many = [f"{number:0250}" for number in range(800)]  # which it stops to read before all are sent
-    with routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url:
-        with blocking(kind, url, ca_file=ca_file, timeout=30) as client:
-            for call in (lambda: client.get("a"), lambda: client.get_many(many, partial=True), client.dataset):
-                with pytest.raises(RequestRefused, match=r"^localhost:\d+ wants its clients to have a cert") as told:
-                    call()
-                assert told.value.hint == "give the client a certificate, by cert_file= and key_file="
-                assert (told.value.status, told.value.problem) == (0, "")
-        with blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
-            with pytest.raises(RequestRefused, match=r"does not accept this client's certificate \(unknown ca") as told:
-                client.get("a")
-            assert "check that cert_file and key_file hold" in str(told.value)
+    with blocking(kind, mutual_url, ca_file=ca_file, timeout=30) as client:
+        for call in (lambda: client.get("a"), lambda: client.get_many(many, partial=True), client.dataset):
+            with pytest.raises(RequestRefused, match=r"^localhost:\d+ wants its clients to have a cert") as told:
+                call()
+            assert told.value.hint == "give the client a certificate, by cert_file= and key_file="
+            assert (told.value.status, told.value.problem) == (0, "")
+    with blocking(kind, mutual_url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
+        with pytest.raises(RequestRefused, match=r"does not accept this client's certificate \(unknown ca") as told:
+            client.get("a")
+        assert "check that cert_file and key_file hold" in str(told.value)
 
 
 def test_a_proxy_that_wants_a_certificate_by_an_older_tls_refuses_too(
@@ -235,9 +245,9 @@ def test_a_proxy_that_wants_a_certificate_by_an_older_tls_refuses_too(
 
 
 def test_a_certificate_that_is_replaced_meanwhile_is_shown_to_the_next_connection(
-    table: Path, tmp_path: Path, ca_file: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    mutual_url: str, tmp_path: Path, ca_file: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one call: the first connection was refused with the old one."""
+    """One call does both: its first connection was refused with the old certificate."""
     files = make_identity("web", by=make_identity("another", is_authority=True)).write(tmp_path / "web")
     renew_context = TlsContexts.context
     contexts: list[ssl.SSLContext | None] = []
@@ -249,10 +259,7 @@ def test_a_certificate_that_is_replaced_meanwhile_is_shown_to_the_next_connectio
         return contexts[-1]
 
     monkeypatch.setattr(TlsContexts, "context", context)
-    with (
-        routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url,
-        blocking(kind, url, ca_file=ca_file, cert_file=files[0], key_file=files[1], timeout=30) as client,
-    ):
+    with blocking(kind, mutual_url, ca_file=ca_file, cert_file=files[0], key_file=files[1], timeout=30) as client:
         assert client.get("a") == b"value of a"
     assert len(contexts) == 2
 
@@ -265,16 +272,17 @@ def test_files_that_cannot_be_used_are_named(kind: Kind, tmp_path: Path) -> None
             client.get("a")
 
 
-def test_plain_http_and_tls_do_not_speak_to_each_other(url: str, table: Path, ca_file: Path, kind: Kind) -> None:
+def test_plain_http_and_tls_do_not_speak_to_each_other(
+    url: str, plain_router: Router, ca_file: Path, kind: Kind
+) -> None:
     refused = pytest.raises(RequestRefused, match="this port speaks TLS: ask by https")
     with blocking(kind, url.replace("https", "http"), token=TOKEN, timeout=30) as client, refused:
         client.get("a")
-    with routing(table) as router:
-        url = f"https://localhost:{router.port}"
-        with blocking(kind, url, ca_file=ca_file, timeout=30) as client:
-            with pytest.raises(InvalidAnswer, match="does not speak TLS") as told:
-                client.get("a")
-            assert f"http://localhost:{router.port}" in str(told.value)
+    address = f"localhost:{plain_router.port}"
+    with blocking(kind, f"https://{address}", ca_file=ca_file, timeout=30) as client:
+        with pytest.raises(InvalidAnswer, match="does not speak TLS") as told:
+            client.get("a")
+        assert f"http://{address}" in str(told.value)
 
 
 async def test_a_thousand_coroutines_over_tls(url: str, ca_file: Path) -> None:

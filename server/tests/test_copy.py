@@ -97,7 +97,7 @@ def test_copies_the_newest_of_every_dataset_and_says_how_to_adopt_it(stores: Sto
     assert all("g2 copied (101 records, 3 shards); spec.adopt: {uid: 'local'}" in line for line in lines)
 
 
-def test_a_scratch_folder_that_may_not_be_written_to_is_told_and_not_the_store(stores: Stores) -> None:
+def test_a_scratch_folder_that_may_not_be_written_to_is_reported_and_not_the_store(stores: Stores) -> None:
     error = stores.copy("--scratch", "/sys").exception  # where nobody may make anything, root neither
     assert "cannot write to the scratch folder /sys: " in str(error)
     assert "grant this user access, or use another folder" in str(error)
@@ -220,7 +220,7 @@ def test_a_copy_that_is_killed_when_all_is_decided_is_completed_by_the_next(
     stores.check("people", "g2")
 
 
-def test_a_damaged_one_is_told_of_and_the_others_are_copied(stores: Stores) -> None:
+def test_a_damaged_one_is_reported_and_the_others_are_copied(stores: Stores) -> None:
     path = next((stores.folder / "source").glob("c1/team/people-*/g2/*.lmdb"))
     content = path.read_bytes()
     path.unlink()
@@ -270,7 +270,7 @@ def test_what_is_damaged_in_the_target_stays_and_what_to_do_is_said(stores: Stor
     stores.check("people", "g2")
 
 
-def test_one_that_finds_no_room_is_told_of_and_the_others_are_copied(
+def test_one_that_finds_no_room_is_reported_and_the_others_are_copied(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = directory._link_or_copy
@@ -370,7 +370,7 @@ class TestNothingIsRetainedForWhatIsNotThere:
         assert target.read_note(RETAIN_NOTE) is not None
 
 
-def test_a_scratch_disk_that_is_full_is_told_of(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_disk_that_is_full_is_reported(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(*_arguments: Any, **_options: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -445,7 +445,7 @@ def test_one_url_behind_two_endpoints_is_two_stores(
 
 @contextlib.contextmanager
 def other_server() -> Iterator[str]:
-    """Of a process of its own: all servers of one process have the same buckets."""
+    """Run it in a process of its own: all servers of one process share their buckets."""
     code = """import sys; from support.buckets import s3_server
 with s3_server() as url:
     print(url, flush=True)

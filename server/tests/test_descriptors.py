@@ -14,7 +14,7 @@ print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def limits_of_child(soft: int, hard: int) -> list[int]:
-    """What ``raise_limit`` says in a process that begins with these limits, and the soft limit after it."""
+    """Return the result of ``raise_limit`` in a process with these limits, and the soft limit after it."""
     child = subprocess.run(
         [sys.executable, "-c", PRINT_LIMIT],
         capture_output=True,

@@ -204,7 +204,7 @@ def test_of_several_datasets_one_must_be_chosen(dataset: StoredDataset, tmp_path
 
 
 def test_a_sample_counts_what_was_compared_and_shows_keys_alone(dataset: StoredDataset, tmp_path: Path) -> None:
-    """Of so few keys, all: the counts are those of the exact difference."""
+    """A sample of so few keys has all of them: the counts are those of the exact difference."""
     publish(dataset, "g1", OLD, tmp_path / "scratch", shards=2)
     publish(dataset, "g2", NEW, tmp_path / "scratch", shards=3)
     found = counted(tmp_path, "g1", "g2", "--sampled", "--samples", "2")
@@ -247,7 +247,7 @@ def test_of_two_equal_shard_files_neither_is_fetched(
 
 
 @pytest.mark.parametrize("uid", ["0bf39031", "0bf39031-6f3c-4e0a-9a57-3d1f0a0c7f11"], ids=["as in the store", "whole"])
-def test_a_dataset_that_was_made_again_is_told_apart_by_its_uid(
+def test_a_dataset_that_was_made_again_is_distinguished_by_its_uid(
     dataset: StoredDataset, tmp_path: Path, uid: str
 ) -> None:
     again = store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", uid))

@@ -83,7 +83,7 @@ def test_a_program_runs(play: Play, name: str, url: str) -> None:
         assert names["names"][0] == NAME.decode()
 
 
-def test_what_is_unavailable_is_told(play: Play, url: str) -> None:
+def test_what_is_unavailable_is_reported(play: Play, url: str) -> None:
     name_airport = play("unavailable", url)["name_airport"]
     assert (name_airport("KJFK"), name_airport("nowhere")) == (NAME.decode(), "no such airport")
     name_airport = play("unavailable", f"http://127.0.0.1:{free_port()}")["name_airport"]

@@ -26,7 +26,7 @@ ROWS = {str(number): value for number, value in enumerate((b"first", b"second", 
 
 @pytest.fixture
 def names(tmp_path: Path) -> dict[str, Any]:
-    """Where the examples run: what one has defined is there for the next."""
+    """The namespace of all examples: a later one uses the names of earlier ones."""
     SyncedDataset(tmp_path, "people").publish("g1", PEOPLE, shards=2, value_format="json", compression="zstd")
     SyncedDataset(tmp_path, "rows").publish("g1", ROWS, shards=2)
     return {}

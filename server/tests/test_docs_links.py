@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-from docs_tools import reference
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [".", "benchmarks", "charts/lookupdb", "e2e", "examples", "operator", "server"]
 DOCUMENTS = sorted(
     [path for folder in FOLDERS for path in (ROOT / folder).glob("*.md")] + [*(ROOT / "docs").rglob("*.md")]
 )
-GENERATED = {ROOT / "docs" / path: text for path, text in reference.pages().items()}
-"""Pages that `make docs` makes: a link may lead there."""
 MOST_LINES = 500
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
+@functools.cache
+def generated() -> dict[Path, str]:
+    """Return the pages that `make docs` generates: a link may lead there."""
+    from docs_tools import reference  # slow, and every process that runs tests imports this module
+
+    return {ROOT / "docs" / path: text for path, text in reference.pages().items()}
+
+
 def prose(document: Path) -> str:
-    return _FENCE.sub("", GENERATED.get(document) or document.read_text())
+    return _FENCE.sub("", generated().get(document) or document.read_text())
 
 
 def anchors(document: Path) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """Return the anchors of the headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
@@ -43,14 +48,14 @@ def broken_links(document: Path) -> list[str]:
     return [
         f"{target}#{anchor}"
         for target, anchor in relative_links(document)
-        if not (target.exists() or target in GENERATED)
+        if not (target.exists() or target in generated())
         or (anchor and target.suffix == ".md" and anchor not in anchors(target))
     ]
 
 
 def test_no_relative_link_is_broken() -> None:
     """The pages that `make docs` generates are among them."""
-    assert {page: links for page in (*DOCUMENTS, *GENERATED) if (links := broken_links(page))} == {}
+    assert {page: links for page in (*DOCUMENTS, *generated()) if (links := broken_links(page))} == {}
 
 
 def test_no_document_is_longer_than_is_read() -> None:

@@ -61,7 +61,7 @@ def exists(path: str, document: Path) -> bool:
 
 
 def is_module(name: str) -> bool:
-    """Whether ``name`` is a module or package of the project, stands in one, or is what a package imports late."""
+    """Return whether ``name`` is a module or package of the project, defined in one, or imported late by a package."""
     *parents, last = name.split(".")
     places = [ROOT / source / Path(*parents) for source in ("server", "operator", ".")]
     return any(

@@ -29,7 +29,7 @@ PRINTED = {
     "redis": 'John F Kennedy International Airport [b\'{"iata":"LHR", …}\', None]\n',
     "mapping": "John F Kennedy International Airport False 28298 g1\n",
 }
-"""What the programs for Python print; of an airport, its first member."""
+"""Output of the Python programs; for an airport, its first member."""
 OUTCOMES = {"cut over to g2": "cut over to g2", "g2 keeps serving": "the build failed; g2 keeps serving"}
 """The tutorial's words of what each change of the file leads to, and the line of `up`."""
 

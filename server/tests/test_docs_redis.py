@@ -53,6 +53,6 @@ async def test_asyncio(router: Router) -> None:
     assert names["found"] == [AIRPORTS["kjfk"], AIRPORTS["egll"]]
 
 
-def test_all_commands_are_told_of() -> None:
+def test_all_commands_are_described() -> None:
     table = reference.pages()["reference/resp.md"]
     assert [name.decode() for name in COMMANDS if f"| `{name.decode()}" not in table] == []

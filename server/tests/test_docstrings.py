@@ -41,7 +41,7 @@ class Module:
     objects, which every collection of garbage in this process would go through."""
 
     docstrings: tuple[tuple[int, str], ...]
-    """Those of modules, classes, functions and members, with their lines."""
+    """Docstrings of modules, classes, functions and members, with their lines."""
     classes: tuple[tuple[str, frozenset[str], frozenset[str]], ...]
     """Name, bases, and the names that it defines or assigns to."""
 

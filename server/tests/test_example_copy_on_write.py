@@ -35,7 +35,7 @@ COMMANDS = ("workers", "objects", "writes", "reload", "arenas", "pressure")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands keep their records for one another."""
+    """Folder in which the commands keep their records for each other."""
     return tmp_path_factory.mktemp("records")
 
 
@@ -50,7 +50,7 @@ def run(*words: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_table(topic: str, folder: Path) -> dict[str, list[float]]:
-    """What the command prints: name of a row → its numbers, of MB where it has a unit."""
+    """Return the printed table: name of a row → its numbers, in MB if they have a unit."""
     done = run(topic, "--records", str(RECORDS), "--folder", folder)
     assert done.returncode == 0, done.stderr
     rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in done.stdout.splitlines() if line.startswith("| ")]
@@ -59,7 +59,7 @@ def run_table(topic: str, folder: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> tuple[dict[str, Any], str, str]:
-    """Of a run of two ways: the samples, the plot, and what was printed."""
+    """Run two ways; return the samples, the plot, and the output."""
     out = folder / "out"
     ways = "dict,lookupdb"
     done = run("--records", str(RECORDS), "--seconds", "2", "--ways", ways, "--folder", folder, "--out", out)

@@ -1,4 +1,4 @@
-"""What takes bytes from outside keeps its promises for random ones; ``make fuzz`` goes on for longer."""
+"""Parsers of bytes from outside withstand random input; ``make fuzz`` runs longer."""
 
 from __future__ import annotations
 

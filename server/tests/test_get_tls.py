@@ -46,7 +46,7 @@ def ca_file(tmp_path: Path) -> str:
 
 
 def said(*words: str) -> str:
-    """What is told on standard error by a `get` that finds nothing out."""
+    """Return standard error of a `get` that fails."""
     ended = run_here("get", *words)
     assert (ended.returncode, ended.stdout) == (4, b""), ended
     return ended.stderr.decode()
@@ -85,21 +85,23 @@ def test_another_authority_is_named_as_the_one_that_does_not_do(url: str, tmp_pa
     assert f"{another} does not have the authority that signed it" in told
 
 
-def test_another_hosts_certificate_is_told_of(url: str, ca_file: str) -> None:
+def test_another_hosts_certificate_is_reported(url: str, ca_file: str) -> None:
     told = said(url.replace("localhost", "127.0.0.1"), "a", "--ca-file", ca_file)
     assert "is not trusted: IP address mismatch" in told
     assert "use a name that is in the certificate" in told
     assert "--ca-file" not in told
 
 
-def test_a_certificate_that_has_expired_is_told_of(tmp_path: Path, ca_file: str) -> None:
+def test_a_certificate_that_has_expired_is_reported(tmp_path: Path, ca_file: str) -> None:
     with greeting(make_identity("localhost", by=authority(), days=-1), tmp_path) as url:
         told = said(url, "a", "--ca-file", ca_file)
     assert "is not trusted: certificate has expired" in told
     assert "renew it, or correct the clock of this machine" in told
 
 
-def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path, tmp_path: Path, ca_file: str) -> None:
+def test_a_router_that_wants_a_certificate_of_its_clients_is_reported(
+    table: Path, tmp_path: Path, ca_file: str
+) -> None:
     with routing_encrypted(table, tmp_path, "--tls-client-ca", ca_file) as url:
         told = said(url, "a", "--ca-file", ca_file)
     assert f"{url.removeprefix('https://')} wants its clients to have a certificate\n" in told
@@ -107,14 +109,14 @@ def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path
     assert "does not speak TLS" not in told
 
 
-def test_a_router_without_tls_is_told_of(table: Path, ca_file: str) -> None:
+def test_a_router_without_tls_is_reported(table: Path, ca_file: str) -> None:
     with routing(table) as router:
         told = said(f"https://localhost:{router.port}", "a", "--ca-file", ca_file)
     assert "does not speak TLS, though the URL begins with https" in told
     assert "give its URL with http:" in told
 
 
-def test_plain_http_where_tls_is_spoken_is_told_of(url: str) -> None:
+def test_plain_http_where_tls_is_spoken_is_reported(url: str) -> None:
     ended = run_here("get", url.replace("https:", "http:"), "a")
     assert (ended.returncode, b"ask by https" in ended.stderr) == (1, True)
 

@@ -243,7 +243,7 @@ def test_what_cannot_be_written_ends_with_a_sentence(
     assert sentence in output
 
 
-def test_a_folder_that_may_not_be_written_to_is_told_and_not_the_store(generation: Path) -> None:
+def test_a_folder_that_may_not_be_written_to_is_reported_and_not_the_store(generation: Path) -> None:
     code, output = run("write", str(generation), "--out", "/sys/lookupdb")  # where root may not make anything either
     assert code == 2
     assert "cannot write to /sys/lookupdb" in output

@@ -57,7 +57,7 @@ def push_to(host: str, generation: Path, config: Any = None, *, shard: int = 0, 
 
 
 def check_whole(registry: Registry, image: PushedImage, generation: Path, folder: Path) -> None:
-    """What the registry holds is what `image write` writes, blob by blob."""
+    """Check that the registry holds the blobs that `image write` writes."""
     (written,) = ImageLayout(folder).write(find_in_folder(generation), [1], 0)
     assert (image.tag, image.digest) == (written.tag, written.digest)
     held = registry.blobs | {digest: text for digest, text in registry.manifests.items() if ":" in digest}
@@ -164,14 +164,14 @@ def test_whatever_fails_for_a_while_the_image_is_whole_in_the_end(
 
 
 def test_a_repository_of_a_long_name_is_pushed_to(registry: Registry, generation: Path) -> None:
-    """What oras says of a tag that is not there has the name twice."""
+    """oras names it twice in its message for a missing tag."""
     repository = client.parse_repository(f"{registry.host}/{'x' * 200}")
     with closing(client.Registry(repository, {}, plain_http=True, patience=0)) as target:
         assert push_shard(find_in_folder(generation), 0, target, 0).outcome == "pushed"
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refusal_in_the_registrys_own_words_is_told_at_once(
+def test_a_refusal_in_the_registrys_own_words_is_reported_at_once(
     registry: Registry, generation: Path, status: int
 ) -> None:
     registry.faults["POST blobs/uploads/"] = [status]
@@ -186,7 +186,7 @@ def test_an_upload_whose_answer_was_lost_is_not_sent_again(registry: Registry, g
     assert len(uploads) == len(registry.blobs) == 4, "two layers, two configurations"
 
 
-def test_what_fails_for_good_is_told_with_the_registrys_own_words(registry: Registry, generation: Path) -> None:
+def test_what_fails_for_good_is_reported_with_the_registrys_own_words(registry: Registry, generation: Path) -> None:
     registry.faults["POST blobs/uploads/"] = [405]
     with pytest.raises(RegistryError, match=r"^cannot put sha256:.* in .*: unsupported: wished \[2J for\n") as caught:
         push(generation, registry)
@@ -215,7 +215,7 @@ def test_a_host_that_does_not_resolve_is_named(generation: Path) -> None:
     assert caught.value.message == "the host registry.invalid does not resolve"
 
 
-def test_a_registry_without_tls_is_told_at_once(registry: Registry, generation: Path) -> None:
+def test_a_registry_without_tls_is_reported_at_once(registry: Registry, generation: Path) -> None:
     with pytest.raises(RegistryError, match=f"^{registry.host} does not speak TLS") as caught:
         push_to(registry.host, generation, plain_http=False, patience=60)
     assert caught.value.hint == "--plain-http speaks to a registry that has none"
@@ -273,7 +273,7 @@ class TestCredentials:
 
     @pytest.mark.parametrize("auth", ["basic", "bearer"])
     @pytest.mark.parametrize("user", ["", USER])
-    def test_that_do_not_suffice_are_told_at_once(self, generation: Path, auth: Any, user: str) -> None:
+    def test_that_do_not_suffice_are_reported_at_once(self, generation: Path, auth: Any, user: str) -> None:
         with serve_registry(auth) as registry:
             with pytest.raises(RegistryDenied) as caught:
                 push(generation, registry, user=user, password="wrong", patience=60)
@@ -441,7 +441,7 @@ class TestAuthorities:
         done = CliRunner().invoke(command, words, catch_exceptions=False)
         assert orjson.loads(done.output.splitlines()[-1])["pushed"] == 2
 
-    def test_that_no_file_has_are_told_and_nothing_is_sent(self, secure: Registry, generation: Path) -> None:
+    def test_that_no_file_has_are_reported_and_nothing_is_sent(self, secure: Registry, generation: Path) -> None:
         ended = CliRunner().invoke(command, self.words(secure, generation)).exception
         assert isinstance(ended, RegistryError)
         assert re.fullmatch(

@@ -1,4 +1,4 @@
-"""What a registry may answer: whatever it sends ends within a time, in an error that says what was sent."""
+"""Bad answers of a registry: each ends in time, in an error that says what was sent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestTime:
                 ask(asking, where)
         assert time.monotonic() - begun < 10
 
-    def test_that_is_over_is_told(self, registry: Registry) -> None:
+    def test_that_is_over_is_reported(self, registry: Registry) -> None:
         registry.faults["HEAD blobs/"] = [TRICKLES["silence"]]
         told = rf"^{registry.host} has not answered whole within 0\.5 seconds"
         with opened(registry, seconds=0.5) as asking, pytest.raises(RegistryError, match=told):
@@ -78,7 +78,7 @@ class TestTime:
             asking.put_blob(large, lambda: (bytes(1 << 20) for _ in range(64)))
 
 
-def test_an_upload_that_is_refused_in_its_middle_is_told_and_not_sent_again(registry: Registry) -> None:
+def test_an_upload_that_is_refused_in_its_middle_is_reported_and_not_sent_again(registry: Registry) -> None:
     registry.faults["PUT blobs/uploads/"] = ["early"] * 5
     large = Blob(BLOB.media_type, BLOB.digest, 64 << 20)
     sent = 0
@@ -95,7 +95,7 @@ def test_an_upload_that_is_refused_in_its_middle_is_told_and_not_sent_again(regi
     assert registry.uploads == 1
 
 
-def test_a_size_that_is_another_is_told(registry: Registry) -> None:
+def test_a_size_that_is_another_is_reported(registry: Registry) -> None:
     registry.blobs[BLOB.digest] = CONTENT
     registry.size = lambda size: str(size + 1)
     with (
@@ -126,13 +126,13 @@ def test_a_redirect_that_leads_nowhere_ends(registry: Registry, leads: str) -> N
     assert len(registry.asked) < 25
 
 
-def test_a_program_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UsageError, match="oras, which lookupdb uses for registries, is not on PATH"):
         client.Registry(client.parse_repository("r.example/x"), {}, plain_http=False, patience=0)
 
 
-def test_a_token_that_is_none_is_told() -> None:
+def test_a_token_that_is_none_is_reported() -> None:
     with serve_registry("bearer") as registry:
         registry.challenge = f'Bearer realm="http://{registry.host}/v2/"'
         with opened(registry) as asking, pytest.raises(RegistryError):

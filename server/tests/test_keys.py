@@ -80,7 +80,7 @@ BLANKS = [
 
 
 def is_changed(text: str) -> bool:
-    """Whether any step changes ``text``. If none does, no order of them does."""
+    """Return whether any step changes ``text``. If none does, no order of them does."""
     return not (text == text.lower() == text.casefold() and unicodedata.is_normalized("NFC", text))
 
 

@@ -64,7 +64,7 @@ def test_a_process_listing_still_says_what_is_served_and_no_password(generation:
 
 
 def open_files(pid: int) -> Iterator[str]:
-    """What the descriptors of a process are of. One that it closes meanwhile is none of them."""
+    """Yield the files of a process's descriptors, without those that it closes meanwhile."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             yield str(path.readlink())

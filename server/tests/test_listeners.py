@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from support.command_line import run_here
 from support.ports import free_port
 from support.routers import routing
 from support.routing import entry, table_file
@@ -24,7 +25,7 @@ BOTH = ["127.0.0.1", "::1"]
 
 
 def answers(listener: socket.socket, host: str) -> bool:
-    """Whether a client of ``host`` gets through. Another process may have the same port of the other family."""
+    """Return whether a client of ``host`` gets through. Another process may have the same port of the other family."""
     listener.listen(4)
     try:
         client = socket.create_connection((host, listeners.bound_port(listener)), timeout=60)
@@ -132,8 +133,7 @@ def test_a_shard_and_a_router_on_ipv6_alone(tmp_path: Path) -> None:
             for port, path in ((router.port, "/v1/lookup/a"), (router.admin, "/readyz"), (shard.admin, "/readyz")):
                 with urllib.request.urlopen(f"http://[::1]:{port}{path}", timeout=60) as answer:
                     assert answer.status == 200
-            command = [sys.executable, "-m", "lookupdb", "get", f"http://[::1]:{router.port}", "a"]
-            assert subprocess.run(command, check=True, capture_output=True).stdout.strip() == b"1"
+            assert run_here("get", f"http://[::1]:{router.port}", "a").stdout == b"1"
 
 
 def test_a_router_that_listens_everywhere_answers_both_families(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ TOKEN = "the-token-of-the-load-rig"
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of three shard servers."""
+    """The table file of three shard servers."""
     home = tmp_path_factory.mktemp("load")
     generation = write_generation(home, RECORDS, shards=3, value_format="json")
     with fleet(generation) as shards:
@@ -267,7 +267,7 @@ def test_results_are_written_to_all_files_that_are_given(url: str, key_file: str
     assert files[3].read_text().startswith("<svg")
 
 
-def test_a_redis_port_is_told(table: Path) -> None:
+def test_a_redis_port_is_reported(table: Path) -> None:
     with routing(table, "--resp-port", "0") as router:
         for words in (["load", "--keys", "-"], ["get"]):
             where = f"http://127.0.0.1:{router.resp}"
@@ -306,7 +306,7 @@ def test_a_router_that_cannot_be_asked_is_named(router: Router, url: str, target
 
 
 async def _load_elsewhere(*words: str) -> tuple[int, str]:
-    """The same in a process of its own, while this one answers."""
+    """Run `load` in a process of its own, while this one answers."""
     command = [sys.executable, "-m", "lookupdb", "load", *words]
     process = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1, stderr=-1)
     _, errors = await asyncio.wait_for(process.communicate(b"a\n"), 60)
@@ -374,7 +374,7 @@ def test_tokens_and_certificates(table: Path, tmp_path: Path, key_file: str) -> 
         assert TOKEN not in orjson.dumps(document).decode()
 
 
-def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path, tmp_path: Path) -> None:
+def test_a_router_that_wants_a_certificate_of_its_clients_is_reported(table: Path, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
     with routing_encrypted(table, tmp_path, "--tls-client-ca", str(tmp_path / "ca.crt")) as url:
         code, _, said = load(url, "--keys", "-", "--ca-file", str(tmp_path / "ca.crt"), asked=b"a\n")
@@ -475,7 +475,7 @@ def test_senders_end_with_the_program_that_has_started_them(url: str, key_file: 
 
 
 @pytest.mark.parametrize("seconds", [0, 0.1, 2], ids="after {} s".format)
-def test_a_sender_that_is_killed_is_told(url: str, key_file: str, seconds: float) -> None:
+def test_a_sender_that_is_killed_is_reported(url: str, key_file: str, seconds: float) -> None:
     """Before it has read its plan, too."""
     process = _start(url, key_file, "--rate", "50", "--warmup", "0")
     until(lambda: len(children(process.pid)) == 1, "a sender")

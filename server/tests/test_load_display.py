@@ -1,4 +1,4 @@
-"""What `lookupdb load` shows while it runs: lines of figures, or a line that changes on a terminal."""
+"""Progress of `lookupdb load`: lines of figures, or a line that changes on a terminal."""
 
 from __future__ import annotations
 

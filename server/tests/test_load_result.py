@@ -1,5 +1,5 @@
-"""What is made of senders' reports: merged histograms, points over time, the document and its schema, text,
-conditions, and whether the senders were fast enough to believe it."""
+"""Results from senders' reports: merged histograms, points over time, the document and its schema, text, conditions,
+and whether the senders were fast enough to believe it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from lookupdb.load.plan import RateProfile, RateSegment, intended_times, make_pr
 
 
 def _times(profile: RateProfile, arrivals: str, seed: int = 1, processes: int = 1) -> list[float]:
-    """Of all senders together."""
+    """Return the times of all senders together."""
     senders = [
         list(intended_times(profile, arrivals, seed, process, processes))  # type: ignore[arg-type]
         for process in range(processes)

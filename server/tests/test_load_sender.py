@@ -56,7 +56,7 @@ async def _send(plan: SenderPlan) -> Tally:
 
 
 def _ends(tally: Tally) -> int:
-    """How many requests have come to an end."""
+    """Count the requests that have ended."""
     failures = sum(sum(tally.failures[kind].values()) for kind in FAILURE_KINDS)
     return tally.answered + failures + tally.timeouts + tally.unsent
 
@@ -179,7 +179,7 @@ async def test_each_failure_is_counted_for_what_it_is(key: str) -> None:
 
 
 class Owner:
-    """Asks again as soon as it is told an answer."""
+    """Asks again as soon as it has an answer."""
 
     def __init__(self) -> None:
         self.told: list[bytes] = []
@@ -211,13 +211,13 @@ async def test_what_follows_an_answer_does_not_answer_the_next_request(following
         for piece in [whole, following or b""] if is_full else [whole + (following or b"")]:
             if piece:
                 connection.data_received(piece)
-        await soon(lambda: owner.told, "the owner is told")
+        await soon(lambda: owner.told, "the owner has an answer")
         if following:
             assert owner.told == [b"unasked data"]
         else:
             assert owner.told[0] == whole[-len(owner.told[0]) :]
             connection.abort("done")
-            await soon(lambda: owner.told[1:], "the owner is told of its end")
+            await soon(lambda: owner.told[1:], "the owner learns of its end")
             assert owner.told[1:] == [b"done"]
 
 
@@ -255,7 +255,7 @@ async def test_what_is_not_answered_in_time_is_counted_with_the_time_that_it_wai
 
 
 async def test_a_router_that_is_asked_for_more_than_it_can_answers_as_much_as_it_can() -> None:
-    """What waits for a connection until its time is nearly up is not sent: else each answer would come too late."""
+    """A request that waits for a connection until its time is nearly up is not sent: its answer would come too late."""
 
     async def take_time(_: str, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What is asked of this machine goes through no proxy of the environment; what is asked of others does."""
+"""Requests to this machine bypass the environment's proxies; requests to others do not."""
 
 from __future__ import annotations
 

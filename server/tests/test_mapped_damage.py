@@ -1,4 +1,4 @@
-"""What is damaged is an error for its key, and never missing; a generation that is not whole is refused."""
+"""A damaged record is an error for its key, and never missing; an incomplete generation is rejected."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_files_are_let_go_with_the_last_that_uses_them(synced: SyncedDataset, ma
 
 
 def can_remove(folder: Path) -> bool:
-    """Whether nobody has mapped the generation: as ``lookupdb sync`` asks before it removes one."""
+    """Return whether nobody has mapped the generation, as ``lookupdb sync`` checks before it removes one."""
     with (folder / "manifest.json").open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,7 +170,7 @@ def test_who_finds_the_target_gone_looks_again(synced: SyncedDataset, monkeypatc
 
 
 class TestFailures:
-    """What cannot be opened is told once; the generation that answers goes on, and another attempt comes."""
+    """A generation that cannot be opened is reported once; the current one goes on answering, and a retry follows."""
 
     @pytest.fixture(autouse=True)
     def _retries_are_quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ class TestFailures:
         synced.publish("g3", content("g3"))
         assert mapping["k1"] == b"g3"
 
-    def test_each_trouble_is_told_once(
+    def test_each_trouble_is_reported_once(
         self, synced: SyncedDataset, mapping: MappedDataset, caplog: pytest.LogCaptureFixture
     ) -> None:
         for number, generation in enumerate(("g2", "g3", "g2"), 1):

@@ -1,4 +1,4 @@
-"""What names a dataset on this machine."""
+"""Names of datasets on this machine."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_dataset_that_up_has_built_is_named_by_its_folder(tmp_path: Path) -> N
         assert "wines" not in str(told.value).replace(str(tmp_path), "")
 
 
-def test_a_name_that_no_file_can_have_is_told_as_missing(tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_have_is_reported_as_missing(tmp_path: Path) -> None:
     for name in ("a\0b", "half of a pair \ud800"):
         with pytest.raises(GenerationMissing, match="there is no folder"):
             locate(tmp_path / name)

@@ -26,7 +26,7 @@ RECORDS = {f"k{number}": b"value %d" % number * 20 for number in range(2000)}
 
 
 def in_child(do: Callable[[], object]) -> str:
-    """What ``do`` returns in a fork of this process, as text."""
+    """Return the result of ``do`` in a fork of this process, as text."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from lookupdb.builder.crew import SortedRecords
 from lookupdb.builder.fetch import fetch_files
 from lookupdb.builder.listing import resolve_source
+from lookupdb.builder.options import BuildBudget
 from lookupdb.builder.progress import Progress, SilentProgress
 from lookupdb.builder.slices import PARALLEL_FROM
 from lookupdb.dataset.spec import DatasetSpec, parse_resource
@@ -48,7 +53,13 @@ def dataset(
         "metadata": {"name": "test"},
         "spec": spec,
     }
-    return parse_resource(resource, base)
+    return replace(_parse(json.dumps(resource)), base=base)
+
+
+@functools.cache
+def _parse(resource: str) -> DatasetSpec:
+    """Parse each spec once: this takes most of the time in which a small file is read, and many tests share a spec."""
+    return parse_resource(json.loads(resource))
 
 
 def read(
@@ -71,3 +82,12 @@ def read_file(folder: Path, name: str, content: bytes | str, key: str | list[str
     """The records of one file called ``name``."""
     (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     return read(dataset(folder, name, key, **spec), folder / "scratch")
+
+
+@pytest.fixture
+def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit rows to 1 MiB, a sixteenth of the least that a build allows, so that files beyond it are small as well."""
+    budget = BuildBudget.for_build
+    monkeypatch.setattr(
+        BuildBudget, "for_build", lambda *words, **options: replace(budget(*words, **options), row=1 << 20)
+    )
