@@ -105,7 +105,7 @@ def test_every_option_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--store", "/srv/store"], "no store that pods share", id="a directory"),
+        pytest.param(["--store", "/srv/store"], "not a store that pods share", id="a directory"),
         pytest.param(["--create-store-secret"], "--store-secret, which is missing", id="nameless Secret"),
         pytest.param(["--store-env", "AWS_REGION"], "is not NAME=VALUE", id="no value"),
         pytest.param(["--gateway", "gateway:7071"], "no URL of a gateway", id="a gateway without a scheme"),

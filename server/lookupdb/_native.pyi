@@ -96,7 +96,7 @@ class ShardKernel:
     def take_damage(self) -> tuple[int, str] | None:
         """How many lookups were of something damaged since the last call, and what was wrong with the first."""
 
-# route/: the router's batches. What they do is told by the protocols of route/lookups/batch_keys.py.
+# route/: the batches of the router, described by their Python fallback, lookupdb.router.batch_keys.
 
 @final
 class PackedKeys:
@@ -107,7 +107,7 @@ class PackedKeys:
 
     @staticmethod
     def cut(data: bytes, at: int, most: int) -> tuple[int, int, PackedKeys | None]:
-        """See ``lookupdb.router.resp.reader.LookupCodec``."""
+        """See ``lookupdb.router.batch_keys.BatchKeys``."""
 
     @staticmethod
     def from_bytes(keys: list[bytes]) -> PackedKeys:
@@ -175,7 +175,7 @@ def select_fields(value: bytes, names: list[bytes]) -> list[bytes | None] | None
 def encode_fields(value: bytes, names: bool, values: bool) -> tuple[int, bytes] | None:
     """See ``lookupdb.resp.commands.FieldReader``."""
 
-# build/: rows, sorted runs and what shards store. What they do is told by their twins in lookupdb.builder.
+# build/: rows, sorted runs and packed records, described by their Python fallbacks in lookupdb.builder.
 
 ZSTD_VERSION: tuple[int, int, int]
 """Of the library that ``Packer`` compresses with."""
@@ -316,7 +316,7 @@ class CsvRows:
         """Whether, in the rows so far, a quoted field had a quote after a backslash, and an unquoted field a quote.
         False if there are escapes."""
 
-# mapped/: a generation in the caller's own process. Its twin: lookupdb.mapped.python_generation.
+# mapped/: a generation in the process of the caller; its Python fallback is lookupdb.mapped.python_generation.
 
 @final
 class MappedGeneration:

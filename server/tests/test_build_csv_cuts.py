@@ -13,11 +13,11 @@ import pytest
 from support.crews import thread_crew
 from support.sources import Read, dataset
 
-from lookupdb.builder.crew import SortedRecords
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.listing import resolve_source
-from lookupdb.builder.progress import SilentProgress
-from lookupdb.builder.slices import DialectReader, RowShape, open_csv_reader
+from lookupdb.builder.build import SortedRecords
+from lookupdb.builder.core import RowShape
+from lookupdb.builder.csv_dialect import DialectReader, open_csv_reader
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import SilentProgress
 from lookupdb.dataset.spec import Csv, DatasetSpec
 from lookupdb.errors import LookupdbError
 

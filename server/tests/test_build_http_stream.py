@@ -11,9 +11,9 @@ import pytest
 from support.sources import dataset, read
 from support.web import QuietHandler, web_server
 
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.listing import resolve_source, source_fingerprint
-from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.files import source_fingerprint
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import SilentProgress
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 CSV = b"k,v\n" + b"".join(b"%d,value\n" % number for number in range(50_000))

@@ -12,13 +12,11 @@ import pytest
 from support.sources import Read, dataset, read, read_file, small_rows
 
 from lookupdb.builder import json_rows
-from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.files import Slice, SliceFile
 from lookupdb.builder.json_rows import JsonLinesParser
-from lookupdb.builder.listing import resolve_source
-from lookupdb.builder.options import MIN_MEMORY_LIMIT
-from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import MIN_MEMORY_LIMIT, SilentProgress
 from lookupdb.builder.rows import ColumnTracker
-from lookupdb.builder.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 __all__ = ["small_rows"]

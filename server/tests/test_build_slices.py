@@ -20,13 +20,13 @@ from support.process_table import children, is_running
 from support.sources import Read, dataset, read
 from support.waiting import until
 
-from lookupdb.builder import slices
-from lookupdb.builder.crew import MAX_CREW_SLICES, NUMBER, SortedRecords
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.listing import resolve_source
-from lookupdb.builder.progress import SilentProgress
-from lookupdb.builder.slices import Slice
-from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.builder.build import SortedRecords
+from lookupdb.builder.core import plan_source
+from lookupdb.builder.crew import MAX_CREW_SLICES, NUMBER
+from lookupdb.builder.files import Slice
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import SilentProgress
+from lookupdb.dataset.spec import Csv, DatasetSpec
 from lookupdb.errors import LookupdbError
 
 __all__ = ["thread_crew"]
@@ -52,7 +52,7 @@ def both(spec: DatasetSpec, folder: Path) -> tuple[Read | str, Read | str]:
 
 def cuts(spec: DatasetSpec, folder: Path) -> list[Slice]:
     files = fetch_files(resolve_source(spec, volume=None), folder, SilentProgress())
-    return slices.plan_slices(files, 2, PARALLEL)
+    return plan_source(files, 2, PARALLEL, Csv()).slices
 
 
 def json_lines(rows: list[Any]) -> bytes:
@@ -80,7 +80,7 @@ def test_json_lines_are_cut_at_line_ends(tmp_path: Path) -> None:
 def test_small_sources_and_few_cores_mean_whole_files(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_bytes(json_lines(ROWS))
     files = fetch_files(resolve_source(dataset(tmp_path, "f.jsonl"), volume=None), tmp_path, SilentProgress())
-    assert slices.plan_slices(files, 1, PARALLEL) == slices.plan_slices(files, 2, ALONE) == [Slice(0)]
+    assert plan_source(files, 1, PARALLEL, Csv()).slices == plan_source(files, 2, ALONE, Csv()).slices == [Slice(0)]
 
 
 def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +249,9 @@ read(dataset(folder, "f.jsonl"), folder / "scratch", parallel_from=2000)
 class TestProcesses:
     def test_a_member_imports_nothing_that_fetches_or_stores(self) -> None:
         """It takes a third of the time in which one starts."""
-        program = "import sys, lookupdb.builder.crew_member; print(*sys.modules)"
+        program = "import sys, lookupdb.builder.crew; print(*sys.modules)"
         imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        assert not {"obstore", "ssl", "lookupdb.store", "lookupdb.builder.fetch"} & set(imported.split())
+        assert not {"obstore", "ssl", "lookupdb.store", "lookupdb.builder.listing"} & set(imported.split())
 
     def start(self, folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
         """A build, and the two processes that read its source. On a busy machine it may end before they are seen: then

@@ -104,9 +104,9 @@ MEASURED = """
 import re, sys
 from pathlib import Path
 from support.sources import dataset
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.progress import SilentProgress
-from lookupdb.builder.crew import SortedRecords
+from lookupdb.builder.listing import fetch_files
+from lookupdb.builder.options import SilentProgress
+from lookupdb.builder.build import SortedRecords
 from lookupdb.builder.listing import resolve_source
 
 folder = Path(sys.argv[1])

@@ -23,14 +23,12 @@ from support.sources import MEMORY, dataset, read, read_file
 from support.web import QuietHandler, web_server
 
 from lookupdb.builder import files as local_files
-from lookupdb.builder import listing
-from lookupdb.builder.crew import SortedRecords
+from lookupdb.builder import listing, remote
+from lookupdb.builder.build import SortedRecords
 from lookupdb.builder.explain import describe_columns
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.listing import resolve_source, source_fingerprint
-from lookupdb.builder.options import BuildBudget
-from lookupdb.builder.progress import SilentProgress
-from lookupdb.builder.streams import decompress
+from lookupdb.builder.files import decompress, source_fingerprint
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import BuildBudget, SilentProgress
 from lookupdb.errors import BadSource, NotEnoughRoom, SourceUnreadable
 
 CSV = b"k,v\na,1\n"
@@ -706,7 +704,7 @@ PATTERNS = [
 def test_patterns_mean_the_same_in_folders_and_buckets(
     tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, levels: int
 ) -> None:
-    monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
+    monkeypatch.setattr(remote, "_MAX_LEVELS", levels)
     put(tmp_path, bucket, "a/x.csv", "a/y-1.csv", "a/é.csv", "a/[1].csv", "a/b/c/x.csv", "b/a+x.csv", "_a=1/x.csv")
     put(tmp_path, bucket, "a/_x.csv", "a/.x.csv", "a/_t/x.csv", "a/_t/.u/x.csv", "a/x.csv._COPYING_", "_SUCCESS")
     for pattern, expected in PATTERNS:
@@ -729,7 +727,7 @@ def test_of_hidden_names_alone_it_is_said_that_they_were_left_out(tmp_path: Path
 def test_a_folder_is_no_file_and_its_files_are_never_left_out_silently(
     tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, levels: int
 ) -> None:
-    monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
+    monkeypatch.setattr(remote, "_MAX_LEVELS", levels)
     put(tmp_path, bucket, "out/", "out/part-0", "out/empty/", "out/hadoop_$folder$", "out/hidden/_SUCCESS")
     put(tmp_path, bucket, "day1.csv/deep/part-0.csv", "day2.csv")
     assert found_twice(tmp_path, "out/*", format="csv") == ["out/part-0"]
@@ -803,7 +801,7 @@ def test_a_tables_files_are_refused(
 ) -> None:
     put(tmp_path, bucket, "t/a.parquet", "t/c=1/b.parquet", f"t/{mark}")
     for levels, pattern in itertools.product([100, 0], patterns):
-        monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
+        monkeypatch.setattr(remote, "_MAX_LEVELS", levels)
         for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
             with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):
                 urls(base, prefix + pattern)

@@ -17,8 +17,8 @@ from support.web import QuietHandler, web_file, web_server
 
 from lookupdb import store
 from lookupdb.builder import build as pipeline
-from lookupdb.builder import fetch, listing
-from lookupdb.builder.progress import Progress
+from lookupdb.builder import listing
+from lookupdb.builder.options import Progress
 from lookupdb.cli.build import command
 from lookupdb.dataset.spec import DatasetSpec, parse_resource, read_manifest
 from lookupdb.errors import BadSource
@@ -143,7 +143,7 @@ class TestABuild:
         project.finish()
 
         def fetch_files_meanwhile(objects: Any, scratch: Path, progress: Progress) -> Any:
-            files = fetch.fetch_files(objects, scratch, progress)
+            files = listing.fetch_files(objects, scratch, progress)
             project.success.unlink()
             return files
 

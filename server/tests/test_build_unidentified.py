@@ -16,9 +16,9 @@ from support.sources import dataset
 from support.web import File, web_file
 
 from lookupdb import store
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.listing import resolve_source, source_fingerprint
-from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.files import source_fingerprint
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import SilentProgress
 from lookupdb.cli.build import command
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import BadSource

@@ -7,7 +7,7 @@ import resource
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +15,13 @@ import lmdb
 import pytest
 from support.generations import in_batches, records, write
 
-from lookupdb.builder import write as write_module
+from lookupdb.builder import core
+from lookupdb.builder.core import Duplicates, Policy, drop_duplicates
 from lookupdb.builder.sort import Record, decode_place, encode_place
-from lookupdb.builder.write import Compressor, DuplicateFilter, choose_dictionary
+from lookupdb.builder.write import Compressor, choose_dictionary
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_number
+from lookupdb.manifest import ExcludedRows
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import FRAMED, ShardReader, frame, make_inflater, unframe
 
@@ -37,6 +39,13 @@ def people(count: int, seed: int = 1) -> dict[str, bytes]:
     }
 
 
+def drop(policy: Policy, batches: Iterable[list[Record]]) -> tuple[list[Record], ExcludedRows]:
+    """The records that are kept, and the rows that are not."""
+    dropped = Duplicates()
+    kept = [record for batch in drop_duplicates(batches, policy, dropped) for record in batch]
+    return kept, dropped.describe(policy, FILES, decode_place)
+
+
 class TestDuplicates:
     STREAM: Final = [
         (b"a", encode_place(0, 1), b"1"),
@@ -48,31 +57,27 @@ class TestDuplicates:
 
     @pytest.mark.parametrize("size", [1, 2, 3, 5])
     @pytest.mark.parametrize(("policy", "values"), [("first", b"125"), ("last", b"145")])
-    def test_one_record_of_a_key_is_kept_wherever_batches_end(self, policy: str, values: bytes, size: int) -> None:
-        duplicates = DuplicateFilter(policy, FILES, decode_place)  # type: ignore[arg-type]
-        kept = [record for batch in duplicates.drop_duplicates(in_batches(self.STREAM, size)) for record in batch]
+    def test_one_record_of_a_key_is_kept_wherever_batches_end(self, policy: Policy, values: bytes, size: int) -> None:
+        kept, dropped = drop(policy, in_batches(self.STREAM, size))
         assert b"".join(record[2] for record in kept) == values
-        assert duplicates.rows.count == 2
+        assert dropped.count == 2
 
     @pytest.mark.parametrize("size", [1, 2, 5])
     def test_fail_names_the_key_and_both_rows(self, size: int) -> None:
         with pytest.raises(BadSource, match=r"'b' occurs twice: row 2 of a.csv and row 9 of a.csv"):
-            list(DuplicateFilter("fail", FILES, decode_place).drop_duplicates(in_batches(self.STREAM, size)))
+            drop("fail", in_batches(self.STREAM, size))
 
     def test_samples_say_what_was_dropped_and_what_was_kept(self) -> None:
-        duplicates = DuplicateFilter("first", FILES, decode_place)
-        list(duplicates.drop_duplicates(in_batches(self.STREAM)))
-        sample = duplicates.rows.samples[1]
+        sample = drop("first", in_batches(self.STREAM))[1].samples[1]
         assert (sample.file, sample.row) == ("b.csv", 1)
         assert sample.reason == "the key 'b' also occurs in row 2 of a.csv, which is kept"
 
     def test_all_are_counted_and_ten_are_named(self) -> None:
-        duplicates = DuplicateFilter("last", FILES, decode_place)
-        list(duplicates.drop_duplicates(in_batches([(b"k", row, b"") for row in range(1, 102)])))
-        assert (duplicates.rows.count, len(duplicates.rows.samples)) == (100, 10)
+        _, dropped = drop("last", in_batches([(b"k", row, b"") for row in range(1, 102)]))
+        assert (dropped.count, len(dropped.samples)) == (100, 10)
 
     def test_nothing_comes_of_nothing(self) -> None:
-        assert list(DuplicateFilter("fail", FILES, decode_place).drop_duplicates([])) == []
+        assert drop("fail", []) == ([], ExcludedRows())
 
 
 class TestCompression:
@@ -153,7 +158,7 @@ class TestShardFiles:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Small transactions, so that there are many of them in a small test.
-        monkeypatch.setattr(write_module, "transaction_bytes", lambda _shards: 20_000)
+        monkeypatch.setattr(core, "transaction_bytes", lambda _shards: 20_000)
         stream = records(people(5000) | {f"large-{n}": bytes(9000) + b"%d" % n for n in range(20)})
         first, _ = write(tmp_path / "g1", in_batches(stream, 1000), threads=1, compression="none")
         other, _ = write(tmp_path / "g2", in_batches(stream, 77), threads=2, compression="none")

@@ -16,8 +16,7 @@ from support.sources import dataset
 import lookupdb
 from lookupdb import keys
 from lookupdb.builder.build import build_generation
-from lookupdb.builder.options import BuildOptions
-from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.options import BuildOptions, SilentProgress
 from lookupdb.mapped import MappedDataset, open_dataset
 from lookupdb.store import open_store
 

@@ -19,7 +19,7 @@ from support.examples import SAME
 from support.sources import Read, dataset, read
 
 from lookupdb import native
-from lookupdb.builder import read as native_rows
+from lookupdb.builder import csv_rows, json_rows
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError
 
@@ -46,8 +46,9 @@ def outcomes(folder: Path, spec: DatasetSpec, window: int, parallel_from: int = 
     for kind in ("1", "0"):
         with (
             patch.dict(os.environ, {native.VARIABLE: kind}),
-            patch.object(native_rows, "_WINDOW", window),
-            patch.object(native_rows, "_ROW_END_WINDOW", window),
+            patch.object(json_rows, "_NATIVE_WINDOW", window),
+            patch.object(csv_rows, "_WINDOW", window),
+            patch.object(csv_rows, "_ROW_END_WINDOW", window),
         ):
             try:
                 found.append(read(spec, folder / "scratch", parallel_from=parallel_from))

@@ -13,8 +13,8 @@ import hiredis
 import pytest
 
 from lookupdb import native
+from lookupdb.builder.core import Duplicates, drop_duplicates
 from lookupdb.builder.sort import SPOOL_BYTES, Record, Sorter, encode_place, make_sample
-from lookupdb.builder.write import DuplicateFilter
 from lookupdb.errors import BadSource
 
 SEEDS = range(4)
@@ -127,12 +127,12 @@ def test_duplicates_are_dropped_alike(seed: int, policy: Any) -> None:
     batches = [records[start:end] for start, end in zip([0, *cuts], [*cuts, len(records)], strict=True)]
 
     def drop() -> Any:
-        duplicates = DuplicateFilter(policy, ["people.csv"], lambda place: (0, place + 1))
+        dropped = Duplicates()
+        kept = [record for batch in drop_duplicates(batches, policy, dropped) for record in batch]
         try:
-            kept = [record for batch in duplicates.drop_duplicates(batches) for record in batch]
+            return kept, dropped.describe(policy, ["people.csv"], lambda place: (0, place + 1))
         except BadSource as problem:
             return str(problem)
-        return kept, duplicates.rows
 
     by_kernel, by_python = by_both(drop)
     assert by_kernel == by_python

@@ -22,7 +22,7 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError, UnauthenticatedError
 
-from lookupdb.builder import listing
+from lookupdb.builder import listing, remote
 from lookupdb.errors import BadSource, StoreError
 from lookupdb.network import (
     ClientPanicked,
@@ -37,7 +37,7 @@ from lookupdb.store.bucket import ObstoreObjects
 
 @pytest.fixture(autouse=True)
 def _without_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(remote, "_RETRIES", {"max_retries": 0})
 
 
 def refusal(url: str) -> BadSource:
@@ -255,13 +255,13 @@ def test_a_refusal_is_told_by_its_code_and_sentence_without_keys_and_signatures(
     ("url", "hint"), [("s3://b/a.csv", "AWS_ACCESS_KEY_ID"), ("https://h/a.csv", "no credentials of its own")]
 )
 def test_a_denied_source_says_where_its_credentials_come_from(url: str, hint: str) -> None:
-    with pytest.raises(BadSource, match=hint), listing.remote_errors(url):
+    with pytest.raises(BadSource, match=hint), remote.remote_errors(url):
         raise UnauthenticatedError("401")
 
 
 def test_an_object_that_gcs_unpacks_on_the_way_says_what_to_clear() -> None:
     said = GenericError("Generic GCS error: Content-Length Header missing from response")
-    with pytest.raises(BadSource, match="clear contentEncoding"), listing.remote_errors("gs://b/a.csv"):
+    with pytest.raises(BadSource, match="clear contentEncoding"), remote.remote_errors("gs://b/a.csv"):
         raise said
 
 
@@ -269,7 +269,7 @@ def test_no_credentials_at_all_says_which_variables() -> None:
     error = GenericError("Generic S3 error: error sending request for url (http://169.254.169.254/latest/api/token)")
     with (
         pytest.raises(BadSource, match=r"(?s)there are no credentials.*AWS_ACCESS_KEY_ID"),
-        listing.remote_errors("s3://b"),
+        remote.remote_errors("s3://b"),
     ):
         raise error
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from lookupdb import keys
-from lookupdb.builder import listing, streams
+from lookupdb.builder import files, listing
 from lookupdb.dataset import schema, spec
 from lookupdb.errors import InvalidManifest
 
@@ -385,7 +385,7 @@ def test_normalisation_steps_are_those_of_the_code() -> None:
 
 def test_compressions_are_those_of_the_code() -> None:
     properties = schema.resource_schema()["properties"]["spec"]["properties"]
-    assert properties["source"]["properties"]["compression"]["enum"] == ["none", *streams.ENDINGS]
+    assert properties["source"]["properties"]["compression"]["enum"] == ["none", *files.ENDINGS]
 
 
 def _nodes(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

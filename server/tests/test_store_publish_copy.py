@@ -20,8 +20,7 @@ from support.waiting import until
 
 from lookupdb.builder import existing
 from lookupdb.builder.existing import make_copy
-from lookupdb.builder.options import BuildOptions, EarlierDataset
-from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.options import BuildOptions, EarlierDataset, SilentProgress
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME

@@ -1,42 +1,42 @@
-"""Parse, normalise, sort: the source's files become one stream of records in key order.
+"""The crew: processes that map the slices of a large source.
 
-A crew of processes reads a large source in slices. The build itself reads a slice again, in the source's order, if a
-crew member failed or the slice was cut within a row. So the build always reports the first error in the source's order,
-with its row number.
+``python -m lookupdb.builder.crew JOB ALIVE QUEUE MESSAGES``, all file descriptors, is a crew member. It does not report
+why a slice failed: the build maps the slice again, and knows the number of its first row.
 """
 
 from __future__ import annotations
 
 import enum
+import gc
 import os
 import struct
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from lookupdb.builder import slices
-from lookupdb.builder.csv_rows import QuotesSeen, check_quotes
-from lookupdb.builder.fetched_file import LocalFile, tell_changes
-from lookupdb.builder.options import BuildBudget
-from lookupdb.builder.progress import Progress
-from lookupdb.builder.read import SliceJob, SliceOutcome, SliceReader, SliceResult
-from lookupdb.builder.rows import ColumnTracker, UniformColumns
-from lookupdb.builder.slices import PARALLEL_FROM, Slice
-from lookupdb.builder.sort import Batch, Sample, Sorter, decode_place, make_sample
+import orjson
+
+from lookupdb.builder.core import SliceOutcome, map_slice
+from lookupdb.builder.files import LocalFile, Slice
+from lookupdb.builder.options import BuildBudget, scratch_errors
+from lookupdb.builder.rows import ReportProgress, SeenColumns, UnfinishedSlice
+from lookupdb.builder.sort import Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
-from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
+from lookupdb.manifest import SourceFile
 from lookupdb.process.memory import peak_resident
+from lookupdb.process.worker import die_with_supervisor
 
 # The processes that read slices for a build.
 #
-# The build starts each with exec (``python -m lookupdb.builder.crew_member``): a process with threads must not fork.
+# The build starts each with exec (``python -m lookupdb.builder.crew``): a process with threads must not fork.
 # Members take slice numbers from one pipe, report progress through another, and write results into the job's folder.
 # They end when the build does, however it ends.
 
@@ -93,7 +93,7 @@ class Crew:
         fds = (job, alive, self._queue, message_pipe)
         try:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "lookupdb.builder.crew_member", *map(str, fds)],
+                [sys.executable, "-P", "-m", "lookupdb.builder.crew", *map(str, fds)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=fds,
@@ -144,198 +144,159 @@ class Crew:
         self._open.close()
 
 
-class SortedRecords:
-    """The records of ``files`` in the order of their keys' bytes; records of equal keys in the source's order.
+def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[CrewState], int]:
+    """Run a crew. Return the outcome of each slice, and the sum of the members' peaks of resident memory."""
+    states = [CrewState.UNREAD] * len(job.pieces)
+    first = 0
+    with Crew(job, members) as crew:
+        for number, state, more_bytes, more_rows in crew.messages():
+            report(more_bytes, more_rows)
+            if state is CrewState.UNREAD:
+                continue
+            states[number] = state
+            while first < len(states) and states[first] is CrewState.DONE:
+                first += 1
+            if first < len(states) and states[first] is CrewState.FAILED:
+                crew.stop()  # a bad row makes everything behind it useless
+        crew.check_exits()
+        return states, crew.peak_memory
 
-    Entering reads, parses and sorts everything, and sets ``rows``, ``rejected`` and ``sample``. Iterating yields the
-    records in batches, once, including duplicates.
 
-    Entering raises BadSource for a file that cannot be parsed, and NotEnoughRoom if memory or ``scratch`` do not
-    suffice.
-    """
+# What a build and its crew exchange, as JSON and files.
 
-    rows: int
-    """Number of rows read, including rejected rows."""
-    rejected: ExcludedRows
-    peak_memory: int
-    """Upper bound of the resident memory of all processes while they read, in bytes."""
-    sample: list[bytes]
-    """The values whose keys have the smallest hashes, uncompressed; empty without compression."""
 
-    def __init__(
-        self,
-        spec: DatasetSpec,
-        files: Sequence[LocalFile],
-        scratch: Path,
-        memory_limit: int,
-        threads: int,
-        progress: Progress,
-        parallel_from: int = PARALLEL_FROM,
-    ) -> None:
-        """Several processes read a source of ``parallel_from`` bytes or more, as ``threads`` and memory allow."""
-        self._spec, self._files, self._scratch, self._progress = spec, files, scratch, progress
-        self._threads = threads
-        self._memory_limit = memory_limit
-        self._needs_sample = spec.value.compression == "zstd"
-        self._budget = BuildBudget.for_build(
-            memory_limit, shards=spec.shards, threads=threads, needs_sample=self._needs_sample
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """A crew member's result for a slice; its files are in the job's folder."""
+
+    outcome: SliceOutcome
+    runs: list[str]
+    spool: str | None
+    sample: str
+
+    def save(self, folder: Path, number: int) -> None:
+        """Write the result for ``load``. Raises NotEnoughRoom."""
+        with scratch_errors(folder):
+            (folder / f"slice-{number:05d}.json").write_bytes(orjson.dumps(asdict(self)))
+
+    def discard(self, folder: Path) -> None:
+        """Remove the files: the slice does not hold whole rows."""
+        for name in (*self.runs, self.sample, *([self.spool] if self.spool else [])):
+            (folder / name).unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path, number: int) -> Self:
+        """Load the result that was saved for slice ``number``."""
+        members = orjson.loads((folder / f"slice-{number:05d}.json").read_bytes())
+        outcome = members.pop("outcome")
+        columns, samples = outcome.pop("columns"), [(row, why) for row, why in outcome.pop("samples")]
+        seen_columns = None if columns is None else SeenColumns(**columns)
+        return cls(outcome=SliceOutcome(columns=seen_columns, samples=samples, **outcome), **members)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceJob:
+    """The data that every crew member needs."""
+
+    spec: DatasetSpec
+    files: Sequence[LocalFile]
+    pieces: Sequence[Slice]
+    folder: Path
+    """A folder in scratch for the results."""
+    budget: BuildBudget
+
+    def to_json(self) -> bytes:
+        """Return the JSON for a memory file."""
+        return orjson.dumps(
+            {
+                "spec": self.spec.to_json().decode(),
+                "files": [asdict(file) for file in self.files],
+                "pieces": [asdict(piece) for piece in self.pieces],
+                "folder": str(self.folder),
+                "budget": asdict(self.budget),
+            },
+            default=str,
         )
-        small = sum(file.bytes for file in files) < parallel_from  # whatever its number of files
-        members = 1 if small else min(threads, self._budget.members)
-        self._pieces = slices.plan_slices(files, members, parallel_from, spec.source.csv)
-        if len(self._pieces) > MAX_CREW_SLICES:
-            members, self._pieces = 1, slices.whole_files(files)
-        self._members = min(members, len(self._pieces))
-        self._members_peak = 0
-        self._open = ExitStack()
-        self._sorter: Sorter
-        self._slices_read: _ReadSlices
 
-    def __enter__(self) -> Self:
-        with tell_changes(self._check_unchanged), ExitStack() as stack:
-            self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
-            source_bytes = sum(file.bytes for file in self._files)
-            sample = make_sample(self._budget.sample, source_bytes)
-            self._slices_read = _ReadSlices(self._spec, self._files, self._pieces, sample, self._budget.row)
-            self._progress.begin_phase("read", source_bytes, "bytes")
-            if self._members > 1:
-                with TemporaryDirectory(prefix="slices-", dir=self._scratch) as folder:
-                    self._read_with_crew(Path(folder))
-            else:
-                self._read_in_process()
-            self._progress.end_phase()
-            slices_read = self._slices_read
-            self.rows, self.rejected = slices_read.rows, slices_read.rejected
-            self.sample = sample.take_values()
-            self.peak_memory = peak_resident() + self._members_peak
-            self._open = stack.pop_all()
-        return self
-
-    def _check_unchanged(self) -> None:
-        """Raise SourceUnreadable if a file has changed since the build began."""
-        for file in self._files:
-            file.check_unchanged()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._sorter)
-
-    def find_origin(self, place: int) -> tuple[int, int]:
-        """Return the number of the file, from 0, and of the row in it, from 1, of the record at ``place``."""
-        return self._slices_read.find_origin(place)
-
-    def _run_crew(self, job: SliceJob) -> list[CrewState]:
-        """Run a crew, and return the outcome of each slice."""
-        states = [CrewState.UNREAD] * len(self._pieces)
-        first = 0
-        with Crew(job, self._members) as crew:
-            for number, state, more_bytes, more_rows in crew.messages():
-                self._progress.advance(more_bytes, more_rows)
-                if state is CrewState.UNREAD:
-                    continue
-                states[number] = state
-                while first < len(states) and states[first] is CrewState.DONE:
-                    first += 1
-                if first < len(states) and states[first] is CrewState.FAILED:
-                    crew.stop()  # a bad row makes everything behind it useless
-            self._members_peak = crew.peak_memory
-            crew.check_exits()
-        return states
-
-    def _read_with_crew(self, folder: Path) -> None:
-        """Adopt the crew's results, and read the rest here, in the source's order."""
-        budget = BuildBudget.for_member(self._memory_limit, self._members, needs_sample=self._needs_sample)
-        job = SliceJob(self._spec, self._files, self._pieces, folder, budget)
-        states = self._run_crew(job)
-        own_job = replace(job, budget=self._budget)  # the crew has exited, its memory is free
-        row_start = 0
-        for number, piece in enumerate(self._pieces):
-            row_start = row_start if piece.start else 0
-            if piece.end is not None and row_start >= piece.end:
-                continue  # a row that began before this slice covers it
-            read = SliceResult.load(folder, number) if states[number] is CrewState.DONE else None
-            if read is None or piece.start != row_start:
-                if read is not None:
-                    read.discard(folder)
-                read = own_job.read(number, self._slices_read.extend_slice(number, row_start), _ignore_progress)
-            row_start = read.outcome.end or piece.end or 0
-            self._adopt(number, read, folder)
-
-    def _adopt(self, number: int, read: SliceResult, folder: Path) -> None:
-        self._sorter.adopt(number, folder, read.runs, read.spool)
-        self._slices_read.sample.add_run(folder / read.sample)
-        self._slices_read.add(number, read.outcome)
-
-    def _read_in_process(self) -> None:
-        slices_read, budget = self._slices_read, self._budget
-        reader = SliceReader(
-            self._spec, self._sorter, slices_read.sample, budget, self._threads, self._progress.advance
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Return the job that ``to_json`` wrote."""
+        members = orjson.loads(text)
+        return cls(
+            DatasetSpec.from_json(members["spec"]),
+            [_parse_local_file(file) for file in members["files"]],
+            [Slice(**piece) for piece in members["pieces"]],
+            Path(members["folder"]),
+            BuildBudget(**members["budget"]),
         )
-        for number in range(len(self._pieces)):
-            piece = slices_read.extend_slice(number, self._pieces[number].start)
-            slices_read.add(number, reader.read(number, piece, self._files[piece.file]))
+
+    def map(self, number: int, report: ReportProgress) -> SliceResult:
+        """Map slice ``number`` into files. Raises BadSource, which may have no message, and NotEnoughRoom."""
+        piece = self.pieces[number]
+        name = f"slice-{number:05d}-{uuid.uuid4().hex[:8]}"
+        sample = make_sample(self.budget.sample, sum(file.bytes for file in self.files))
+        with Sorter(self.folder, self.budget.sorting, name) as sorter:
+            file = self.files[piece.file]
+            outcome = map_slice(self.spec, file, number, piece, sorter, sample, self.budget, report, explains=False)
+            with scratch_errors(self.folder):
+                sample.write_run(self.folder / f"{name}-sample")
+            names, spool = sorter.detach()
+        return SliceResult(outcome, names, spool, f"{name}-sample")
 
 
-class _ReadSlices:
-    """Counts of the slices read so far, in the source's order."""
-
-    def __init__(
-        self, spec: DatasetSpec, files: Sequence[LocalFile], pieces: Sequence[Slice], sample: Sample, max_row: int
-    ) -> None:
-        self._spec, self._files, self._pieces, self.sample, self._max_row = spec, files, pieces, sample, max_row
-        self.rows = 0
-        self._rejected = 0
-        self._samples: list[RowSample] = []
-        self._rows_before: dict[int, int] = {}
-        """Slice → number of its file's rows before it."""
-        self._file_rows = self._file_lines = 0
-        self._quotes: list[QuotesSeen] = []
-        self._columns = ColumnTracker(spec)
-        self._uniform_columns = UniformColumns(spec)
-
-    @property
-    def rejected(self) -> ExcludedRows:
-        """The rejected rows."""
-        return ExcludedRows(self._rejected, tuple(self._samples))
-
-    def find_origin(self, place: int) -> tuple[int, int]:
-        """Return the file and row of a record."""
-        number, row = decode_place(place)
-        return self._pieces[number].file, self._rows_before[number] + row
-
-    def extend_slice(self, number: int, start: int) -> Slice:
-        """Return the slice from ``start``, where its first row begins, with the number of rows and lines before it."""
-        rows, lines = self._file_rows, self._file_lines
-        return replace(self._pieces[number], start=start, rows_before=rows, lines_before=lines, extends_to_row_end=True)
-
-    def add(self, number: int, outcome: SliceOutcome) -> None:
-        """Count slice ``number``. Raises BadSource for its whole file."""
-        file_number = self._pieces[number].file
-        file = self._files[file_number]
-        self._uniform_columns.check(file.name, outcome.names)
-        self._rows_before[number] = self._file_rows
-        for row, reason in outcome.samples[: SAMPLES - len(self._samples)]:
-            self._samples.append(RowSample(file.name, self._file_rows + row, reason))
-        self._rejected += outcome.rejected
-        self.rows += outcome.rows
-        self._file_rows += outcome.rows
-        self._file_lines += outcome.lines
-        self._quotes.append(outcome.quotes)
-        if outcome.columns is not None:
-            self._columns.merge(outcome.columns)
-        if number + 1 == len(self._pieces) or self._pieces[number + 1].file != file_number:
-            if outcome.columns is not None:
-                self._columns.check(file.name)
-            check_quotes(file, self._spec.source.csv, self._quotes, self._max_row)
-            file.check_unchanged()
-            self._file_rows = self._file_lines = 0
-            self._quotes.clear()
-            self._columns = ColumnTracker(self._spec)
+def _parse_local_file(members: dict[str, Any]) -> LocalFile:
+    description, path = SourceFile(**members.pop("description")), Path(members.pop("path"))
+    return LocalFile(description=description, path=path, **members)
 
 
-def _ignore_progress(_bytes: int, _rows: int) -> None:
-    """Do nothing: the crew has reported these bytes already."""
+_REPORT_SECONDS: Final = 0.2
+
+
+class CrewMember:
+    """Read slice after slice until the queue is empty."""
+
+    def __init__(self, job: SliceJob, queue: int, messages: int) -> None:
+        self._job, self._queue, self._messages = job, queue, messages
+        self._bytes = self._rows = self._number = 0
+        self._next_report_at = time.monotonic()
+
+    def run(self) -> None:
+        """Read slices until the queue is empty."""
+        while number := os.read(self._queue, NUMBER.size):
+            (self._number,) = NUMBER.unpack(number)
+            state = CrewState.DONE
+            try:
+                self._job.map(self._number, self._report).save(self._job.folder, self._number)
+            except (UnfinishedSlice, NotEnoughRoom):
+                state = CrewState.UNFINISHED
+            except LookupdbError:
+                state = CrewState.FAILED
+            self._send(state)
+
+    def _report(self, more_bytes: int, more_rows: int) -> None:
+        self._bytes += more_bytes
+        self._rows += more_rows
+        now = time.monotonic()
+        if now >= self._next_report_at:
+            self._next_report_at = now + _REPORT_SECONDS
+            self._send(CrewState.UNREAD)
+
+    def _send(self, state: CrewState) -> None:
+        os.write(
+            self._messages, MESSAGE.pack(self._number, state, os.getpid(), peak_resident(), self._bytes, self._rows)
+        )
+        self._bytes = self._rows = 0
+
+
+def main(job_fd: int, alive: int, queue: int, messages: int) -> None:
+    """Run the job, until the queue is empty or the build is gone."""
+    die_with_supervisor(alive)
+    with open(job_fd, "rb") as file:
+        job = SliceJob.from_json(file.read())
+    gc.disable()  # records make no reference cycles
+    with suppress(BrokenPipeError):
+        CrewMember(job, queue, messages).run()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -21,18 +21,22 @@ from typing import IO, Any, Final
 
 import orjson
 
-from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder.csv_dialect import DialectReader, open_csv_reader
+from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.rows import (
+    QuotesSeen,
+    ReportProgress,
     RowRejected,
+    SliceRecords,
     UnfinishedSlice,
     check_json_text,
     check_names_once,
     find_partitions,
     join_key,
+    max_native_value,
     unknown_column_error,
     value_columns,
 )
-from lookupdb.builder.slices import DialectReader, Slice, SliceFile, open_csv_reader
 from lookupdb.dataset.spec import Csv, CsvColumn, DatasetSpec
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.wording import format_count
@@ -223,11 +227,6 @@ _UNDECODED: Final = re.compile("[\udc80-\udcff]")
 _ESCAPES: Final = (
     """if quotes are escaped, set source.csv.escape: '\\' (or have Spark double them: option("escape", "\\""))"""
 )
-
-
-QuotesSeen = tuple[bool, bool | None]
-"""True if rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
-None, it is unknown, and the first counts unquoted fields, too."""
 
 
 class CsvParser:
@@ -535,3 +534,181 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
         )
     check_names_once(names, f"{where}: its header")
     return names
+
+
+# Read slices with the native row kernel.
+#
+# The kernel turns usual rows into records and stops at any other. Python's parser takes such a row; if the rest of a
+# slice is not CSV, Python takes it all. So only Python rejects rows and reports errors.
+
+
+_WINDOW: Final = 1 << 20
+_ROW_END_WINDOW: Final = 32 << 10
+"""Bytes read at first behind a slice: most rows end soon."""
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def find_csv_obstacle(spec: DatasetSpec, delimiter: str) -> str | None:
+    """Return why the native kernel cannot read CSV for ``spec``; None if it can."""
+    quote = spec.source.csv.quote
+    if not delimiter.isascii() or not quote.isascii() or delimiter in (quote, "\r", "\n") or quote in ("\r", "\n"):
+        return f"the delimiter is {delimiter!r} and the quote {quote!r}"
+    return None
+
+
+def make_csv_rules(
+    kernels: Any, spec: DatasetSpec, delimiter: str, names: list[str], max_row: int, encode: Callable[[str], bytes]
+) -> Any:
+    """Return the kernel that reads CSV; None if it does not support the dialect."""
+    if find_csv_obstacle(spec, delimiter) is not None:
+        return None
+    quote, escape = spec.source.csv.quote, spec.source.csv.escape
+    nulls = [text.encode() for text in spec.source.csv.null_values]
+    positions = {name: number for number, name in enumerate(names)}
+    return kernels.CsvRows(
+        list(spec.key.normalize),
+        encode,
+        (ord(delimiter), ord(quote) if quote else None, ord(escape) if escape else None, nulls),
+        len(names),
+        [positions[name] for name in spec.key.columns],
+        spec.key.separator.encode(),
+        "object" if spec.value.column is None else spec.value.format,
+        _csv_columns(spec, positions),
+        max_native_value(spec),
+        max_row,
+    )
+
+
+def _csv_columns(spec: DatasetSpec, positions: dict[str, int]) -> list[tuple[int, bytes, str, bool]]:
+    """Return field number, text before the member, type, and whether empty means null, for each column."""
+    _, chosen = value_columns(spec.value)
+    columns = chosen or [name for name in positions if name not in spec.key.columns]
+    types = {column.name: column for column in spec.source.csv.columns}
+    found: list[tuple[int, bytes, str, bool]] = []
+    for number, name in enumerate(columns):
+        column = types.get(name, CsvColumn(name))
+        head = (b"," if number else b"{") + orjson.dumps(name) + b":"
+        found.append((positions[name], head, column.type, column.empty == "null"))
+    return found
+
+
+class NativeCsv:
+    """Read a slice of CSV into its records, with ``rules``. Afterwards, ``lines`` is the number of lines, ``position``
+    that of the slice's bytes that were read, and ``end`` as that of ``RowParser``."""
+
+    def __init__(
+        self,
+        rules: Any,
+        spec: DatasetSpec,
+        file: LocalFile,
+        piece: Slice,
+        max_row: int,
+        parser: CsvParser,
+        records: SliceRecords,
+    ) -> None:
+        self._rules, self._file, self._piece, self._max_row = rules, file, piece, max_row
+        self._parser, self._records = parser, records
+        self._has_header = spec.source.csv.header and not piece.start
+        self._extends = piece.extends_to_row_end and piece.end is not None
+        self.end = piece.end if self._extends else None
+        self.lines = self.position = 0
+        self._block, self._at, self._is_last = b"", 0, False
+        self._window = _WINDOW
+
+    def read(self, report: ReportProgress) -> bool:
+        """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises
+        BadSource, NotEnoughRoom."""
+        records, sorter = self._records, self._records.sorter
+        with SliceFile(self._file.path, self._piece) as raw:
+            while len(self._block) < len(_BOM) and not self._is_last:
+                self._read_more(raw)
+            if not self._piece.start and self._block.startswith(_BOM):
+                self._at = len(_BOM)
+            if self._has_header and self._next_fields(raw, is_header=True) != self._parser.names:
+                return False
+            reported = (0, 0)
+            while True:
+                stop, self._at, rows, lines = self._rules.read(
+                    self._block,
+                    self._at,
+                    self._is_last,
+                    records.place,
+                    sorter.records,
+                    sorter.memory,
+                    records.sample,
+                )
+                records.row += rows
+                self.lines += lines
+                if stop == "full":
+                    sorter.spill_if_full()
+                elif stop == "odd":
+                    fields = self._next_fields(raw)
+                    assert fields is not None, "the kernel found this row"
+                    self._records.take(self._parser.key, self._parser.value, fields)
+                elif stop == "end":
+                    report(self.position - reported[0], records.row - reported[1])
+                    reported = (self.position, records.row)
+                    if self._is_last:
+                        sorter.spill_if_full()
+                        return True
+                    if len(self._block) - self._at > self._max_row:
+                        return False
+                    if self._at:
+                        self._window = _WINDOW
+                    self._read_more(raw)
+                else:
+                    return stop == "open quote" and self._finish_row()
+
+    @property
+    def quotes_seen(self) -> QuotesSeen:
+        """The quotes found."""
+        seen: tuple[bool, bool] = self._rules.quotes_seen()
+        return seen
+
+    def _read_more(self, raw: SliceFile) -> None:
+        """Read on after the rest of the block. Windows grow until a row fits."""
+        rest = self._block[self._at :]
+        chunk = raw.read(min(self._window, self._max_row + _WINDOW - len(rest)))
+        self._window *= 2
+        self.position += len(chunk)
+        self._block, self._at, self._is_last = rest + chunk, 0, not chunk
+
+    def _next_fields(self, raw: SliceFile, *, is_header: bool = False) -> list[str | None] | None:
+        """Return the fields of the next row; None if Python would not read it."""
+        while True:
+            try:
+                found = self._rules.read_fields(self._block, self._at, self._is_last, is_header)
+            except UnicodeDecodeError:
+                return None
+            if found is not None or self._is_last or len(self._block) - self._at > self._max_row:
+                break
+            self._read_more(raw)
+        if found is None:
+            return None
+        end, fields = found
+        self.lines += len(self._block[self._at : end].splitlines())
+        self._at = end
+        return list(fields)
+
+    def _finish_row(self) -> bool:
+        """If the slice ends within quotes and extends to its row's end, read that row to its end."""
+        if not self._extends:
+            rest = self._block[self._at :]
+            raise self._parser.unfinished_error(self._records.row + 1, self.lines + len(rest.splitlines()), rest)
+        assert self._piece.end is not None
+        inside = len(self._block) - self._at
+        with SliceFile(self._file.path, Slice(self._piece.file, self._piece.end)) as behind:
+            self._is_last, self._window = False, _ROW_END_WINDOW
+            fields = self._next_fields_behind(behind)
+            if fields is None or len(fields) != len(self._parser.names):
+                return False
+            self.end = self._piece.end + self._row_bytes - inside
+        self._records.take(self._parser.key, self._parser.value, fields)
+        return True
+
+    def _next_fields_behind(self, file: SliceFile) -> list[str | None] | None:
+        position = self.position
+        self._read_more(file)
+        fields = self._next_fields(file)
+        self._row_bytes, self.position = self._at, position
+        return fields

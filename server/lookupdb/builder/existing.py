@@ -14,27 +14,26 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from lookupdb.builder import gates
-from lookupdb.builder.gate_facts import WrittenGeneration, gather_facts
+from lookupdb.builder.gate_facts import WrittenGeneration, gather_facts, read_or_none, readable_manifests
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.options import (
     BuildOptions,
     BuildReport,
     EarlierDataset,
     GenerationRefused,
-    report_manifest,
+    Progress,
+    built_report,
     scratch_folder,
 )
-from lookupdb.builder.progress import Progress
-from lookupdb.dataset.spec import DatasetSpec, Gates
-from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists, GenerationMissing
+from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists
 from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
-from lookupdb.process.memory import peak_resident
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.wording import format_count, strip_secrets
@@ -43,24 +42,6 @@ from lookupdb.wording import format_count, strip_secrets
 
 
 log = logging.getLogger(__name__)
-
-
-def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
-    """Yield the manifests of whole generations, newest first, except unreadable and rejected ones.
-
-    Raises StoreError if the store itself cannot be read.
-    """
-    for generation in reversed(dataset.generations()):
-        manifest = _read_manifest(dataset, generation)
-        if manifest is not None:  # None: removed after the listing
-            yield manifest
-
-
-def _read_manifest(dataset: StoredDataset, generation: str) -> Manifest | None:
-    try:
-        return dataset.manifest(generation)
-    except (CorruptFile, GenerationMissing):
-        return None
 
 
 def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str | None = None) -> bool:
@@ -75,7 +56,7 @@ def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, 
         return True
     if active is None or active not in dataset.refused_generations():
         return False
-    manifest = _read_manifest(dataset, active)
+    manifest = read_or_none(dataset, active)
     return manifest is not None and _is_same_build(manifest, spec, fingerprint)
 
 
@@ -91,63 +72,13 @@ def find_refusal(
     content, gates and active generation. Raises StoreError."""
     if generation not in dataset.refused_generations():
         return None
-    manifest = _read_manifest(dataset, generation)
+    manifest = read_or_none(dataset, generation)
     if manifest is None or manifest.refused is None or not _is_same_build(manifest, spec, fingerprint):
         return None
     if manifest.refused.unjudged and manifest.refused.active in dataset.whole_manifests():
         return None  # its files may have come back
     judged_by = (manifest.refused.gates, manifest.refused.active)
     return manifest if judged_by == (spec.gates.content_hash(), active.generation if active else "") else None
-
-
-def find_active(
-    dataset: StoredDataset, generation: str | None, records: int | None, gate_spec: Gates
-) -> ActiveGeneration | None:
-    """Return the generation that gates compare with: ``generation``, or the newest published one that passed; None if
-    there is none yet.
-
-    If it is lost or unreadable, the newest readable one replaces it, with a warning; if there is none, its number of
-    ``records`` does, if known. Otherwise, if ``gate_spec`` has a gate that needs it, raises GenerationMissing or
-    CorruptFile: a source that has shrunk must not pass because the store was lost. Raises StoreError if the store
-    itself cannot be read.
-    """
-    name = generation or _newest_unrefused(dataset)
-    if name is None:
-        return None
-    try:
-        return _with_manifest(dataset.manifest(name))
-    except (GenerationMissing, CorruptFile) as error:
-        substitute = next(readable_manifests(dataset), None)
-        ways_out = gates.comparing_gates(gate_spec)
-        if substitute is None and records is None and ways_out:
-            raise type(error)(error.message, hint=_hint(name, ways_out)) from error
-        log.warning(
-            "the active generation cannot be read from the store",
-            extra={
-                "generation": name,
-                "comparedWith": substitute.generation if substitute else "none",
-                "reason": error.message,
-            },
-        )
-        if substitute is not None:
-            return _with_manifest(substitute)
-        return None if records is None else ActiveGeneration(name, records, None)
-
-
-def _newest_unrefused(dataset: StoredDataset) -> str | None:
-    published, refused = dataset.published_generations(), dataset.refused_generations()
-    return next((generation for generation in reversed(published) if generation not in refused), None)
-
-
-def _with_manifest(manifest: Manifest) -> ActiveGeneration:
-    return ActiveGeneration(manifest.generation, manifest.totals.records, manifest)
-
-
-def _hint(active: str, ways_out: list[str]) -> str:
-    return (
-        f"no generation is left to compare with: restore {active}, or {' and '.join(ways_out)} until the next "
-        "generation is built"
-    )
 
 
 # Generations that exist when a build begins or ends: adopted, rejected, or passed with an override.
@@ -177,34 +108,14 @@ def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildRep
     started_at = time.monotonic()
     dataset = store.dataset(spec)
     _check_content(dataset.manifest(generation), spec, dataset)
-    reasons = gates.join_reasons(dataset.admit(generation).overridden)
+    reasons = "\n".join(dataset.admit(generation).overridden)
     report = adopt_generation(spec, dataset, generation, started_at)
     return replace(report, message=f"{generation} passes, although:\n{reasons}")
 
 
-def is_whole(dataset: StoredDataset, generation: str) -> bool:
-    """Return whether the store has all of ``generation``, rejected or not."""
-    return generation in dataset.whole_manifests()
-
-
-def check_refusal(
-    spec: DatasetSpec,
-    dataset: StoredDataset,
-    generation: str | None,
-    fingerprint: str,
-    active: gates.ActiveGeneration | None,
-) -> None:
-    """Raise GenerationRefused if ``generation`` is what this build would produce, and failed a gate. It may be None."""
-    if generation is None:
-        return
-    manifest = find_refusal(dataset, generation, spec, fingerprint, active)
-    if manifest is not None and manifest.refused is not None:
-        raise refusal_error(manifest.refused, manifest)
-
-
 def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
     """Return the error for a rejected generation; ``manifest`` is its own, if it is in the store."""
-    message = gates.join_reasons(refused.reasons)
+    message = "\n".join(refused.reasons)
     if manifest is None:
         hint = "nothing was published, because it is empty; correct the source, or the spec"
         return GenerationRefused(message, None, hint=hint)
@@ -214,17 +125,6 @@ def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefu
         "let it pass as it is"
     )
     return GenerationRefused(message, manifest, hint=hint)
-
-
-def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
-    """Return the report of a generation that was built; reading its source took ``reading_peak`` bytes of memory."""
-    return replace(
-        report_manifest(manifest),
-        peak_memory_bytes=max(reading_peak, peak_resident()),
-        message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
-        f"{format_count(len(manifest.shards), 'shard')}, "
-        f"{manifest.seconds:.1f} s",
-    )
 
 
 def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
@@ -287,38 +187,20 @@ _MAX_SHOWN: Final = 10
 """The most datasets and generations that one message lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnGeneration:
-    """The newest generation that a dataset has built itself."""
-
-    generation: str
-    manifest: Manifest | None
-    """None if the generation is damaged."""
-
-    def as_error(self, spec: DatasetSpec) -> AdoptionFailed:
-        """Return the error if this generation prevents an adoption, and no volume with the source is mounted to build
-        from."""
-        state = "with missing files" if self.manifest is None else "built from another spec"
-        return AdoptionFailed(
-            f"nothing is adopted: {spec.namespace}/{spec.name} already has {self.generation}, {state}",
-            hint="remove spec.adopt to build from the source",
-        )
-
-
-def find_own(dataset: StoredDataset) -> OwnGeneration | None:
-    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it; None if there is none.
-    Adopting would then go back to older data. Adopted and rejected generations do not count."""
+def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
+    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it, and its manifest, None
+    if it is damaged; None if there is none. Adopting would then go back to older data. Adopted and rejected generations
+    do not count."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)
-        if manifest is None or (manifest.refused is None and _is_own(manifest)):
-            log.info("nothing is adopted: the dataset already has a generation", extra={"generation": name})
-            return OwnGeneration(name, manifest)
+        if manifest is not None:
+            is_own = manifest.adopted is None or manifest.adopted.uid == manifest.uid
+            if manifest.refused is not None or not is_own:
+                continue
+        log.info("nothing is adopted: the dataset already has a generation", extra={"generation": name})
+        return name, manifest
     return None
-
-
-def _is_own(manifest: Manifest) -> bool:
-    return manifest.adopted is None or manifest.adopted.uid == manifest.uid
 
 
 def copy_existing(
@@ -330,14 +212,18 @@ def copy_existing(
     own = find_own(dataset)
     if own is None:
         return adopt_predecessor(spec, store, predecessor, options, progress)
-    known = own.manifest
+    generation, known = own
     if options.build_id is not None and known is not None and known.content == spec.content_hash():
         try:
             return _publish_copy(spec, dataset, dataset, known, options, progress)
         except CorruptFile as error:
             log.warning("the dataset's own generation cannot be copied", extra={"reason": error.message})
     if spec.source.volume is not None and options.volume is None:
-        raise own.as_error(spec)
+        state = "with missing files" if known is None else "built from another spec"
+        raise AdoptionFailed(
+            f"nothing is adopted: {spec.namespace}/{spec.name} already has {generation}, {state}",
+            hint="remove spec.adopt to build from the source",
+        )
     return None
 
 
@@ -352,7 +238,11 @@ def adopt_predecessor(
     dataset = store.dataset(spec)
     original = find_original(spec, store, predecessor)
     source = store.dataset_at(_address(spec, store, predecessor))
-    _check_refusal(spec, dataset, original, options.unless_refused)
+    refused = None if options.unless_refused is None else dataset.whole_manifests().get(options.unless_refused)
+    if refused is not None and refused.refused is not None:
+        is_same = refused.adopted == AdoptedGeneration(original.uid, original.generation)
+        if is_same and refused.refused.gates == spec.gates.content_hash():
+            raise refusal_error(refused.refused, refused)
     return _publish_copy(spec, dataset, source, original, options, progress)
 
 
@@ -499,16 +389,6 @@ def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, 
 def _shorten(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MAX_SHOWN])
     return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown
-
-
-def _check_refusal(spec: DatasetSpec, dataset: StoredDataset, original: Manifest, generation: str | None) -> None:
-    """Raise GenerationRefused if ``generation`` is the copy of ``original``, and failed the same gates."""
-    manifest = None if generation is None else dataset.whole_manifests().get(generation)
-    if manifest is None or manifest.refused is None:
-        return
-    is_same = manifest.adopted == AdoptedGeneration(original.uid, original.generation)
-    if is_same and manifest.refused.gates == spec.gates.content_hash():
-        raise refusal_error(manifest.refused, manifest)
 
 
 def _judge(

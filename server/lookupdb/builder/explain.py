@@ -10,19 +10,16 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from lookupdb import native, shard_name
-from lookupdb.builder import build, existing
-from lookupdb.builder.csv_rows import CsvParser
-from lookupdb.builder.fetch import check_beginning, find_local_file
-from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder import build, existing, gate_facts
+from lookupdb.builder.core import max_open_files
+from lookupdb.builder.csv_rows import CsvParser, find_csv_obstacle
+from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerprint
 from lookupdb.builder.gates import ActiveGeneration
-from lookupdb.builder.json_rows import JsonLinesParser
-from lookupdb.builder.listing import SourceObject, resolve_source, source_fingerprint
+from lookupdb.builder.json_rows import JsonLinesParser, find_json_obstacle
+from lookupdb.builder.listing import SourceObject, check_beginning, find_local_file, resolve_source
 from lookupdb.builder.options import BuildBudget, BuildOptions, min_memory_limit
 from lookupdb.builder.progress import format_quantity
-from lookupdb.builder.read import find_csv_obstacle, find_json_obstacle
 from lookupdb.builder.rows import UniformColumns, find_partitions, format_names, read_partitions, shorten_name
-from lookupdb.builder.slices import Slice, SliceFile
-from lookupdb.builder.write import max_open_files
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, Gates, Refresh, describe_left_out
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.process.limits import raise_limit
@@ -204,6 +201,11 @@ def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iter
 
 
 _SHOWN_FILES: Final = 20
+_DUPLICATES: Final = {
+    "fail": "the build fails when a key occurs twice",
+    "first": "of rows with one key, the first is kept",
+    "last": "of rows with one key, the last is kept",
+}
 
 
 def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str:
@@ -219,8 +221,9 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     budget = BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
     column_lines = list(describe_columns(spec, objects, budget))
     dataset = store.dataset(spec)
-    active = existing.find_active(dataset, options.active, options.active_records, spec.gates)
+    active = gate_facts.find_active(dataset, options.active, options.active_records, spec.gates)
     generation = options.generation or dataset.next_generation()
+    shard_names = [shard_name.file_name(number, spec.shards) for number in (0, spec.shards - 1)]
     now = datetime.now(UTC)
     source_bytes = sum(item.description.bytes for item in objects)
     parts: list[tuple[str, Sequence[str]]] = [
@@ -231,10 +234,10 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
         ("format", list(_format_lines(spec, objects))),
         ("columns", column_lines),
         ("read by", list(describe_readers(spec, objects))),
-        ("key", list(_key_line(spec))),
+        ("key", [_key_line(spec)]),
         ("value", [_value_line(spec)]),
-        ("duplicates", [_duplicates_line(spec)]),
-        ("shards", [f"{spec.shards}: {_shard_names(spec.shards)}"]),
+        ("duplicates", [_DUPLICATES[spec.duplicates]]),
+        ("shards", [f"{spec.shards}: {' … '.join(dict.fromkeys(shard_names))}"]),
         ("gates", list(_gate_lines(spec.gates, active))),
         ("memory", [_memory_line(spec, options)]),
         ("open files", [f"{max_open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
@@ -286,13 +289,13 @@ def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterato
             yield f"  {column.name}: {column.type}{empty}"
 
 
-def _key_line(spec: DatasetSpec) -> Iterator[str]:
+def _key_line(spec: DatasetSpec) -> str:
     is_joined = len(spec.key.columns) > 1
     joined = f" joined by {spec.key.separator!r}" if is_joined else ""
     then = ", then, on the joined text, " if is_joined else ", then "
     steps = f"{then}{', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
     what = "the names of the object's members" if spec.key.member_names else ", ".join(spec.key.columns)
-    yield f"{what}{joined}{steps}"
+    return f"{what}{joined}{steps}"
 
 
 def _value_line(spec: DatasetSpec) -> str:
@@ -309,19 +312,6 @@ def _value_line(spec: DatasetSpec) -> str:
         what = "all columns but the key's"
     most = format_quantity(value.max_bytes, "bytes")
     return f"{what}, as {value.format}, compression {value.compression}, at most {most}"
-
-
-def _duplicates_line(spec: DatasetSpec) -> str:
-    return {
-        "fail": "the build fails when a key occurs twice",
-        "first": "of rows with one key, the first is kept",
-        "last": "of rows with one key, the last is kept",
-    }[spec.duplicates]
-
-
-def _shard_names(shards: int) -> str:
-    first = shard_name.file_name(0, shards)
-    return first if shards == 1 else f"{first} … {shard_name.file_name(shards - 1, shards)}"
 
 
 def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
@@ -343,10 +333,7 @@ def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
 
 
 def _memory_line(spec: DatasetSpec, options: BuildOptions) -> str:
-    limit, least = (
-        format_quantity(options.memory_limit, "bytes"),
-        format_quantity(min_memory_limit(spec.shards), "bytes"),
-    )
+    limit, least = (format_quantity(size, "bytes") for size in (options.memory_limit, min_memory_limit(spec.shards)))
     return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -11,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import keys, shard_name
-from lookupdb.builder.gates import ActiveGeneration, GateFacts, SampledDifference
-from lookupdb.builder.progress import Progress
-from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.builder.gates import ActiveGeneration, GateFacts, SampledDifference, comparing_gates
+from lookupdb.builder.options import Progress
+from lookupdb.dataset.spec import DatasetSpec, Gates
 from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.keys import make_sampler, shard_number
 from lookupdb.manifest import ExcludedRows, Manifest, ShardFile, Totals
@@ -35,6 +36,8 @@ from lookupdb.store.stored_generation import StoredGeneration, open_shard
 #
 # With n keys compared, the standard deviation of the share is at most 1 / (2 √n): 0.16 % for 100,000 keys.
 
+
+log = logging.getLogger(__name__)
 
 MAX_KEYS: Final = 100_000
 """Enough keys of the larger generation; up to twice as many are compared."""
@@ -294,3 +297,67 @@ class WrittenGeneration:
     def open_shard(self, number: int) -> AbstractContextManager[ShardReader]:
         """Open the file of shard ``number``."""
         return ShardReader(self.folder / shard_name.file_name(number, self.spec.shards))
+
+
+# The active generation: what the gates compare with.
+
+
+def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
+    """Yield the manifests of whole generations, newest first, except unreadable and rejected ones.
+
+    Raises StoreError if the store itself cannot be read.
+    """
+    for generation in reversed(dataset.generations()):
+        manifest = read_or_none(dataset, generation)
+        if manifest is not None:  # None: removed after the listing
+            yield manifest
+
+
+def read_or_none(dataset: StoredDataset, generation: str) -> Manifest | None:
+    """Return the manifest of ``generation``; None if it cannot be read."""
+    try:
+        return dataset.manifest(generation)
+    except (CorruptFile, GenerationMissing):
+        return None
+
+
+def find_active(
+    dataset: StoredDataset, generation: str | None, records: int | None, gate_spec: Gates
+) -> ActiveGeneration | None:
+    """Return the generation that gates compare with: ``generation``, or the newest published one that passed; None if
+    there is none yet.
+
+    If it is lost or unreadable, the newest readable one replaces it, with a warning; if there is none, its number of
+    ``records`` does, if known. Otherwise, if ``gate_spec`` has a gate that needs it, raises GenerationMissing or
+    CorruptFile: a source that has shrunk must not pass because the store was lost. Raises StoreError if the store
+    itself cannot be read.
+    """
+    name = generation
+    if name is None:
+        published, refused = dataset.published_generations(), dataset.refused_generations()
+        name = next((found for found in reversed(published) if found not in refused), None)
+    if name is None:
+        return None
+    try:
+        manifest = dataset.manifest(name)
+    except (GenerationMissing, CorruptFile) as error:
+        substitute = next(readable_manifests(dataset), None)
+        ways_out = comparing_gates(gate_spec)
+        if substitute is None and records is None and ways_out:
+            hint = (
+                f"no generation is left to compare with: restore {name}, or {' and '.join(ways_out)} until the next "
+                "generation is built"
+            )
+            raise type(error)(error.message, hint=hint) from error
+        log.warning(
+            "the active generation cannot be read from the store",
+            extra={
+                "generation": name,
+                "comparedWith": substitute.generation if substitute else "none",
+                "reason": error.message,
+            },
+        )
+        if substitute is None:
+            return None if records is None else ActiveGeneration(name, records, None)
+        manifest = substitute
+    return ActiveGeneration(manifest.generation, manifest.totals.records, manifest)

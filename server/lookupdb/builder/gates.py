@@ -8,7 +8,7 @@ dataset's status reads it. Values can be looked up in the generation, which is k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
@@ -293,8 +293,3 @@ def show_key(key: str | bytes) -> str:
 
 def _cut(text: str, max_characters: int) -> str:
     return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
-
-
-def join_reasons(reasons: Iterable[str]) -> str:
-    """Join the reasons of several gates to one message."""
-    return "\n".join(reasons)

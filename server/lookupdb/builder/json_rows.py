@@ -11,15 +11,26 @@ import json
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from io import BufferedReader
 from typing import Any, Final, cast
 
 import orjson
 
-from lookupdb.builder.fetched_file import LocalFile
-from lookupdb.builder.rows import NOT_FINITE, DictRows, MemberValues, UnusableRow, describe_json_error
-from lookupdb.builder.slices import Slice, SliceFile
+from lookupdb.builder.files import LocalFile, Slice, SliceFile
+from lookupdb.builder.rows import (
+    NOT_FINITE,
+    DictRows,
+    MemberValues,
+    QuotesSeen,
+    ReportProgress,
+    SliceRecords,
+    UnusableRow,
+    describe_json_error,
+    max_native_value,
+    value_columns,
+)
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, NotEnoughRoom
 
@@ -422,7 +433,10 @@ class _Document:
     def _read_more(self, characters: int) -> bool:
         """Drop what is parsed and read more; False at the end of the file."""
         pieces = [self._window[self._offset :]]
-        self._count_dropped()
+        # Count the lines of the parsed text before it is dropped.
+        last_break = self._window.rfind("\n", 0, self._offset)
+        self._dropped_lines += self._window.count("\n", 0, self._offset)
+        self._dropped_column = self._offset - last_break - 1 + (0 if last_break >= 0 else self._dropped_column)
         self._offset = 0
         for piece in self._text:
             pieces.append(piece)
@@ -431,12 +445,6 @@ class _Document:
                 break
         self._window = "".join(pieces)
         return len(pieces) > 1
-
-    def _count_dropped(self) -> None:
-        """Count the lines of the parsed text before it is dropped."""
-        last_break = self._window.rfind("\n", 0, self._offset)
-        self._dropped_lines += self._window.count("\n", 0, self._offset)
-        self._dropped_column = self._offset - last_break - 1 + (0 if last_break >= 0 else self._dropped_column)
 
     def _locate(self, distance: int = 0) -> str:
         """Return the position in the file of the character that is ``distance`` after the next one."""
@@ -566,3 +574,136 @@ class JsonMembersParser(_Document):
             f"{where} is not JSON: expected {expected}, found {what}, at {self._locate()}",
             hint=_CORRECT,
         )
+
+
+# Read slices with the native row kernel.
+#
+# The kernel turns usual rows into records and stops at any other. Python's parser takes such a line. So only Python
+# rejects rows and reports errors.
+
+
+_NATIVE_WINDOW: Final = 1 << 20
+
+
+def find_json_obstacle(spec: DatasetSpec) -> str | None:
+    """Return why the native kernel cannot read JSON lines for ``spec``; None if it can."""
+    nested = [name for name in (*spec.key.columns, *value_columns(spec.value)[1]) if "." in name]
+    if nested:
+        return f"the column {nested[0]} may be a nested one"
+    return None if spec.key.columns else "keys are names of members"
+
+
+def make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, encode: Callable[[str], bytes]) -> Any:
+    """Return the kernel that reads JSON lines; None if the spec reaches into nested objects."""
+    if find_json_obstacle(spec) is not None:
+        return None
+    value = spec.value
+    _, columns = value_columns(value)
+    rule = "columns"
+    if value.column is not None:
+        rule = value.format
+    elif value.field is not None:
+        rule = "field"
+    elif value.columns is None:
+        rule = "all"
+    return kernels.JsonRows(
+        list(spec.key.normalize),
+        encode,
+        [orjson.dumps(name) for name in spec.key.columns],
+        spec.key.separator.encode(),
+        rule,
+        [orjson.dumps(name) for name in columns],
+        max_native_value(spec),
+        max_row,
+    )
+
+
+class NativeJsonLines:
+    """Read a slice of JSON lines into its records, with ``rules``. Afterwards, ``lines`` is the number of lines,
+    ``position`` that of the slice's bytes that were read, and ``end`` as that of ``RowParser``."""
+
+    def __init__(
+        self, rules: Any, file: LocalFile, piece: Slice, max_row: int, parser: JsonLinesParser, records: SliceRecords
+    ) -> None:
+        self._rules, self._file, self._piece, self._max_row = rules, file, piece, max_row
+        self._parser, self._records = parser, records
+        self._watched: tuple[int, int | None] | None = None
+        self.end: int | None = None
+        self.lines = self.position = 0
+        self.quotes_seen: QuotesSeen = (False, False)
+
+    def read(self, report: ReportProgress) -> bool:
+        """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises
+        BadSource, NotEnoughRoom."""
+        records, sorter = self._records, self._records.sorter
+        self._watch()
+        reported = (0, 0)
+        for block in self._blocks():
+            at = 0
+            while at < len(block):
+                at, rows, lines = self._rules.read(
+                    block, at, records.place, sorter.records, sorter.memory, records.sample
+                )
+                records.row += rows
+                self.lines += lines
+                if self._parser.columns.missing:
+                    self._parser.columns.count_more(rows)
+                if at < len(block) and not sorter.spill_if_full():
+                    end = block.find(b"\n", at) + 1 or len(block)
+                    if self._parser.is_cut(block[at:end]) and block[at:end].strip():
+                        return False  # Python's parser finds rows in parts of a line
+                    self._read_unusual_line(block[at:end])
+                    at = end
+            report(self.position - reported[0], records.row - reported[1])
+            reported = (self.position, records.row)
+        sorter.spill_if_full()
+        self._parser.lines = self.lines
+        return True
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield the slice in blocks of whole lines. A line that is too long comes in pieces, as Python's parser reads
+        it."""
+        rest: list[bytes] = []
+        rest_bytes = 0
+        with SliceFile(self._file.path, self._piece) as raw:
+            while chunk := raw.read(_NATIVE_WINDOW):
+                self.position += len(chunk)
+                end = chunk.rfind(b"\n") + 1
+                if end:
+                    yield b"".join([*rest, chunk[:end]])
+                    rest, rest_bytes = [], 0
+                rest.append(chunk[end:])
+                rest_bytes += len(chunk) - end
+                if rest_bytes > self._max_row:
+                    line = b"".join(rest)
+                    yield line[: self._max_row]
+                    rest = [line[self._max_row :]]
+                    rest_bytes -= self._max_row
+            yield b"".join(rest)
+
+    def _read_unusual_line(self, line: bytes) -> None:
+        piece, parser, records = self._piece, self._parser, self._records
+        self.lines += not parser.is_cut(line)
+        row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
+        for record in parser.parse_line(line, row, number)[0]:
+            records.take(parser.key, parser.value, record)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Give the kernel the columns to watch for, if they have changed."""
+        columns = self._parser.columns
+        names = columns.names
+        watched = (len(columns.missing), None if names is None else len(names))
+        if watched != self._watched:
+            known = None if names is None or not columns.missing else _in_quotes(names)
+            self._rules.watch(_in_quotes(columns.missing), known)
+            self._watched = watched
+
+
+def _in_quotes(names: Iterable[str]) -> set[bytes]:
+    """Return ``names`` as JSON writes them, without those with a lone surrogate, which the kernel finds in no row."""
+    quoted: set[bytes] = set()
+    for name in names:
+        with suppress(orjson.JSONEncodeError):
+            quoted.add(orjson.dumps(name))
+    return quoted

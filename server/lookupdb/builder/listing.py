@@ -1,455 +1,53 @@
-"""List the source: the files and objects behind its URLs, their fingerprint, and the success file.
+"""List the source and fetch it: the files and objects behind its URLs, plain copies of them, and the success file.
 
-The first part reads http(s) URLs and buckets, the second resolves the spec's URLs to ``SourceObject``, and the third
-reads the success file.
+A local uncompressed file is used in place. Everything else is streamed into scratch in bounded memory. We decompress it
+ourselves, so that a truncated stream never passes. A file without ETag and time is identified by a checksum of its
+content.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
-from urllib.parse import quote, unquote_plus, urlencode, urlsplit
-from xml.etree import ElementTree
+from typing import Final
 
-import obstore
 import orjson
-from obstore.exceptions import (
-    BaseError,
-    InvalidPathError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
 
 from lookupdb.builder.files import (
-    FOLDER_HINT,
-    ICEBERG_ENDINGS,
-    ICEBERG_FOLDER,
-    ICEBERG_TABLE,
-    TABLE_FOLDERS,
-    WILDCARD,
+    ENDINGS,
+    FIRST_BYTES,
+    Compression,
+    Format,
+    LocalFile,
     LocatedFile,
-    PathMatches,
-    PatternFolder,
     RemoteFile,
     add_checksums,
+    check_kind,
+    check_unchanged,
+    decompress,
     find_example,
     find_file,
     find_in_volume,
     find_path,
     find_table,
+    is_identified,
+    recognize,
+    tell_changes,
+    wrong_kind_error,
 )
-from lookupdb.builder.http_stream import HttpStream
-from lookupdb.builder.streams import ENDINGS, FIRST_BYTES, Compression, decompress, recognize, wrong_kind_error
+from lookupdb.builder.options import Progress, scratch_errors
+from lookupdb.builder.remote import HttpStream, RemoteObject, find_http, find_objects, remote_errors
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
-from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, panics_as_errors, proxy_options
-from lookupdb.process.daemon_calls import call_interruptibly, iterate_interruptibly
 from lookupdb.wording import strip_secrets
 
-# Sources behind a URL: http(s), and objects of S3, GCS and Azure.
-#
-# Plain http is limited to this machine, because anybody on the way could change the data.
+# The files of a dataset's source, listed before any is read.
 
-
-_CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
-"""``timeout`` covers a whole file of any size; ``read_timeout`` ends a transfer that stalls."""
-_RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_CODINGS: Final = (*ENDINGS, "br", "deflate", "compress", "dcb", "dcz")
-"""Values of Content-Encoding that are compressions. Servers also send others, for example aws-chunked and utf-8."""
-UNKNOWN_BYTES: Final = 0
-"""Size of an ``HttpStream`` before it is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteObject:
-    """An object behind a URL."""
-
-    store: Any
-    """An obstore store."""
-    path: str
-    bucket: _Bucket | None = None
-
-    def open(self, description: SourceFile) -> Any:
-        """Return its bytes as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
-        with remote_errors(description.url):
-            result = call_interruptibly(obstore.get, self.store, self.path)
-            if _describe_object(description.url, result.meta) != description:
-                raise PreconditionError("its size, ETag or time has changed")
-            return iterate_interruptibly(result.stream(min_chunk_size=1 << 20))
-
-    def find_table(self) -> str | None:
-        """Return the table of a bucket that it is part of; None if none is known. Raises BadSource."""
-        if self.bucket is None:
-            return None
-        with remote_errors(f"{self.bucket.url}/{self.path}"):
-            return self.bucket.find_table(self.path)
-
-
-def find_http(url: str, label: str) -> list[LocatedFile]:
-    """Return the file behind an http(s) url. Raises BadSource."""
-    parts = urlsplit(url)
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        raise BadSource(
-            f"{label}: plain http is read from this machine only",
-            hint="anybody on the way could change the data: use https://",
-        )
-    with remote_errors(label):
-        client = {**_CLIENT, **proxy_options(url), "allow_http": parts.scheme == "http"}
-        # The whole url is the store and the object's path is empty, so the query of a signed url stays unchanged. The
-        # request is GET, because a url signed for GET answers 403 to HEAD.
-        store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
-        try:
-            result = call_interruptibly(obstore.get, store, "")
-        except BaseError as error:
-            if "Content-Length" not in str(error):
-                raise
-            stream = HttpStream(url)
-            coding = _parse_coding(call_interruptibly(stream.content_encoding), label)
-            return [LocatedFile(SourceFile(label, UNKNOWN_BYTES, None, None), stream, coding)]
-        coding = _parse_coding(result.attributes.get("Content-Encoding", ""), label)
-        return [LocatedFile(_describe_object(label, result.meta), RemoteObject(store, ""), coding)]
-
-
-def _parse_coding(header: str, label: str) -> Compression:
-    """Return the compression in a Content-Encoding, "none" if it has none. Raises BadSource if it is not supported."""
-    codings = [part.strip().lower().removeprefix("x-") for part in header.split(",")]
-    known = [coding for coding in codings if coding in _CODINGS]
-    if not known:
-        return "none"
-    if len(known) > 1 or known[0] not in ENDINGS:
-        raise BadSource(
-            f"{label} is sent in the Content-Encoding {', '.join(known)}, expected one of {', '.join(ENDINGS)}",
-            hint="have its server send it uncompressed, or in gzip",
-        )
-    return known[0]
-
-
-def find_objects(url: str, label: str) -> list[LocatedFile]:
-    """Return the objects that a bucket url names or matches. Raises BadSource."""
-    scheme, _, rest = url.partition("://")
-    bucket_name, _, path = rest.partition("/")
-    if not bucket_name or not path:
-        raise BadSource(f"{label}: expected {scheme}://bucket/path")
-    if not _is_name(path.removesuffix("/")):
-        raise BadSource(f"{label}: objects with such names are not read: {_ODD_NAMES}", hint=_RENAME)
-    with remote_errors(label):
-        bucket = _Bucket(scheme, bucket_name)
-        if path.endswith("/") or not WILDCARD.search(path):
-            return [_locate_object(bucket, path, label)]
-        with suppress(FileNotFoundError, PermissionDeniedError):  # if access is denied, the listing reports it
-            return [bucket.locate(path, call_interruptibly(obstore.head, bucket.store, path))]
-        matches = PathMatches(label, path)
-        metas = _match_by_level(bucket, matches)
-        if metas is None:
-            matches, metas = PathMatches(label, path), {}
-            _match_below(bucket, matches, matches.root, metas)
-        paths = matches.finish()
-        if (odd := next((path for path in paths if not _is_name(path)), None)) is not None:
-            raise BadSource(f"{label} matches {odd!r}, and objects with such names are not read: {_ODD_NAMES}")
-        return [bucket.locate(path, metas[path]) for path in paths]
-
-
-_ODD: Final = re.compile(r"[\x00-\x1f\x7f]")
-_ODD_NAMES: Final = "an empty part (`//`), a part that is `.` or `..`, a control character"
-_RENAME: Final = "copy the object to another name"
-_MAX_LEVELS: Final = 100
-"""The most folders of a bucket to list one by one; beyond that, everything below the pattern's fixed part is listed."""
-_MAX_PARENTS: Final = 16
-"""The most parent folders of the listed ones to search for the marks of a table."""
-
-
-def _is_name(path: str) -> bool:
-    """Return whether the object store's client supports this object name."""
-    return not _ODD.search(path) and not {"", ".", ".."}.intersection(path.split("/"))
-
-
-def _locate_object(bucket: _Bucket, path: str, label: str) -> LocatedFile:
-    """Return the object at ``path``. Raises BadSource if it is a folder, FileNotFoundError if there is neither."""
-    try:
-        if not path.endswith("/"):
-            return bucket.locate(path, call_interruptibly(obstore.head, bucket.store, path))
-    except FileNotFoundError:
-        if not bucket.has_any(path):
-            raise
-    raise BadSource(f"{label} is a folder, expected a file", hint=FOLDER_HINT)
-
-
-def _match_by_level(bucket: _Bucket, matches: PathMatches) -> dict[str, Any] | None:
-    """Return the objects that match, listing one folder after another; None if there are too many folders."""
-    metas: dict[str, Any] = {}
-    folders = [matches.root]
-    for number, folder in enumerate(folders):  # the list grows during the loop
-        if matches.crosses_folders(folder):
-            _match_below(bucket, matches, folder, metas)
-            continue
-        if number == _MAX_LEVELS:
-            return None
-        objects, names = bucket.list_level(folder.path)
-        for name, meta in objects.items():
-            if matches.add(folder, name):
-                metas[folder.path + name] = meta
-        folders += [inner for name in names if (inner := matches.enter(folder, name)) is not None]
-    return metas
-
-
-def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, metas: dict[str, Any]) -> None:
-    """Add to ``metas`` the objects below ``top`` that match."""
-    folders: dict[str, PatternFolder | None] = {top.path: top}
-
-    def find_folder(path: str) -> PatternFolder | None:
-        if path not in folders:
-            parent, _, name = path[:-1].rpartition("/")
-            outer = find_folder(f"{parent}/" if _ else "")
-            folders[path] = None if outer is None else matches.enter(outer, name)
-        return folders[path]
-
-    def is_object(path: str) -> bool:
-        """Return whether an empty object is a file: the client hides the slash at the end of a folder mark's key."""
-        try:
-            metas[path] = call_interruptibly(obstore.head, bucket.store, path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    for path, meta in bucket.list_below(top.path):
-        parent, slash, name = path.rpartition("/")
-        folder = find_folder(parent + slash)
-        if folder is None or not name:
-            continue
-        is_file = partial(is_object, path) if not meta["size"] and _is_name(path) else lambda: True
-        if path not in metas and matches.add(folder, name, is_file):
-            metas.setdefault(path, meta)
-
-
-class _Bucket:
-    """A bucket, and what is known of the tables in it."""
-
-    def __init__(self, scheme: str, name: str) -> None:
-        self.url, self._scheme, self._name = f"{scheme}://{name}", scheme, name
-        self.store: Any = self._open_store()
-        self._tables: dict[str, str | None] = {}
-        """Folder → its table, if known."""
-        self._listed: list[str] = []
-        """Folders that were listed at any depth."""
-
-    def _open_store(self, **options: Any) -> Any:
-        return obstore.store.from_url(  # type: ignore[call-overload]
-            self.url,
-            client_options={**_CLIENT, "allow_http": _allows_http(self._scheme)},
-            retry_config=_RETRIES,
-            **options,
-        )
-
-    def locate(self, path: str, meta: Any) -> LocatedFile:
-        return LocatedFile(_describe_object(f"{self.url}/{path}", meta), RemoteObject(self.store, path, self))
-
-    def list_level(self, folder: str) -> tuple[dict[str, Any], list[str]]:
-        """Return the objects in ``folder`` by name, and the names of its folders."""
-        try:
-            found = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
-            objects, prefixes = found["objects"], [f"{prefix}/" for prefix in found["common_prefixes"]]
-        except InvalidPathError as error:
-            objects, prefixes = self._list_signed(folder, "/", error)
-        names = [prefix[len(folder) : -1] for prefix in prefixes]
-        self._tables.setdefault(folder, None)
-        for name in names:
-            if name in TABLE_FOLDERS:
-                self._tables[folder] = TABLE_FOLDERS[name]
-        if ICEBERG_FOLDER in names and self._tables[folder] is None:
-            del self._tables[folder]  # ``find_table`` looks into it if needed
-        return {
-            meta["path"][len(folder) :]: meta
-            for meta in objects
-            if len(meta["path"]) > len(folder) and not _is_mark(meta)
-        }, names
-
-    def list_below(self, folder: str) -> Iterator[tuple[str, Any]]:
-        """Yield the objects below ``folder``, at any depth."""
-        self._listed.append(folder)
-        for meta in self._list_all(folder):
-            path = meta["path"]
-            outer, slash, inner = f"/{path}".rpartition(f"/{ICEBERG_FOLDER}/")
-            if slash and "/" not in inner and inner.endswith(ICEBERG_ENDINGS):
-                self._tables[f"{outer[1:]}/" if outer else ""] = ICEBERG_TABLE
-            for name, kind in TABLE_FOLDERS.items():
-                outer, slash, _ = f"/{path}/".partition(f"/{name}/")
-                if slash:
-                    self._tables[f"{outer[1:]}/" if outer else ""] = kind
-            if len(path) > len(folder) and not _is_mark(meta):
-                yield path, meta
-
-    def _list_all(self, folder: str) -> Iterator[Any]:
-        try:
-            for batch in iterate_interruptibly(obstore.list(self.store, folder[:-1] or None)):
-                yield from batch
-        except InvalidPathError as error:
-            yield from self._list_signed(folder, "", error)[0]
-
-    def has_any(self, path: str) -> bool:
-        """Return whether there is an object below the folder ``path``."""
-        return next(self._list_all(f"{path.removesuffix('/')}/"), None) is not None
-
-    def _list_signed(self, folder: str, delimiter: str, error: Exception) -> tuple[list[Any], list[str]]:
-        """List ``folder`` when an odd name in it makes the client fail; return the objects and the folders.
-
-        The client signs the request, and the answer is parsed here. Raises ``error`` if the bucket is not on S3.
-        """
-        if self._scheme != "s3":
-            raise error
-        objects: list[Any] = []
-        prefixes: list[str] = []
-        token: str | None = None
-        bucket_url = self._sign(self.store).partition("?")[0].removesuffix("/x")
-        while True:
-            query = {"list-type": "2", "prefix": folder, "delimiter": delimiter, "encoding-type": "url"}
-            query = {name: text for name, text in query.items() if text}
-            if token is not None:
-                query["continuation-token"] = token
-            # The client appends a path; the endpoint ends in a query parameter that absorbs it.
-            endpoint = f"{bucket_url}?{urlencode(query, quote_via=quote)}&x-path="
-            url = self._sign(self._open_store(endpoint=endpoint, virtual_hosted_style_request=True))
-            page = call_interruptibly(_read_page, url)
-            for entry in page.iterfind("{*}Contents"):
-                objects.append(_describe_entry(entry))
-            prefixes += [unquote_plus(entry.text or "") for entry in page.iterfind("{*}CommonPrefixes/{*}Prefix")]
-            token = page.findtext("{*}NextContinuationToken")
-            if not token:
-                return objects, prefixes
-
-    def _sign(self, store: Any) -> str:
-        return str(call_interruptibly(obstore.sign, store, "GET", "x", datetime.timedelta(minutes=5)))
-
-    def find_table(self, path: str) -> str | None:
-        """Return the table that the object at ``path`` belongs to, "a Delta table at …"; None if none is known."""
-        parts = path.split("/")[:-1]
-        folders = ["".join(f"{part}/" for part in parts[:number]) for number in range(len(parts), -1, -1)]
-        for folder in folders[:_MAX_PARENTS]:
-            if folder not in self._tables:
-                with suppress(PermissionDeniedError):  # credentials may allow reading but not listing
-                    self._tables[folder] = self._recognize_table(folder)
-            if (kind := self._tables.get(folder)) is not None:
-                return f"{kind} at {self.url}/{folder.removesuffix('/')}"
-        return None
-
-    def _recognize_table(self, folder: str) -> str | None:
-        if any(folder.startswith(listed) for listed in self._listed):
-            return None
-        for name, kind in TABLE_FOLDERS.items():
-            if self.has_any(folder + name):
-                return kind
-        names = (meta["path"] for meta in self._list_all(f"{folder}{ICEBERG_FOLDER}/"))
-        return ICEBERG_TABLE if any(name.endswith(ICEBERG_ENDINGS) for name in names) else None
-
-
-def _is_mark(meta: Any) -> bool:
-    """Return whether an object marks a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
-    return meta["path"].endswith("/") or (not meta["size"] and meta["path"].endswith("_$folder$"))
-
-
-def _read_page(url: str) -> ElementTree.Element:
-    """Fetch and parse one page of a listing."""
-    content = b"".join(HttpStream(url).open(SourceFile("the bucket's listing", UNKNOWN_BYTES, None, None)))
-    try:
-        return ElementTree.fromstring(content)  # noqa: S314 - the bucket's own server
-    except ElementTree.ParseError as error:
-        raise ValueError(f"its listing is not XML: {error}") from error
-
-
-def _describe_entry(entry: ElementTree.Element) -> dict[str, Any]:
-    """Describe an object of a listing as the client does."""
-    return {
-        "path": unquote_plus(entry.findtext("{*}Key", "")),
-        "size": int(entry.findtext("{*}Size", "0")),
-        "e_tag": entry.findtext("{*}ETag"),
-        "last_modified": datetime.datetime.fromisoformat(entry.findtext("{*}LastModified", "1970-01-01T00:00:00Z")),
-    }
-
-
-def _allows_http(scheme: str) -> bool:
-    """Return whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …), as a private
-    store needs. obstore ignores these variables when other client options are given."""
-    provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
-    return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
-
-
-def _describe_object(url: str, meta: Any) -> SourceFile:
-    return SourceFile(url, meta["size"], meta["e_tag"], _format_time(meta))
-
-
-def _format_time(meta: Any) -> str | None:
-    """Return the object's time; None if the server sends none, which obstore reports as 1970."""
-    moment: datetime.datetime = meta["last_modified"]
-    return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
-
-
-@contextmanager
-def remote_errors(url: str) -> Iterator[None]:
-    """Turn an error of obstore about ``url`` into a BadSource."""
-    try:
-        with panics_as_errors():
-            yield
-    except FileNotFoundError as error:
-        raise SourceMissing(f"{url}: there is no such object (404)", hint="check source.url") from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        code = 403 if isinstance(error, PermissionDeniedError) else 401
-        raise SourceUnreadable(
-            f"{url}: access denied ({code})",
-            hint=_credentials_hint(url),
-        ) from error
-    except PreconditionError as error:
-        raise SourceUnreadable(f"{url} changed while it was read", hint="build again once it is complete") from error
-    except (BaseError, OSError, ValueError) as error:
-        raise SourceUnreadable(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error, url)) from error
-
-
-_CREDENTIALS: Final = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN, AWS_REGION)",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-}
-"""Scheme → the variables with its credentials."""
-
-
-def _credentials_hint(url: str) -> str:
-    """Return a hint on where the credentials for ``url`` come from."""
-    if variables := _CREDENTIALS.get(url.partition("://")[0]):
-        return f"set {variables} in the environment; in a cluster, use source.secretName"
-    return (
-        "https has no credentials of its own: use a signed URL or https://USER:PASSWORD@…, or copy the file "
-        "to where it can be read"
-    )
-
-
-def _hint(error: Exception, url: str) -> str | None:
-    """Return a hint about a server that cannot be reached; None if the error says enough."""
-    if "InvalidCertificate" in str(error):
-        return "use the name that its certificate is for, signed by an authority that is known here"
-    if "Content-Length" in str(error) and url.startswith("gs://"):
-        return (
-            "GCS unpacks an object with contentEncoding: gzip as it sends it, without its length: clear contentEncoding"
-        )
-    if isinstance(error, InvalidPathError):
-        return f"{_RENAME}, or begin the pattern with a folder that has no such name in it"
-    if lacks_credentials(error):
-        return _credentials_hint(url)
-    return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
-
-
-# The files of a dataset's source, listed before any is read, and their fingerprint.
-
-
-Format = Literal["csv", "json", "jsonl", "parquet"]
 
 _FORMATS: Final[dict[str, Format]] = {
     ".csv": "csv",
@@ -559,36 +157,6 @@ SCHEMES: Final[dict[str, Callable[[str, str], list[LocatedFile]]]] = {
 handles ``volume`` itself, because it knows the mount."""
 
 
-class HasDescription(Protocol):
-    """An object of the source, at any stage of its fetch."""
-
-    @property
-    def description(self) -> SourceFile:
-        """The object as it was when it was read."""
-
-
-def is_identified(description: SourceFile) -> bool:
-    """Return whether a change of the object would show: some web servers send neither ETag nor time."""
-    return description.etag is not None or description.modified is not None
-
-
-def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
-    """Return 32 hex digits that change with the order of the objects and any object's url, size and ETag (time if it
-    has none).
-
-    Return None if an object is not identified before its fetch: an equal size does not prove that it is unchanged.
-    """
-    entries = []
-    for item in objects:
-        if not is_identified(item.description):
-            return None
-        entry = asdict(item.description)
-        if entry["etag"] is not None:
-            del entry["modified"]
-        entries.append(entry)
-    return hashlib.sha256(orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
-
-
 def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     source = spec.source
     format_suffix, compression = _split_suffixes(located.description.url)
@@ -696,7 +264,13 @@ def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bo
     (file,) = files
     identity = asdict(file.description)
     if not is_identified(file.description):
-        identity["content"] = _hash_begin(file)
+        checksum, left = hashlib.sha256(), _MAX_BYTES
+        for chunk in read_chunks(file):
+            checksum.update(chunk[:left])
+            left -= len(chunk)
+            if left <= 0:
+                break
+        identity["content"] = checksum.hexdigest()
     return hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
@@ -714,19 +288,98 @@ def describe_success_file(spec: DatasetSpec) -> str:
     return f"the success file {strip_secrets(url)}"
 
 
-def _hash_begin(file: LocatedFile) -> str:
-    checksum, left = hashlib.sha256(), _MAX_BYTES
-    for chunk in _read_chunks(file):
-        checksum.update(chunk[:left])
-        left -= len(chunk)
-        if left <= 0:
-            break
-    return checksum.hexdigest()
+# Fetch the files: plain, uncompressed files on this machine.
 
 
-def _read_chunks(file: LocatedFile) -> Iterator[bytes]:
-    if isinstance(file.place, Path):
-        yield file.place.read_bytes()
-        return
-    with remote_errors(file.description.url):
-        yield from file.place.open(file.description)
+def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
+    """Return the files of ``objects`` in their order. Raises BadSource, and NotEnoughRoom if ``scratch`` is full.
+
+    Reports the bytes read, before decompression, to ``progress``.
+    """
+    objects = tuple(objects)
+    copies = [item for item in objects if not _is_plain(item)]
+    if copies:
+        progress.begin_phase("fetch", sum(item.description.bytes for item in copies), "bytes")
+    files = tuple(
+        _use_in_place(item) if _is_plain(item) else _copy_file(item, scratch / f"source-{number:05d}", progress)
+        for number, item in enumerate(objects)
+    )
+    if copies:
+        progress.end_phase()
+    return files
+
+
+def find_local_file(item: SourceObject) -> LocalFile | None:
+    """Return ``item`` in place; None if it is remote or compressed. Raises BadSource if it has changed since it was
+    listed."""
+    return _use_in_place(item) if _is_plain(item) else None
+
+
+def _is_plain(item: SourceObject) -> bool:
+    return isinstance(item.place, Path) and item.compression == "none"
+
+
+def _use_in_place(item: SourceObject) -> LocalFile:
+    assert isinstance(item.place, Path)
+    check_unchanged(item.description, item.place)
+    with tell_changes(lambda: _check_unchanged(item)):
+        check_beginning(item)
+    # An example never changes: it is part of the program.
+    in_place = item.description.modified is not None
+    return LocalFile(item.description, item.format, item.delimiter, item.place, item.description.bytes, in_place)
+
+
+def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
+    description, checksum, received = item.description, hashlib.sha256(), 0
+    is_hashed = not is_identified(description)
+
+    def receive() -> Iterator[bytes]:
+        nonlocal received
+        for chunk in read_chunks(item):
+            received += len(chunk)
+            if is_hashed:
+                checksum.update(chunk)
+            yield chunk
+            progress.advance(len(chunk))
+
+    chunks = receive()
+    if item.compression != "none":
+        chunks = decompress(chunks, item.compression, item.description.url)
+    chunks = _check_beginning(chunks, item)
+    with tell_changes(lambda: _check_unchanged(item)), scratch_errors(target.parent), target.open("wb") as out:
+        for chunk in chunks:
+            out.write(chunk)
+    if isinstance(item.place, HttpStream):
+        description = replace(description, bytes=received)
+    if received != description.bytes:
+        raise SourceUnreadable(
+            f"{description.url} changed while it was read: expected {description.bytes} bytes, got {received}",
+            hint="build again once it is complete",
+        )
+    _check_unchanged(item)
+    if is_hashed:
+        description = replace(description, etag=checksum.hexdigest())
+    return LocalFile(description, item.format, item.delimiter, target, target.stat().st_size, False)
+
+
+def _check_unchanged(item: SourceObject) -> None:
+    """Raise BadSource if it is a local file that has changed since it was listed."""
+    if isinstance(item.place, Path):
+        check_unchanged(item.description, item.place)
+
+
+def check_beginning(item: SourceObject) -> None:
+    """Raise BadSource if the first bytes of ``item`` show another format than expected."""
+    check_kind(read_beginning(item, item.compression), item.description.url, item.format, item.compression)
+
+
+def _check_beginning(chunks: Iterable[bytes], item: SourceObject) -> Iterator[bytes]:
+    """Yield ``chunks`` of ``item``, uncompressed. Raises BadSource as ``check_beginning`` does."""
+    first, is_checked = b"", False
+    for chunk in chain(chunks, [b""]):
+        if not is_checked:
+            first += chunk[:FIRST_BYTES]
+            if not chunk or len(first) >= FIRST_BYTES:
+                check_kind(first, item.description.url, item.format, item.compression)
+                is_checked = True
+        yield chunk

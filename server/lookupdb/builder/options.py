@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal, Protocol, Self
 
 import orjson
 
@@ -21,7 +21,7 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import GateClosed, GenerationExists, LookupdbError, NotEnoughRoom, UsageError
 from lookupdb.manifest import GENERATION, Manifest
 from lookupdb.process.memory import peak_resident
-from lookupdb.wording import check_path, to_utf8
+from lookupdb.wording import check_path, format_count, to_utf8
 
 # The options of a build, in addition to the spec.
 
@@ -90,6 +90,35 @@ class BuildOptions:
     """The earlier dataset to adopt from instead of building, if this one has no generations yet."""
     local_files: bool = True
     """True if the build may read files of this machine outside of the volume."""
+
+
+class Progress(Protocol):
+    """A build reports its progress in phases: ``begin_phase``, any number of ``advance``, ``end_phase``.
+
+    Called from one thread at a time, at most a few hundred times a second.
+    """
+
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
+        """Begin a phase with ``total`` of ``unit`` ("bytes" or "rows"); None if the total is unknown."""
+
+    def advance(self, amount: int, rows: int = 0) -> None:
+        """Add ``amount`` of the phase's unit, and ``rows`` rows if that unit is bytes."""
+
+    def end_phase(self) -> None:
+        """End a phase that succeeded. A phase that fails is not ended."""
+
+
+class SilentProgress:
+    """Show nothing."""
+
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
+        """Show nothing."""
+
+    def advance(self, amount: int, rows: int = 0) -> None:
+        """Show nothing."""
+
+    def end_phase(self) -> None:
+        """Show nothing."""
 
 
 # Divide ``--memory-limit`` among the processes of a build, and within a process among its consumers of memory.
@@ -277,6 +306,17 @@ def report_manifest(manifest: Manifest) -> BuildReport:
         adopted_from=None if manifest.adopted is None else f"{manifest.adopted.uid}/{manifest.adopted.generation}",
         seconds=manifest.seconds,
         reason="Built",
+    )
+
+
+def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
+    """Return the report of a generation that was built; reading its source took ``reading_peak`` bytes of memory."""
+    return replace(
+        report_manifest(manifest),
+        peak_memory_bytes=max(reading_peak, peak_resident()),
+        message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
+        f"{format_count(len(manifest.shards), 'shard')}, "
+        f"{manifest.seconds:.1f} s",
     )
 
 

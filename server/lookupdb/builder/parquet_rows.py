@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, Self
 import duckdb
 import orjson
 
-from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder.files import LocalFile
 from lookupdb.builder.rows import (
     NOT_FINITE,
     DictRows,
@@ -217,7 +217,11 @@ class ParquetParser:
         _check_magic(file)
         self._file, self._memory = file, memory
         self._connection = _connect(memory, threads)
-        self._forms = _choose_forms(spec)
+        # The forms of binaries, nested ones included; never guessed from their content.
+        forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
+        if spec.value.column is not None:
+            forms[spec.value.column] = "raw"
+        self._forms: dict[str, Form] = {**forms, **dict.fromkeys(spec.key.columns, "key")}
         self._objects = DictRows(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
         self._rows_read = 0
@@ -229,18 +233,15 @@ class ParquetParser:
         self.binaries: list[tuple[str, Form]] = []
         """The binary columns that are read, nested ones too, and their forms."""
         with _duckdb_errors(file.name, lambda error: f" as Parquet: {describe_schema_error(error)}"):
-            self._row_count = self._count_rows()
+            found = self._connection.execute(
+                "SELECT num_rows FROM parquet_file_metadata($1)", [_escape_path(self._file)]
+            ).fetchone()
+            self._row_count = int(found[0])
             self._schema = self._read_schema()
             self._names = self._schema.names
             self._plan_columns(spec)
         self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
         self.names = [*self._names, *self._partitions]
-
-    def _count_rows(self) -> int:
-        found = self._connection.execute(
-            "SELECT num_rows FROM parquet_file_metadata($1)", [_escape_path(self._file)]
-        ).fetchone()
-        return int(found[0])
 
     def _read_schema(self) -> ParquetSchema:
         """Raises BadSource if a name occurs twice."""
@@ -374,14 +375,6 @@ def _connect(memory: int, threads: int) -> Any:
         "SET enable_progress_bar = false; SET TimeZone = 'UTC'; SET enable_geoparquet_conversion = false"
     )
     return connection
-
-
-def _choose_forms(spec: DatasetSpec) -> dict[str, Form]:
-    """Return the forms of a column's binaries, nested ones included. Never guessed from their content."""
-    forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
-    if spec.value.column is not None:
-        forms[spec.value.column] = "raw"
-    return {**forms, **dict.fromkeys(spec.key.columns, "key")}
 
 
 def _find_form(path: str, forms: Mapping[str, Form]) -> Form:

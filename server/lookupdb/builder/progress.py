@@ -1,4 +1,4 @@
-"""A build's progress: its interface, and its display as bars on a terminal or plain lines elsewhere."""
+"""A build's progress: its display as bars on a terminal or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Literal, Protocol, TextIO
+from typing import Final, Literal, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -23,34 +23,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-
-class Progress(Protocol):
-    """A build reports its progress in phases: ``begin_phase``, any number of ``advance``, ``end_phase``.
-
-    Called from one thread at a time, at most a few hundred times a second.
-    """
-
-    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
-        """Begin a phase with ``total`` of ``unit`` ("bytes" or "rows"); None if the total is unknown."""
-
-    def advance(self, amount: int, rows: int = 0) -> None:
-        """Add ``amount`` of the phase's unit, and ``rows`` rows if that unit is bytes."""
-
-    def end_phase(self) -> None:
-        """End a phase that succeeded. A phase that fails is not ended."""
-
-
-class SilentProgress:
-    """Show nothing."""
-
-    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
-        """Show nothing."""
-
-    def advance(self, amount: int, rows: int = 0) -> None:
-        """Show nothing."""
-
-    def end_phase(self) -> None:
-        """Show nothing."""
+from lookupdb.builder.options import Progress, SilentProgress
 
 
 def format_quantity(count: float, unit: str) -> str:

@@ -17,8 +17,11 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import orjson
 
+from lookupdb.builder.sort import SPOOL_BYTES, Sample, Sorter, encode_place
 from lookupdb.dataset.spec import DatasetSpec, Value
 from lookupdb.errors import BadSource
+from lookupdb.keys import InvalidKey, make_key_encoder
+from lookupdb.manifest import SAMPLES
 from lookupdb.wording import format_some, shorten
 
 # A row's key as text, its value as bytes, and how these fail.
@@ -582,3 +585,60 @@ def unwritable_column_error(where: str, column: str, why: str) -> BadSource:
         f"{where}: the column {shorten_name(column)} {why}",
         hint="write it in another way, or name the columns to store without it: value.columns takes nothing else",
     )
+
+
+# The records of a slice, and what reads one natively.
+
+
+QuotesSeen = tuple[bool, bool | None]
+"""True if rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
+None, it is unknown, and the first counts unquoted fields, too."""
+ReportProgress = Callable[[int, int], None]
+"""Called from time to time with the bytes and rows read since the last call."""
+
+
+class SliceRecords:
+    """Take the rows of one slice, in their order."""
+
+    def __init__(self, spec: DatasetSpec, sorter: Sorter, sample: Sample, number: int) -> None:
+        self.sorter, self.sample = sorter, sample
+        self.encode = make_key_encoder(spec.key.normalize)
+        self._max_bytes = spec.value.max_bytes
+        self._start = encode_place(number, 0)
+        self.row = 0
+        """Number of rows taken, including rejected ones."""
+        self.rejected = 0
+        self.samples: list[tuple[int, str]] = []
+        """The first rejected rows, and why."""
+
+    def take(self, extract_key: Callable[[Row], str], extract_value: Callable[[Row], bytes], fields: Row) -> None:
+        """Take the next row, with its parser's ``key`` and ``value``. Raises NotEnoughRoom."""
+        self.row += 1
+        try:
+            key = self.encode(extract_key(fields))
+            value = extract_value(fields)
+            if len(value) > self._max_bytes:
+                raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {self._max_bytes}")
+        except (RowRejected, InvalidKey) as error:
+            self._reject(str(error))
+        except orjson.JSONEncodeError as error:
+            self._reject(describe_encode_error(error))
+        else:
+            value = bytes(memoryview(value))  # copy: orjson's result sits in a far larger block
+            self.sorter.put(key, self.place, value)
+            self.sample.offer(key, self.place, value)
+
+    def _reject(self, reason: str) -> None:
+        self.rejected += 1
+        if len(self.samples) < SAMPLES:
+            self.samples.append((self.row, reason))
+
+    @property
+    def place(self) -> int:
+        """The place of the last row."""
+        return self._start + self.row
+
+
+def max_native_value(spec: DatasetSpec) -> int:
+    """Return the limit beyond which Python takes a value: it rejects it, or puts it in a spool."""
+    return min(spec.value.max_bytes, SPOOL_BYTES)

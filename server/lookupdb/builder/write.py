@@ -7,28 +7,25 @@ where a batch ends or memory runs short.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import lmdb
 import zstandard
 
 from lookupdb import disk, native, shard_name
-from lookupdb.builder.options import SAMPLE_BYTES, transaction_bytes
-from lookupdb.builder.sort import Batch, Record, as_native
-from lookupdb.errors import BadSource, NotEnoughRoom, StoreError
+from lookupdb.builder.options import SAMPLE_BYTES
+from lookupdb.builder.sort import Batch, as_native
+from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.keys import shard_number
-from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample, ShardFile, Totals
-from lookupdb.process.limits import require_descriptors
+from lookupdb.manifest import ShardFile
 from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
-from lookupdb.store.dataset import file_sha256
 
 # Compress each value if that makes it smaller. The result is deterministic.
 
@@ -182,87 +179,6 @@ def _stored_bytes(values: Sequence[bytes], dictionary: bytes) -> int:
 
 
 # Rows with the same key: fail, keep the first, or keep the last.
-
-
-class DuplicateFilter:
-    """Drop rows with equal keys from a stream ordered by (key, place), and count them."""
-
-    def __init__(
-        self,
-        policy: Literal["fail", "first", "last"],
-        files: Sequence[str],
-        find_origin: Callable[[int], tuple[int, int]],
-    ) -> None:
-        """``find_origin`` returns the number of a place's file in ``files``, and the row in it."""
-        self._policy = policy
-        self._files = files
-        self._find_origin = find_origin
-        self._count = 0
-        self._samples: list[RowSample] = []
-
-    @property
-    def rows(self) -> ExcludedRows:
-        """The rows dropped so far."""
-        return ExcludedRows(self._count, tuple(self._samples))
-
-    def drop_duplicates(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches with one record per key. Raises BadSource if the policy is fail and a key occurs twice.
-
-        The last record of a batch waits until the next batch shows whether its key occurs again.
-        """
-        kernels = native.kernels()
-        return self._drop_in_lists(batches) if kernels is None else self._drop_natively(kernels, batches)
-
-    def _drop_natively(self, kernels: Any, batches: Iterable[Batch]) -> Iterator[Batch]:
-        unique = kernels.UniqueRecords(self._policy == "last", SAMPLES)
-        for batch in batches:
-            kept, dropped, first = unique.filter(as_native(kernels, batch))
-            for key, place, survivor in first:
-                self._sample_drop(key, place, survivor)
-            self._count += dropped
-            del batch  # free it while the kept records are packed and written
-            if len(kept):
-                yield kept
-            del kept
-        last = unique.finish()
-        if len(last):
-            yield last
-
-    def _drop_in_lists(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        last: Record | None = None
-        for batch in batches:
-            unique: list[Record] = []
-            for record in batch:
-                if last is None or record[0] != last[0]:
-                    unique += [] if last is None else [last]
-                    last = record
-                    continue
-                self._count += 1
-                if self._policy == "last":
-                    self._sample_drop(record[0], last[1], record[1])
-                    last = record
-                else:
-                    self._sample_drop(record[0], record[1], last[1])
-            if unique:
-                yield unique
-        if last is not None:
-            yield [last]
-
-    def _sample_drop(self, key: bytes, place: int, survivor: int) -> None:
-        if self._policy == "fail":
-            first, second = map(self._describe_origin, sorted((place, survivor)))
-            raise BadSource(
-                f"the key {key.decode()!r} occurs twice: {first} and {second}",
-                hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
-            )
-        if len(self._samples) < SAMPLES:
-            reason = f"the key {key.decode()!r} also occurs in {self._describe_origin(survivor)}, which is kept"
-            file, row = self._find_origin(place)
-            self._samples.append(RowSample(self._files[file], row, reason))
-
-    def _describe_origin(self, place: int) -> str:
-        file, row = self._find_origin(place)
-        return f"row {row} of {self._files[file]}"
 
 
 # Pack records as shards store them: framed, compressed if smaller, grouped by shard.
@@ -534,7 +450,9 @@ class ShardWriter:
                 file.truncate(size)
                 os.fsync(file.fileno())
                 os.fchmod(file.fileno(), 0o444)
-            return ShardFile(self.path.name, size, self.sums.records, file_sha256(self.path))
+            with self.path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            return ShardFile(self.path.name, size, self.sums.records, sha256)
 
     def close(self) -> None:
         """Abandon the file as it is. May be called twice."""
@@ -542,96 +460,6 @@ class ShardWriter:
             self._txn.abort()
             self._txn = None
         self._env.close()
-
-
-_BATCHES_AHEAD: Final = 2
-_BYTES_AHEAD: Final = 24 << 20
-"""Bytes of native batches that wait for earlier ones to be written; packed, they take as much again."""
-_FILES_A_SHARD: Final = 2
-_OTHER_FILES: Final = 128
-"""Sockets of the store, pipes, and runs to merge: these adapt to the limit of open files."""
-
-
-class GenerationWriter:
-    """Write all shard files of a generation. A context manager that closes the files."""
-
-    def __init__(self, folder: Path, meta: ShardMeta, dictionary: bytes, threads: int, packers: int = 1) -> None:
-        """``meta`` describes every shard, except for its number and records. Up to ``packers`` threads compress
-        natively at once."""
-        self._meta = meta
-        self._dictionary = dictionary
-        self._threads = threads
-        self._packer = make_packer(meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary)
-        self._packing_threads = packers if isinstance(self._packer, NativePacker) else 1
-        check_open_files(meta.shards)
-        share = transaction_bytes(meta.shards)
-        self._stack = ExitStack()
-        with self._stack as stack:
-            names = [shard_name.file_name(number, meta.shards) for number in range(meta.shards)]
-            self._shards = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
-            self._stack = stack.pop_all()
-
-    def write(self, batches: Iterable[Batch]) -> Iterator[int]:
-        """Write records in key order, each key once; yield the number written, batch by batch.
-
-        Other threads pack some batches ahead.
-        """
-        queue: deque[tuple[int, int, Future[PackedRecords]]] = deque()
-        bytes_ahead = 0
-        with ThreadPoolExecutor(self._packing_threads, "pack") as pool:
-            for batch in batches:
-                size = getattr(batch, "data_bytes", 0)
-                bytes_ahead += size
-                queue.append((len(batch), size, pool.submit(self._packer.pack, batch)))
-                del batch  # free it once packed
-                while len(queue) > self._packing_threads + _BATCHES_AHEAD or (queue and bytes_ahead > _BYTES_AHEAD):
-                    bytes_ahead -= queue[0][1]
-                    yield self._append(*queue.popleft())
-            while queue:
-                yield self._append(*queue.popleft())
-
-    def _append(self, records: int, _size: int, packed: Future[PackedRecords]) -> int:
-        batch = packed.result()
-        for number, shard in enumerate(self._shards):
-            items, sums = batch.items(number)
-            shard.append(items, ShareSums(*sums))
-        return records
-
-    def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
-        """Complete every file. Return their descriptions and totals."""
-        with ThreadPoolExecutor(self._threads, "finish") as pool:
-            files = tuple(pool.map(self._finish_shard, range(len(self._shards))))
-        sums = [shard.sums for shard in self._shards]
-        return files, Totals(
-            records=sum(stored_value.records for stored_value in sums),
-            key_bytes=sum(stored_value.key_bytes for stored_value in sums),
-            value_bytes=sum(stored_value.value_bytes for stored_value in sums),
-            stored_bytes=sum(stored_value.stored_bytes for stored_value in sums),
-            file_bytes=sum(file.bytes for file in files),
-            largest_value_bytes=max(stored_value.largest_value_bytes for stored_value in sums),
-        )
-
-    def _finish_shard(self, number: int) -> ShardFile:
-        shard = self._shards[number]
-        return shard.finish(describe_shard(self._meta, number, shard.sums), self._dictionary)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-
-def max_open_files(shards: int) -> int:
-    """Return the most files that a build of ``shards`` shards opens at once."""
-    return _FILES_A_SHARD * shards + _OTHER_FILES
-
-
-def check_open_files(shards: int) -> None:
-    """Raise this process's limit of open files. Raises NotEnoughRoom if the system does not allow enough."""
-    require_descriptors(max_open_files(shards), "this build", "give the dataset fewer shards")
 
 
 _NOT_IN_FILES: Final = frozenset({"records", "largest_value_bytes"})

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.builder import gates
 from lookupdb.builder.progress import open_progress
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.fetch import patience_option
@@ -196,8 +195,9 @@ def _find(
     generation = GenerationLocator(**location).find(target)
     manifest = generation.manifest
     if manifest.refused is not None and overridden != manifest.generation:
+        reasons = "\n".join(manifest.refused.reasons)
         raise GateClosed(
-            f"{manifest.generation} in {generation.where} was refused:\n{gates.join_reasons(manifest.refused.reasons)}",
+            f"{manifest.generation} in {generation.where} was refused:\n{reasons}",
             hint=f"what was refused does not serve; --override-gates {manifest.generation} takes it all the same",
         )
     shards = len(generation.manifest.shards)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.builder import existing
+from lookupdb.builder import existing, gate_facts
 from lookupdb.builder.listing import SourceNotWhole
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import GateClosed, InvalidManifest, LookupdbError, SourceUnreadable, UsageError
@@ -122,7 +122,7 @@ def find_reusable_generation(
     return next(
         (
             manifest
-            for manifest in existing.readable_manifests(dataset)
+            for manifest in gate_facts.readable_manifests(dataset)
             if manifest.content == content
             and fingerprint in (None, manifest.fingerprint)
             and success_file in (None, manifest.success_file)
@@ -143,7 +143,7 @@ def find_overridden_generation(
     return next(
         (
             manifest.generation
-            for manifest in existing.readable_manifests(dataset)
+            for manifest in gate_facts.readable_manifests(dataset)
             if manifest.overridden
             and manifest.content == content
             and is_older(active, manifest.generation)
@@ -165,7 +165,7 @@ def is_refused_again(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str
     refused = dataset.newest_refused()
     if refused is None:
         return False
-    compared = existing.find_active(dataset, active.generation, active.totals.records, spec.gates)
+    compared = gate_facts.find_active(dataset, active.generation, active.totals.records, spec.gates)
     return existing.find_refusal(dataset, refused, spec, fingerprint, compared) is not None
 
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lookupdb.builder.files import source_fingerprint
 from lookupdb.builder.listing import (
     SourceNotWhole,
     describe_success_file,
     not_whole_error,
     read_success_file,
     resolve_source,
-    source_fingerprint,
 )
 from lookupdb.dataset.spec import DatasetSpec, describe_left_out, read_manifest
 from lookupdb.errors import InvalidManifest, LookupdbError

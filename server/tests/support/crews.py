@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from lookupdb.builder import crew
-from lookupdb.builder.crew import Crew
-from lookupdb.builder.crew_member import CrewMember
-from lookupdb.builder.read import SliceJob
+from lookupdb.builder.crew import Crew, CrewMember, SliceJob
 
 
 class _MemberThread:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from lookupdb.builder.core import add_up, reduce_shards
+from lookupdb.builder.options import SilentProgress
 from lookupdb.builder.sort import Record
-from lookupdb.builder.write import GenerationWriter, choose_dictionary
+from lookupdb.builder.write import choose_dictionary
 from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 from lookupdb.store import StoredDataset
@@ -40,10 +42,17 @@ def write(
 ) -> tuple[tuple[ShardFile, ...], Totals]:
     """Write ``batches`` as the files of a generation into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    with GenerationWriter(folder, meta(shards, compression), dictionary, threads, threads) as writer:
-        for _ in writer.write(batches):
-            pass
-        return writer.finish()
+    reduced = reduce_shards(
+        batches,
+        folder,
+        meta(shards, compression),
+        dictionary,
+        "fail",
+        SilentProgress(),
+        threads=threads,
+        packers=threads,
+    )
+    return reduced.files, add_up(reduced.files, reduced.sums)
 
 
 def manifest(generation: str, files: tuple[ShardFile, ...], totals: Totals, dictionary: bytes = b"") -> Manifest:

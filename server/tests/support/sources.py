@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from lookupdb.builder.crew import SortedRecords
-from lookupdb.builder.fetch import fetch_files
-from lookupdb.builder.listing import resolve_source
-from lookupdb.builder.options import BuildBudget
-from lookupdb.builder.progress import Progress, SilentProgress
-from lookupdb.builder.slices import PARALLEL_FROM
+from lookupdb.builder.build import SortedRecords
+from lookupdb.builder.core import PARALLEL_FROM
+from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.options import BuildBudget, Progress, SilentProgress
 from lookupdb.dataset.spec import DatasetSpec, parse_resource
 from lookupdb.manifest import ExcludedRows
 

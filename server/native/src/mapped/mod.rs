@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX / 2;
 #[pyclass(subclass, frozen, module = "lookupdb._native")]
 pub struct MappedView {
     generation: Mutex<Option<Py<MappedGeneration>>>,
-    /// Looks for a newer generation: `mapped/follower.py`.
+    /// Looks for a newer generation: `Follower` in `mapped/generation.py`.
     follower: Option<Py<PyAny>>,
     /// The nanoseconds between two such checks.
     interval: u64,

@@ -1,0 +1,650 @@
+"""The core of a build, which knows no engine: plan, map, merge, reduce.
+
+- ``plan_source``: the source's files become a fingerprint and slices, which can be read separately.
+- ``map_slice``: a slice becomes records (key, place, value) in a sorter, values in a sample, and a ``SliceOutcome``. A
+  place is the number of the slice, which says the file, and the row in it. ``keys.shard_number`` is a key's shard.
+- ``MergedSlices`` merges the outcomes in the source's order, and finds the slices that must be mapped again.
+- ``reduce_shards``: records in the order of key and place become shard files, with their sums and checksums.
+
+``build`` and ``crew`` run these functions in the processes of one machine, and reduce all shards from one stream. Any
+other division of slices and shards gives the same files, byte for byte, and the same counts and messages.
+"""
+
+from __future__ import annotations
+
+import csv
+import enum
+import gc
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from io import FileIO
+from itertools import islice, repeat
+from operator import itemgetter
+from pathlib import Path
+from typing import Final, Literal
+
+from lookupdb import native, shard_name
+from lookupdb.builder.csv_dialect import UNFINISHED, open_csv_reader
+from lookupdb.builder.csv_rows import (
+    CsvParser,
+    NativeCsv,
+    check_quotes,
+    make_csv_rules,
+)
+from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerprint
+from lookupdb.builder.json_rows import JsonLinesParser, NativeJsonLines, make_json_parser, make_json_rules
+from lookupdb.builder.options import BuildBudget, Progress, transaction_bytes
+from lookupdb.builder.rows import (
+    ColumnTracker,
+    QuotesSeen,
+    ReportProgress,
+    Row,
+    RowParser,
+    SeenColumns,
+    SliceRecords,
+    UniformColumns,
+)
+from lookupdb.builder.sort import Batch, Record, Sample, Sorter, as_native, decode_place
+from lookupdb.builder.write import (
+    NativePacker,
+    PackedRecords,
+    Packer,
+    ShardSums,
+    ShardWriter,
+    ShareSums,
+    describe_shard,
+    make_packer,
+)
+from lookupdb.dataset.spec import Csv, DatasetSpec
+from lookupdb.errors import BadSource, SourceUnreadable
+from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample, ShardFile, Totals
+from lookupdb.process.limits import require_descriptors
+from lookupdb.shardfile import ShardMeta
+
+# Guess where rows begin in a CSV file, from the bytes near an intended cut.
+#
+# Quoted fields hold line breaks, so only the whole file before a line end proves that it ends a row. The reader of the
+# slice before a cut proves or corrects it. A guess looks for rows after a line end that have as many fields as the
+# header and quotes in pairs. Lines within quoted text seldom look like that.
+
+
+_ROWS_JUDGED: Final = 16
+_CANDIDATES: Final = 2000
+_JUDGED_WINDOWS: Final = 4
+"""The number of windows' worth of bytes to parse at most to judge the line ends of one window."""
+
+
+class _Verdict(enum.IntEnum):
+    NO_ROWS = 0
+    ROWS_WITH_ODD_QUOTES = 1
+    ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """The look of the rows of one file."""
+
+    options: Csv
+    delimiter: str
+    fields: int
+
+    @classmethod
+    def from_first_bytes(cls, options: Csv, delimiter: str, top: bytes) -> RowShape | None:
+        """Return the shape from the file's first bytes; None if they hold no whole header."""
+        if not options.header:
+            return cls(options, delimiter, len(options.columns))
+        text = io.TextIOWrapper(io.BytesIO(top), encoding="utf-8-sig", errors="replace", newline="")
+        try:
+            names = next(open_csv_reader(text, options, delimiter), None)
+        except csv.Error:
+            return None
+        return cls(options, delimiter, len(names)) if names and text.read(1) else None
+
+    def find_row_start(self, window: bytes) -> int | None:
+        """Return the offset in ``window`` at which a row most likely begins; None if nothing in it looks like rows."""
+        second_best, position, parsed = None, 0, 0
+        for _ in range(_CANDIDATES):
+            position = window.find(b"\n", position) + 1
+            if not position or parsed > _JUDGED_WINDOWS * len(window):
+                break
+            verdict, characters = self._judge(window, position)
+            parsed += characters
+            if verdict is _Verdict.ROWS:
+                return position
+            if verdict is _Verdict.ROWS_WITH_ODD_QUOTES and second_best is None:
+                second_best = position
+        return second_best
+
+    def _judge(self, window: bytes, position: int) -> tuple[_Verdict, int]:
+        """Return whether rows begin at ``position``, and how many characters were parsed to decide."""
+        lines = _Lines(window, position)
+        rows, verdict = 0, _Verdict.ROWS
+        try:
+            for fields in open_csv_reader(iter(lines), self.options, self.delimiter):
+                row = lines.take_row()
+                if not row.endswith(("\n", "\r")):
+                    break  # the window ends within this row
+                if fields and len(fields) != self.fields:
+                    return _Verdict.NO_ROWS, lines.characters
+                if self.options.quote and _drop_escaped(row, self.options).count(self.options.quote) % 2:
+                    verdict = _Verdict.ROWS_WITH_ODD_QUOTES
+                rows += bool(fields)
+                if rows == _ROWS_JUDGED:
+                    break
+        except csv.Error as error:
+            if UNFINISHED not in str(error):
+                return _Verdict.NO_ROWS, lines.characters
+        return (verdict if rows else _Verdict.NO_ROWS), lines.characters
+
+
+def _drop_escaped(row: str, options: Csv) -> str:
+    """Return ``row`` without escaped quotes."""
+    if not options.escape:
+        return row
+    return row.replace(options.escape * 2, "").replace(options.escape + options.quote, "")
+
+
+class _Lines:
+    """The lines of ``window`` from ``position`` on; remembers those of the current row."""
+
+    def __init__(self, window: bytes, position: int) -> None:
+        content = io.BytesIO(window)  # shares the bytes
+        content.seek(position)
+        self._text = io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="")
+        self._row: list[str] = []
+        self.characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._text:
+            self._row.append(line)
+            self.characters += len(line)
+            yield line
+
+    def take_row(self) -> str:
+        """Return the text of the row that was just parsed."""
+        row = "".join(self._row)
+        self._row.clear()
+        return row
+
+
+# Plan: where to cut the files.
+#
+# JSON lines are cut at line ends, which is exact. Cuts in CSV are guesses (``RowShape``). A slice that begins with a
+# row and ends with one proves the cut behind it, because a CSV parser is always in the same state at the start of a
+# row; so slices are proven in the source's order. After a wrong cut, reading starts again where the row before it
+# really ends: no byte is read more than twice. Other formats are read whole.
+
+PARALLEL_FROM: Final = 64 << 20
+"""This process reads a smaller source alone: starting others takes 0.2 s and memory."""
+_MAX_SLICE_BYTES: Final = 128 << 20
+"""Smaller slices balance the load better; larger ones need fewer files and samples."""
+_SLICES_A_WORKER: Final = 4
+_LOOK_AHEAD: Final = 1 << 20
+"""The distance behind an intended cut to search for a row's start: at most this, and at most this part of a slice:"""
+_LOOK_AHEAD_PART: Final = 8
+_MIN_LOOK_AHEAD: Final = 4 << 10
+_CUT_FORMATS: Final = frozenset(["jsonl", "csv"])
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """What a source is, and how it is divided."""
+
+    fingerprint: str | None
+    """None if only the content of a file identifies it, and it was not read."""
+    slices: list[Slice]
+    """In the source's order."""
+
+
+def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv) -> SourcePlan:
+    """Return the plan for ``workers``: one slice a file if cutting does not pay. ``options`` are those of CSV."""
+    total = sum(file.bytes for file in files)
+    slices = [Slice(number) for number in range(len(files))]
+    if workers > 1 and total >= parallel_from and all(file.format != "parquet" for file in files):
+        size = max(
+            parallel_from // (2 * _SLICES_A_WORKER), min(_MAX_SLICE_BYTES, total // (workers * _SLICES_A_WORKER) + 1)
+        )
+        slices = [piece for number, file in enumerate(files) for piece in _cut_file(number, file, size, options)]
+    return SourcePlan(source_fingerprint(files), slices)
+
+
+def _cut_file(number: int, file: LocalFile, size: int, options: Csv) -> Iterator[Slice]:
+    start = 0
+    if file.format in _CUT_FORMATS and file.bytes > size + size // 2:
+        with FileIO(file.path) as raw:
+            for end in _find_cuts(raw, file, size, options):
+                yield Slice(number, start, end)
+                start = end
+    yield Slice(number, start)
+
+
+def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterator[int]:
+    """Yield offsets to cut at, about every ``size`` bytes. A place without a row's start nearby is skipped."""
+    look_ahead = min(_LOOK_AHEAD, max(size // _LOOK_AHEAD_PART, _MIN_LOOK_AHEAD))
+    shape = RowShape.from_first_bytes(options, file.delimiter, raw.read(look_ahead)) if file.format == "csv" else None
+    if shape is None and file.format == "csv":
+        return
+    position = size
+    while file.bytes - position > size // 2:
+        raw.seek(position)
+        offset = _find_line_end(raw, look_ahead) if shape is None else shape.find_row_start(raw.read(look_ahead))
+        if offset is not None and position + offset < file.bytes:
+            position += offset
+            yield position
+        position += size
+
+
+def _find_line_end(raw: FileIO, look_ahead: int) -> int | None:
+    """Return the distance to the end of the current line; None if it does not end within ``look_ahead`` bytes."""
+    for start in range(0, look_ahead, io.DEFAULT_BUFFER_SIZE):
+        chunk = raw.read(io.DEFAULT_BUFFER_SIZE)
+        offset = chunk.find(b"\n")
+        if offset >= 0:
+            return start + offset + 1
+    return None
+
+
+# Map: read a slice.
+
+
+_REPORT_EVERY_ROWS: Final = 2000
+_PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, int], RowParser]]] = {
+    "csv": CsvParser,
+    "json": make_json_parser,
+    "jsonl": JsonLinesParser,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SliceOutcome:
+    """Facts about a slice, apart from its records."""
+
+    rows: int = 0
+    """Number of rows, including rejected ones."""
+    lines: int = 0
+    rejected: int = 0
+    samples: list[tuple[int, str]] = field(default_factory=list)
+    """The first rejected rows, numbered within the slice from 1, and why."""
+    names: list[str] | None = None
+    """The columns that its file declares; None if it declares none, or the slice is not its first."""
+    columns: SeenColumns | None = None
+    end: int | None = None
+    """Offset in the file at which its last row ends, if the reader read behind the slice."""
+    quotes: QuotesSeen = (False, False)
+    """Quotes in CSV, for ``check_quotes``."""
+
+
+def map_slice(
+    spec: DatasetSpec,
+    file: LocalFile,
+    number: int,
+    piece: Slice,
+    sorter: Sorter,
+    sample: Sample,
+    budget: BuildBudget,
+    report: ReportProgress,
+    *,
+    threads: int = 1,
+    explains: bool = True,
+) -> SliceOutcome:
+    """Read ``piece``, slice ``number`` of the source, into ``sorter`` and ``sample``. Without ``explains``, the error
+    may have no message. Raises BadSource, NotEnoughRoom."""
+    with ExitStack() as stack:
+        records = SliceRecords(spec, sorter, sample, number)
+
+        def open_parser() -> RowParser:
+            try:
+                raw = stack.enter_context(SliceFile(file.path, piece))
+            except OSError as error:
+                raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
+            if file.format == "parquet":
+                # Imported here, because DuckDB takes 20 MB that other formats do not need.
+                from lookupdb.builder.parquet_rows import ParquetParser
+
+                return stack.enter_context(ParquetParser(spec, file, budget.duckdb, threads))
+            return _PARSERS[file.format](spec, file, piece, raw, budget.row)
+
+        parser = open_parser()
+        native_rows = _open_native_rows(spec, file, piece, budget.row, parser, records)
+        if native_rows is None:
+            _read_rows(parser, parser, records, report, (0, 0))
+        elif not native_rows.read(report):
+            if not explains:
+                raise BadSource("")
+            parser = open_parser()
+            rest, reported = islice(parser, records.row, None), (native_rows.position, records.row)
+            native_rows = None
+            _read_rows(rest, parser, records, report, reported)
+        lines, end = (parser.lines, parser.end) if native_rows is None else (native_rows.lines, native_rows.end)
+        quotes: QuotesSeen = (False, False)
+        if native_rows is not None:
+            quotes = native_rows.quotes_seen
+        elif isinstance(parser, CsvParser):
+            quotes = parser.quotes_seen
+        columns = None if parser.columns is None else parser.columns.snapshot()
+        names = None if parser.names is None or piece.start else list(parser.names)
+        return SliceOutcome(records.row, lines, records.rejected, records.samples, names, columns, end, quotes)
+
+
+def _open_native_rows(
+    spec: DatasetSpec, file: LocalFile, piece: Slice, max_row: int, parser: RowParser, records: SliceRecords
+) -> NativeCsv | NativeJsonLines | None:
+    """Return the reader of a slice; None if there are no kernels for it. ``parser`` is the slice's, not yet read
+    from."""
+    kernels = native.kernels()
+    if kernels is None or getattr(parser, "partitions", None):
+        return None  # Python adds the columns from the file's path
+    if isinstance(parser, JsonLinesParser):
+        rules = make_json_rules(kernels, spec, max_row, records.encode)
+        return None if rules is None else NativeJsonLines(rules, file, piece, max_row, parser, records)
+    if isinstance(parser, CsvParser):
+        rules = make_csv_rules(kernels, spec, file.delimiter, parser.names, max_row, records.encode)
+        return None if rules is None else NativeCsv(rules, spec, file, piece, max_row, parser, records)
+    return None
+
+
+def _read_rows(
+    rows: Iterable[Row], parser: RowParser, records: SliceRecords, report: ReportProgress, reported: tuple[int, int]
+) -> None:
+    """Take ``rows`` of ``parser``, after the bytes and rows that were ``reported`` before."""
+    take, extract_key, extract_value = records.take, parser.key, parser.value
+
+    def advance() -> tuple[int, int]:
+        position = max(parser.position(), reported[0])
+        report(position - reported[0], records.row - reported[1])
+        return position, records.row
+
+    for fields in rows:
+        take(extract_key, extract_value, fields)
+        if records.row % _REPORT_EVERY_ROWS == 0:
+            reported = advance()
+    advance()
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: millions of records make no reference cycles."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+# Merge: outcomes in the source's order.
+
+
+class MergedSlices:
+    """The outcomes of slices, merged in the source's order: rows, rejected rows, columns, where each record was."""
+
+    def __init__(self, spec: DatasetSpec, files: Sequence[LocalFile], slices: Sequence[Slice], max_row: int) -> None:
+        self._spec, self._files, self._slices, self._max_row = spec, files, slices, max_row
+        self.rows = 0
+        """Number of rows, including rejected rows."""
+        self._rejected = 0
+        self._samples: list[RowSample] = []
+        self._rows_before: dict[int, int] = {}
+        """Slice → number of its file's rows before it."""
+        self._file_rows = self._file_lines = self._row_end = 0
+        self._quotes: list[QuotesSeen] = []
+        self._columns = ColumnTracker(spec)
+        self._uniform_columns = UniformColumns(spec)
+
+    @property
+    def rejected(self) -> ExcludedRows:
+        """The rejected rows."""
+        return ExcludedRows(self._rejected, tuple(self._samples))
+
+    def next_slice(self, number: int) -> Slice | None:
+        """Return slice ``number``, after all before it were merged, as it must be mapped; None if a row that began
+        before it covers it. If it was mapped from another start, the cut before it was wrong: map it again."""
+        piece = self._slices[number]
+        start = self._row_end if piece.start else 0
+        if piece.end is not None and start >= piece.end:
+            return None
+        rows, lines = self._file_rows, self._file_lines
+        return replace(piece, start=start, rows_before=rows, lines_before=lines, extends_to_row_end=True)
+
+    def merge(self, number: int, outcome: SliceOutcome) -> None:
+        """Merge the outcome of slice ``number``. Raises BadSource for its whole file."""
+        file_number = self._slices[number].file
+        file = self._files[file_number]
+        self._uniform_columns.check(file.name, outcome.names)
+        self._rows_before[number] = self._file_rows
+        for row, reason in outcome.samples[: SAMPLES - len(self._samples)]:
+            self._samples.append(RowSample(file.name, self._file_rows + row, reason))
+        self._rejected += outcome.rejected
+        self.rows += outcome.rows
+        self._file_rows += outcome.rows
+        self._file_lines += outcome.lines
+        self._row_end = outcome.end or self._slices[number].end or 0
+        self._quotes.append(outcome.quotes)
+        if outcome.columns is not None:
+            self._columns.merge(outcome.columns)
+        if number + 1 == len(self._slices) or self._slices[number + 1].file != file_number:
+            if outcome.columns is not None:
+                self._columns.check(file.name)
+            check_quotes(file, self._spec.source.csv, self._quotes, self._max_row)
+            file.check_unchanged()
+            self._file_rows = self._file_lines = 0
+            self._quotes.clear()
+            self._columns = ColumnTracker(self._spec)
+
+    def find_origin(self, place: int) -> tuple[int, int]:
+        """Return the number of the file, from 0, and of the row in it, from 1, of the record at ``place``."""
+        number, row = decode_place(place)
+        return self._slices[number].file, self._rows_before[number] + row
+
+
+# Reduce: drop duplicates, write shard files.
+
+
+_BATCHES_AHEAD: Final = 2
+_BYTES_AHEAD: Final = 24 << 20
+"""Bytes of native batches that wait for earlier ones to be written; packed, they take as much again."""
+_FILES_A_SHARD: Final = 2
+_OTHER_FILES: Final = 128
+"""Sockets of the store, pipes, and runs to merge: these adapt to the limit of open files."""
+
+Policy = Literal["fail", "first", "last"]
+
+
+@dataclass(slots=True)
+class Duplicates:
+    """The rows dropped because their keys occur again."""
+
+    count: int = 0
+    samples: list[tuple[bytes, int, int]] = field(default_factory=list)
+    """Key, place and place of the row kept, of the first rows dropped in the order of keys."""
+
+    def describe(
+        self, policy: Policy, files: Sequence[str], find_origin: Callable[[int], tuple[int, int]]
+    ) -> ExcludedRows:
+        """Return the rows for the manifest; ``find_origin`` returns the number of a place's file in ``files``, and the
+        row in it. Raises BadSource if there are any and ``policy`` is fail."""
+        rows: list[RowSample] = []
+        for key, *places in self.samples:
+            (file, row), (other, other_row) = map(find_origin, sorted(places) if policy == "fail" else places)
+            if policy == "fail":
+                raise BadSource(
+                    f"the key {key.decode()!r} occurs twice: row {row} of {files[file]} and row {other_row} of"
+                    f" {files[other]}",
+                    hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
+                )
+            reason = f"the key {key.decode()!r} also occurs in row {other_row} of {files[other]}, which is kept"
+            rows.append(RowSample(files[file], row, reason))
+        return ExcludedRows(self.count, tuple(rows))
+
+
+def merge_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
+    """Return the duplicates of shards that were reduced separately."""
+    merged = Duplicates()
+    for part in parts:
+        merged.count += part.count
+        merged.samples += part.samples
+    merged.samples.sort(key=itemgetter(0))  # a key's rows are all in one part, in their order
+    del merged.samples[SAMPLES:]
+    return merged
+
+
+def drop_duplicates(batches: Iterable[Batch], policy: Policy, duplicates: Duplicates) -> Iterator[Batch]:
+    """Yield ``batches``, in the order of key and place, with one record per key; count the others in ``duplicates``. If
+    ``policy`` is fail, end at the first key that occurs twice.
+
+    The last record of a batch waits until the next batch shows whether its key occurs again.
+    """
+    kernels = native.kernels()
+    unique = _UniqueRecords(policy == "last") if kernels is None else kernels.UniqueRecords(policy == "last", SAMPLES)
+    for batch in batches:
+        kept, count, first = unique.filter(batch if kernels is None else as_native(kernels, batch))
+        duplicates.count += count
+        duplicates.samples += first[: SAMPLES - len(duplicates.samples)]
+        if policy == "fail" and count:
+            return
+        del batch  # free it while the kept records are packed and written
+        if len(kept):
+            yield kept
+        del kept
+    if len(last := unique.finish()):
+        yield last
+
+
+class _UniqueRecords:
+    """Keep one record per key: the Python fallback of the native filter."""
+
+    def __init__(self, keeps_last: bool) -> None:
+        self._keeps_last = keeps_last
+        self._last: Record | None = None
+
+    def filter(self, batch: Batch) -> tuple[list[Record], int, list[tuple[bytes, int, int]]]:
+        """Return the records to keep, the number of those dropped, and the first of them."""
+        kept: list[Record] = []
+        count, last = 0, self._last
+        samples: list[tuple[bytes, int, int]] = []
+        for record in batch:
+            if last is None or record[0] != last[0]:
+                kept += [] if last is None else [last]
+                last = record
+                continue
+            count += 1
+            older, newer = (last, record) if self._keeps_last else (record, last)
+            if len(samples) < SAMPLES:
+                samples.append((record[0], older[1], newer[1]))
+            if self._keeps_last:
+                last = record
+        self._last = last
+        return kept, count, samples
+
+    def finish(self) -> list[Record]:
+        """Return the last record."""
+        return [] if self._last is None else [self._last]
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedShards:
+    """Shard files, in the order asked for."""
+
+    files: tuple[ShardFile, ...]
+    """Empty if a key occurs twice and the policy is fail."""
+    sums: tuple[ShardSums, ...]
+    duplicates: Duplicates
+
+
+def reduce_shards(
+    batches: Iterable[Batch],
+    folder: Path,
+    meta: ShardMeta,
+    dictionary: bytes,
+    policy: Policy,
+    progress: Progress,
+    *,
+    shards: Sequence[int] | None = None,
+    rows: int | None = None,
+    threads: int = 1,
+    packers: int = 1,
+) -> ReducedShards:
+    """Write the files of ``shards`` into ``folder``, by default of all shards. ``batches`` are their records in the
+    order of key and place, ``rows`` the number of records if it is known.
+
+    ``meta`` describes every shard, except for its number and records. Up to ``packers`` threads compress natively at
+    once. Raises NotEnoughRoom, StoreError.
+    """
+    numbers = range(meta.shards) if shards is None else shards
+    packer = make_packer(meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary)
+    check_open_files(len(numbers))
+    share = transaction_bytes(meta.shards)
+    dropped = Duplicates()
+    with ExitStack() as stack:
+        names = [shard_name.file_name(number, meta.shards) for number in numbers]
+        writers = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
+        progress.begin_phase("writing", rows, "rows")
+        threads_packing = packers if isinstance(packer, NativePacker) else 1
+        packed = _pack_ahead(packer, threads_packing, drop_duplicates(batches, policy, dropped))
+        for count, batch in packed:
+            written = 0
+            for number, writer in zip(numbers, writers, strict=True):
+                items, sums = batch.items(number)
+                writer.append(items, ShareSums(*sums))
+                written += len(items)
+            if written != count:
+                raise AssertionError(f"{count - written} of {count} records belong to other shards")
+            progress.advance(count)
+        if policy == "fail" and dropped.count:
+            return ReducedShards((), (), dropped)
+        progress.end_phase()
+        progress.begin_phase("syncing", None, "bytes")
+        with ThreadPoolExecutor(threads, "finish") as pool:
+            metas = (describe_shard(meta, number, writer.sums) for number, writer in zip(numbers, writers, strict=True))
+            files = tuple(pool.map(ShardWriter.finish, writers, metas, repeat(dictionary)))
+        progress.end_phase()
+        return ReducedShards(files, tuple(writer.sums for writer in writers), dropped)
+
+
+def _pack_ahead(packer: Packer, packers: int, batches: Iterable[Batch]) -> Iterator[tuple[int, PackedRecords]]:
+    """Yield the number of records of each batch, and the packed batch. Other threads pack some batches ahead."""
+    queue: deque[tuple[int, int, Future[PackedRecords]]] = deque()
+    bytes_ahead = 0
+    with ThreadPoolExecutor(packers, "pack") as pool:
+        for batch in batches:
+            size = getattr(batch, "data_bytes", 0)
+            bytes_ahead += size
+            queue.append((len(batch), size, pool.submit(packer.pack, batch)))
+            del batch  # free it once packed
+            while len(queue) > packers + _BATCHES_AHEAD or (queue and bytes_ahead > _BYTES_AHEAD):
+                count, size, packed = queue.popleft()
+                bytes_ahead -= size
+                yield count, packed.result()
+                del packed
+        while queue:
+            count, _, packed = queue.popleft()
+            yield count, packed.result()
+            del packed
+
+
+def add_up(files: Sequence[ShardFile], sums: Sequence[ShardSums]) -> Totals:
+    """Return the totals of all shards."""
+    return Totals(
+        records=sum(shard.records for shard in sums),
+        key_bytes=sum(shard.key_bytes for shard in sums),
+        value_bytes=sum(shard.value_bytes for shard in sums),
+        stored_bytes=sum(shard.stored_bytes for shard in sums),
+        file_bytes=sum(file.bytes for file in files),
+        largest_value_bytes=max(shard.largest_value_bytes for shard in sums),
+    )
+
+
+def max_open_files(shards: int) -> int:
+    """Return the most files that a build of ``shards`` shards opens at once."""
+    return _FILES_A_SHARD * shards + _OTHER_FILES
+
+
+def check_open_files(shards: int) -> None:
+    """Raise this process's limit of open files. Raises NotEnoughRoom if the system does not allow enough."""
+    require_descriptors(max_open_files(shards), "this build", "give the dataset fewer shards")
