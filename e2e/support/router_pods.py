@@ -25,6 +25,6 @@ def restarts(namespace: str) -> dict[str, int]:
 
 
 def nudge(namespace: str) -> None:
-    """Make the kubelets update Secrets in the pods now: any change of a pod does, instead of within a minute."""
+    """Make the kubelets update the pods' Secrets now, not within a minute. Any change of a pod has this effect."""
     names = [pod["metadata"]["name"] for pod in pods(namespace)]
     kubectl("annotate", "pod", *names, "--namespace", namespace, "--overwrite", f"{_NUDGE}={secrets.token_hex(4)}")

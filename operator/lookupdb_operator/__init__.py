@@ -1,13 +1,14 @@
 """The control plane of lookupdb: the only code that knows Kubernetes.
 
 watch      informers (kopf, reflectors) ──▶ cache; they wake datasets
-loop       queue ──▶ reconcile: observe (cache → Observed) ──▶ plan (pure) ──▶ apply, delete (api)
+loop       queue ──▶ reconcile: observe (cache → Observed) ──▶ plan (pure) ──▶ apply, delete (cluster)
 
-api/        what is sent to the API server: one client, every write, lists
-watch/      what the API server has: lists and watches, cached by dataset
-parse/      from the API server's JSON to records, pure
-plan/       every decision, from data to data
-manifests/  every object that is written, from data to data
-store/      the store's credentials, and the list of datasets that the sweep spares
-loop/       when a dataset is looked at, and what a look does
+cluster/    the API server: client, lists, watches, the cache by dataset, and JSON parsed into records
+plan/       every decision, as pure functions
+manifests/  every object that is written, as pure functions
+loop/       when a dataset is reconciled, and what a reconcile pass does
+gateway/    `lookupdb gateway`, in front of the store
+plugin/     `kubectl lookupdb`
+
+``store`` has the store's credentials, ``live_datasets`` the list of datasets that the sweep spares.
 """

@@ -342,7 +342,7 @@ class Observed:
     seconds_confirmed: float = 0.0
     """Time for which this operator has seen the routing table confirmed, by a monotonic clock (``loop.observe``)."""
     absences: Mapping[str, Absence] = field(default_factory=dict)
-    """Time for which this operator has seen each unready pod unready, by pod uid and the same clock."""
+    """How long this operator has seen each pod unready, by pod uid, on the same clock."""
 
     @property
     def object_names(self) -> frozenset[tuple[str, str]]:

@@ -57,4 +57,4 @@ def test_who_may_look_up_is_everybody_unless_a_value_says_otherwise() -> None:
     assert VALUES["networkPolicies"]["routerClients"] == []
     assert "clients" not in SPEC["router"]
     assert "auth" not in SPEC["router"]
-    assert "**Everybody who reaches a router, unless somebody says otherwise**" in TEXT
+    assert "**By default, everybody who can reach a router.**" in TEXT

@@ -146,7 +146,7 @@ def test_what_is_gone_is_made_again() -> None:
 
 
 def test_a_stateful_set_of_an_older_pod_template_cannot_be_made_again() -> None:
-    """The template of its pods is no longer known."""
+    """Because nothing holds its pod template any more."""
     world = _suspended()
     world.edit(serving={"workers": 2})
     del world.things["StatefulSet", "airports-r1-s0"]

@@ -133,7 +133,7 @@ class GenerationExists(StoreError):
     def __init__(self, message: str, *, hint: str | None = None, next_free: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.next_free = next_free
-        """The first generation after all in the store; None if unknown."""
+        """The first free generation: the one after the newest in the store. None if unknown."""
 
 
 class AdoptionFailed(StoreError):

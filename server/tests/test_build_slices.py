@@ -120,6 +120,15 @@ def test_records_samples_and_places_are_the_same(tmp_path: Path, name: str, requ
     assert alone.rows == len(alone.records) == 1200
 
 
+def test_a_crew_has_the_kernels_of_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of sorted records differ between native kernels and Python."""
+    monkeypatch.setattr("lookupdb.native.kernels", lambda: None)
+    (tmp_path / "f.jsonl").write_bytes(json_lines(ROWS))
+    alone, together = both(dataset(tmp_path, "f.jsonl"), tmp_path)
+    assert isinstance(alone, Read)
+    assert alone == together
+
+
 @pytest.mark.usefixtures("thread_crew")
 def test_rejected_rows_keep_their_numbers(tmp_path: Path) -> None:
     rows: list[Any] = [dict(row) for row in ROWS]

@@ -255,6 +255,6 @@ def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         with fifo.open("w"), contextlib.suppress(subprocess.TimeoutExpired):
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=5)  # a signal between two steps of Python's is seen when the next one ends
+            process.wait(timeout=5)  # Python notices a signal only when its present step ends
         _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors.strip()) == (130, "interrupted")

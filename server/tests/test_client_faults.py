@@ -287,7 +287,7 @@ def test_a_call_ends_with_its_timeout(kind: Kind, ask: Ask) -> None:
 def test_a_caller_that_cannot_connect_in_time_learns_whose_time_is_over(
     kind: Kind, timeout: float, connect_timeout: float, reason: str, detail: str
 ) -> None:
-    """The call's, or that of connecting: the host takes connections, and does not answer a greeting of TLS."""
+    """The timeout of the call or that of connecting: the host accepts connections and never answers the TLS hello."""
     with silent() as url:
         options = {"timeout": timeout, "connect_timeout": connect_timeout, "retries": 0}
         with blocking(kind, url.replace("http:", "https:"), **options) as client:

@@ -56,7 +56,7 @@ def test_each_line_gives_what_its_comment_says(names: dict[str, Any], tmp_path: 
 def test_the_program_beside_the_demo_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the demo's dataset, where `lookupdb up` keeps it: its store's default, and its spec's normalisation."""
+    """Run the examples on a dataset like the demo's: in the default store of `lookupdb up`, normalised alike."""
     place = tmp_path / DEFAULT_STORE / LOCAL / "default" / "airports-local"
     airports = {"KJFK": b'{"name":"Kennedy"}', "EGLL": b'{"name":"Heathrow"}'}
     write_generation(place, airports, name="airports", normalize=["strip", "lowercase"], value_format="json")

@@ -79,7 +79,7 @@ def test_its_conditions_are_those_that_there_are() -> None:
 def test_its_ends_are_those_of_a_result() -> None:
     schema = orjson.loads((ROOT / "docs" / "reference" / "load-result.schema.json").read_bytes())
     members = set(schema["properties"]["requests"]["properties"]) - {"scheduled", "heldBack"}
-    table = TEXT.partition("| end | in `--json` |")[2].partition("\n\n")[0]
+    table = TEXT.partition("| outcome | in `--json` |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| [\w ]+ \| `(\w+)`", table, re.MULTILINE)) == members
 
 

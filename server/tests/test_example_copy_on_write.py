@@ -1,6 +1,6 @@
 """examples/copy-on-write, with few records: it measures what docs/concepts/memory.md says, and nothing stays.
 
-Its service is gunicorn's where that is installed (`make .venv/.bench`), else a stand-in's that forks workers as well.
+Its service is gunicorn if that is installed (`make .venv/.bench`), else a stand-in that also forks workers.
 """
 
 from __future__ import annotations

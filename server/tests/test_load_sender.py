@@ -85,7 +85,7 @@ async def test_what_is_sent_while_it_warms_up_does_not_count() -> None:
 
 async def test_a_router_that_stalls_is_charged_for_all_that_it_keeps_waiting() -> None:
     """Coordinated omission: a closed loop would have sent one request into the stall, and shown 1 slow request of all.
-    Here a request every 5 ms was to be sent in that second, each of which waits for the rest of it."""
+    Here a request is due every 5 ms of that second, and each waits until the second is over."""
     stall_begins, stall_ends = 1.0, 2.0
     began = time.monotonic()
 

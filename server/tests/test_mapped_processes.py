@@ -91,7 +91,7 @@ def test_a_child_of_a_process_whose_threads_look_keys_up(mapping: MappedDataset)
 
 
 def test_a_child_that_finds_its_files_gone(mapping: MappedDataset, tmp_path: Path) -> None:
-    """The native maps are inherited; py-lmdb opens files again, and never takes what is gone for missing."""
+    """The native maps are inherited; py-lmdb opens the files again, and raises for files that are gone."""
     shutil.rmtree(tmp_path / "g1")
     said = in_child(lambda: mapping["k9"])
     assert said == repr(RECORDS["k9"]) if native.kind() == "native" else said.startswith("raised CorruptFile")

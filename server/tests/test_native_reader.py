@@ -25,7 +25,7 @@ from support import damage_sweep
 
 
 def near(keys: Sequence[bytes]) -> Iterator[bytes]:
-    """``keys``, and what lies next to them: longer, shorter and neighbouring ones, and such as cannot exist."""
+    """``keys``, and what lies next to them: longer, shorter and neighbouring ones, and keys that cannot exist."""
     for key in keys:
         yield from (key, key[:-1], key + b"\0", key + b"\xff", key[:-1] + bytes([key[-1] ^ 1]))
     yield from (b"", b"\0", b"\xff" * 511, b"\xff" * 512, b"\xff" * 70_000)
@@ -127,7 +127,7 @@ def test_random_histories_read_as_lmdb_reads_them(
 
 
 class TestRefusedFiles:
-    """Whoever opens one goes on with LMDB, which knows more formats and has its own words for damage."""
+    """The caller then opens the file with LMDB, which reads more formats and reports damage itself."""
 
     @pytest.mark.parametrize(
         ("place", "data", "message"),

@@ -321,7 +321,7 @@ def make_fuzzed() -> Gatekeeper:
 @EXAMPLES
 @given(GOOD_FIELDS, st.lists(MUTATIONS, min_size=1, max_size=4))
 def test_no_mutation_of_a_good_token_is_let_in(field: bytes, mutations: list[tuple[int, bytes, int]]) -> None:
-    """But for what means the same: the case of the scheme, spaces around, bits that base64 does not use."""
+    """Except mutations without a meaning: the case of the scheme, spaces around, bits that base64 does not use."""
     mutated = field
     for at, inserted, removed in mutations:
         place = at % (len(mutated) + 1)

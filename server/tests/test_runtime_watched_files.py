@@ -172,7 +172,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
 
 
 def write_settled(path: Path, content: bytes) -> None:
-    """As the kubelet wrote it a while ago."""
+    """Write ``content`` with an old time, like a file that the kubelet wrote a while ago."""
     path.write_bytes(content)
     os.utime(path, (1e9, 1e9))
 

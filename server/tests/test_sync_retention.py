@@ -146,8 +146,8 @@ class World:
         return [name for name in oldest_first if name not in (self.current, *newest)]
 
     def remove(self, superseded: list[str]) -> None:
-        """Somebody may have mapped one, which stays then: of a life that has ended, too, when its end shows no more by
-        the first of the next."""
+        """Remove each, unless a reader has mapped it. That may leave a generation of an earlier life, whose end the
+        first generation of the next life no longer shows."""
         for name in superseded:
             if self.are_clocks_wrong or self.random.random() < 0.7:
                 del self.ages[name], self.there[name]

@@ -236,7 +236,7 @@ class TestListings:
         arrived = threading.Semaphore(0)
 
         def ask_for_time() -> float:
-            """Whoever has asked what time it is has come."""
+            """A caller asks for the time when it has arrived, so count it as arrived."""
             now = time.monotonic()
             arrived.release()
             return now

@@ -270,7 +270,7 @@ def test_what_nothing_identifies_and_was_bad_is_not_read_again_under_its_success
 def test_what_nothing_identifies_and_was_bad_is_not_read_again_because_another_generation_serves(
     nights: Nights,
 ) -> None:
-    """The one before, say, once the files of the newest are damaged."""
+    """For example, the generation before serves because the files of the newest are damaged."""
     assert nights.see("S2", None) is Decision.BUILD
     assert nights.schedule.note_failure(may_pass=False) is None
     nights.active, nights.serving = "g0", inputs("day 0").serving

@@ -286,7 +286,7 @@ def _owner_uids(manifest: Manifest) -> set[str]:
 
 
 def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
-    """Return a router's report, as its slowest worker has it: requests reach any worker."""
+    """Return what the slowest worker of a router reports, because a request may reach any worker."""
     try:
         workers = orjson.loads(text)["workers"]
         reports = [worker["report"] or {} for worker in workers]
@@ -298,7 +298,7 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         problems = [str(report["error"]) for report in reports if report.get("error")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return RouterReport(None, f"{url} does not answer as a router does")
-    # Other problems end by themselves; this one only when the operator writes another version.
+    # A contradiction comes first: it ends only when the operator writes another version. Other problems pass.
     problem = max(problems, key=tells_contradiction, default="")
     if foreign:
         return RouterReport(None, f"it answers from the routing table of another dataset, {foreign[0]['datasetUid']}")

@@ -187,7 +187,7 @@ _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolume
 _NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
 """The errors of containerd and CRI-O for a registry that lacks an image or a part of it."""
 _OF_NODE: Final = re.compile(r"no match for platform|parent snapshot|no processor for", re.I)
-"""Errors that pushing again does not mend."""
+"""Errors that another push does not fix."""
 _PULL_PREFIX: Final = re.compile(
     r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
 )

@@ -1,1 +1,1 @@
-"""The loop: which dataset is looked at when, and what a look does: observe, plan, act."""
+"""The loop: when a dataset is reconciled, and what a reconcile pass does: observe, plan, act."""

@@ -52,8 +52,8 @@ def hash_held_fields(body: Mapping[str, Any]) -> str | None:
 
 
 def take_fingerprint(body: Mapping[str, Any]) -> bytes:
-    """Return bytes that stay equal while ``hash_held_fields`` does, at a tenth of its cost: ``body`` without its status
-    and most metadata. ``metadata.generation`` would not do: label changes do not increase it, and half of the kinds
+    """Return bytes that change when ``hash_held_fields`` does, at a tenth of its cost: ``body`` without its status and
+    most metadata. ``metadata.generation`` is not enough: label changes do not increase it, and half of the kinds
     have none."""
     metadata = body["metadata"]
     members = [(name, member) for name, member in body.items() if name not in ("metadata", "status")]

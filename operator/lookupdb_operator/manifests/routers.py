@@ -116,7 +116,7 @@ _PATHS: Final = {
 """Mount path of each volume."""
 _SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
 SPARE_SECONDS: Final = 15
-"""Added to the drain time before a router is killed: it finishes within 5 seconds or ends itself."""
+"""Seconds after the drain time until a router is killed. It needs at most 5 of them to finish."""
 
 
 def render_routers(
@@ -332,7 +332,7 @@ def has_room_for_both(
     active: tuple[TableStatus | TableCandidate, int],
     candidate: tuple[TableStatus | TableCandidate, int],
 ) -> bool:
-    """Return whether one routing table has room for the servers of both; each is given with its number of shards."""
+    """Return whether one routing table has room for the servers of both. Each comes with its number of shards."""
     return sum(_estimate_bytes(dataset, part, shards) for part, shards in (active, candidate)) <= MAX_ENDPOINT_BYTES
 
 

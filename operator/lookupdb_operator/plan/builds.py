@@ -4,13 +4,13 @@ How a build ends:
 
     cause                      decided by                          then
     its pod ends with a        record_outcome, from                built, adopted, unchanged: the generation is
-    result                     parse.build_result                  noted; waiting: the next attempt follows after
+    result                     parse.parse_build_result            noted; waiting: the next attempt follows after
                                                                    300 s at most; failed: a failure; interrupted:
                                                                    Kubernetes says why
-    its pod ends without one   record_outcome, from parse.causes   a failure; BuildFailed if neither Job nor pod
+    its pod ends without one   record_outcome, from diagnosis      a failure; BuildFailed if neither Job nor pod
                                                                    says why
     the deadline: spec.build.  manifests.pods sets it on the       Kubernetes ends the pod; then a failure:
-    deadlineSeconds            Job, parse.workloads reads it       DeadlineExceeded
+    deadlineSeconds            Job, cluster.workloads reads it     DeadlineExceeded
     it gives its slot up: in   turns.is_long_stall,                its Job is deleted; the next build is queued
     trouble for 180 s (the     TurnQueues                          after 60 s, doubling up to 30 min, but not for
     store's: 600 s) while                                          the store's (turns.give_turn_up)
@@ -29,7 +29,7 @@ while its pod runs is in no trouble; only the deadline ends it. A Job that succe
 build: it runs again under its number (``has_lost_result``).
 
 A Job stays while its build is under way, after a failure until the next attempt (for its log), while a finalizer keeps
-it, or while the dataset stands still (``conditions``). ``objects.find_garbage`` lists every other one.
+it, or while the operator leaves the dataset alone (``conditions``). ``objects.find_garbage`` lists all others.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def _with_verified_generation(
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """``status`` when ``build`` has ended well. Losses are in a row only while nothing else asks for builds."""
+    """Return ``status`` after ``build`` has succeeded. A build that something else requested ends a series of
+    losses."""
     lost = status.find_generation(status.lost.generation) if status.lost else None
     is_of_another_spec = lost is not None and lost.content != build.content
     is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed) or is_of_another_spec
@@ -302,7 +303,7 @@ def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> Data
             or not (build.digest == desired.build_digest or is_progressing)
         ):
             build = None
-    # A corrected spec owes nothing to the broken one.
+    # A corrected spec does not wait for the broken one's retry.
     if failure is not None and not (
         (attempt_key(failure) == (desired.content_hash, desired.refresh, desired.build_digest))
         and generations.is_build_needed(status, desired)
@@ -318,8 +319,8 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
     if known is not None and generations.diagnose_damage(known, status, situation) is not None:
         known = None
     active, refused = status.find_generation(status.generation), status.refused
-    # All that may be served later, unless it is newer than these; if the status cannot hold so many, none, and nothing
-    # is removed from the store.
+    # All that may be served later, apart from newer ones. If the status cannot hold that many, it lists none, and the
+    # builder removes nothing from the store.
     protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
     is_refused = refused is not None and refused.content == desired.content_hash
     build = BuildStatus(
@@ -458,7 +459,7 @@ BUILT_CHECKS: Final = (
 
 
 def _is_missing(status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether the store lacks what is asked for; a generation that it has lost counts as missing."""
+    """Return whether the store lacks the desired generation; one that it has lost counts as missing."""
     desired = situation.desired
     return generations.up_to_date_generation(status, desired) is None or generations.is_build_needed(status, desired)
 
@@ -564,7 +565,7 @@ def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus
 
 
 def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble``, with how to override the gate if it is a failed gate and its builder has not said so."""
+    """Return ``trouble``; for a failed gate with how to override it, unless the builder has said so."""
     refused = status.refused
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
         return trouble
@@ -575,7 +576,8 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
 
 
 def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_told: bool) -> str:
-    """Return how to override the gates of ``refused``, unless ``is_told``, and why the present annotation does not."""
+    """Return how to override the gates of ``refused``, unless that ``is_told`` already, and why the present annotation
+    does not override them."""
     name, annotation = refused.generation, situation.dataset.override_gates
     if refused.premature_override:
         return (
@@ -607,7 +609,7 @@ def describe_useless_override(status: DatasetStatus, situation: Situation) -> st
 MAX_RECORDS: Final = 10
 MAX_RECORD_CHARACTERS: Final = 256
 _LOOKED: Final = ("built", "adopted", "unchanged", "waiting")
-"""Outcomes of builders that could say how the source is, unless they have adopted what an earlier dataset left."""
+"""Outcomes of builders that read or checked the source, unless they adopted an earlier dataset's generation."""
 
 
 def record_success(status: DatasetStatus, build: BuildStatus, result: BuildResult, now: datetime) -> DatasetStatus:

@@ -18,11 +18,12 @@ Degraded takes its reason from the first fault, and lists the first three, in th
     gave its slot up
     routers do not take up the routing table               cutover.diagnose_table
     replaced servers are not deleted, and shards wait      windows.diagnose_leftovers
-    the data that serve are too old                        diagnose_staleness
+    the served data are too old                            diagnose_staleness
 
-The sentences about pods and Jobs come from ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from
+The sentences about pods and Jobs come from ``cluster.diagnosis``. ``reasons.write_sentence`` adds the remedy, from
 ``reasons.REMEDIES``. The message ends with what keeps serving, and with the next attempt at a build
-(``builds.describe_next_attempt``). A dataset that stands still has a Degraded of its own, at the end of this module.
+(``builds.describe_next_attempt``). A dataset that the operator leaves alone has its own Degraded, at the end of this
+module.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ from lookupdb_operator.status import (
 # its node is away. A shard server always serves the same data, and a router keeps nothing: two of one name do no harm
 # if the node comes back. So the operator has Kubernetes forget the old one. A builder writes, so its end is awaited.
 #
-# A pod that is deleted by force does not drain. So only the seconds count that the operator has itself seen pass
-# (``loop.absences``), and an operator that restarts counts from zero.
+# A pod that is deleted by force does not drain. So only seconds count that this operator has seen pass
+# (``loop.observe.Absences``), and an operator that restarts counts from zero.
 
 
 READY_WITHIN: Final = 15.0
 """Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
 _FORCE_AGAIN_AFTER: Final = 300.0
-"""Seconds until one that is still there though it was deleted by force (a finalizer holds it) is tried again."""
+"""Seconds until the deletion by force of a pod is repeated if the pod is still there, held by a finalizer."""
 _UNSEEN: Final = Absence()
 _MAX_SHARDS: Final = 10
 """Named in one message."""
@@ -101,7 +102,8 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
 
 
 def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetStatus:
-    """``status`` with what people and the scale subresource read of the active generation and its rollout."""
+    """Return ``status`` with its fields for people and the scale subresource, about the active generation and its
+    rollout."""
     dataset, table = observed.dataset, status.table
     active = status.find_generation(status.generation)
     daemons = (item for item in observed.other_objects if item.ref.kind == "DaemonSet" and not item.deleting)
@@ -160,7 +162,7 @@ def count_ready_routers(observed: Observed) -> int:
 
 
 def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
-    """Return whether lookups are answered: of every shard, by something that a router in effect references."""
+    """Judge Ready: are lookups answered, for every shard, by servers that routers use now?"""
     return reasons.judge(READY_CHECKS, status, observed)
 
 
@@ -289,23 +291,23 @@ def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
             yield pod, max(pod.lost_after.unready - seen.unready, pod.lost_after.deleting - seen.deleting)
 
 
-# Age of the data that serve: counted from the start of the build that last read their source, or found it unchanged. A
-# generation that is built and does not serve makes nothing fresh. If several serve, shard by shard or while routers
-# change from one to the other, the oldest counts.
+# The age of the served data counts from the start of the build that last read their source, or found it unchanged. A
+# generation that is built and not served yet does not count. If several serve, shard by shard or while routers change
+# from one to the other, the oldest counts.
 
 
 def note_refresh(status: DatasetStatus) -> DatasetStatus:
-    """``status`` with the time at which the oldest data that serve last matched their source; empty without data."""
+    """Return ``status`` with the time at which the oldest served data last matched their source; empty without data."""
     oldest = _find_oldest(status)
     return replace(status, last_refreshed="" if oldest is None else _fresh_at(oldest))
 
 
 def _find_oldest(status: DatasetStatus) -> GenerationStatus | None:
-    """The generation, among those that serve, whose source was checked the longest ago."""
+    """Return the serving generation whose source was checked the longest ago."""
     if not status.generation:
         return None
     table = status.table
-    # What is active counts until every router has left it.
+    # The active generation counts until every router has left it.
     names = [status.generation] if table is None or not table.confirmed_at else []
     if table is not None:
         names += [table.generation, *(part.generation for part in table.parts)]
@@ -315,12 +317,12 @@ def _find_oldest(status: DatasetStatus) -> GenerationStatus | None:
 
 
 def _fresh_at(generation: GenerationStatus) -> str:
-    # What a version has written that did not note it was known to be fresh when it was built.
+    # An older operator did not note this: the data were known to be fresh when they were built.
     return generation.refreshed_at or generation.built_at
 
 
 def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why the data that serve count as too old; None while they do not."""
+    """Return why the served data are too old; None while they are not."""
     oldest = _find_oldest(status)
     if oldest is None or remaining_freshness(status, situation) != 0.0:
         return None
@@ -333,7 +335,7 @@ def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble |
 
 
 def remaining_freshness(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until the data that serve are too old; None when they never are."""
+    """Return the seconds until the served data are too old; None if there is no limit."""
     limit = situation.desired.stale_after_seconds
     if limit is None or not status.last_refreshed:
         return None
@@ -449,7 +451,7 @@ PHASES: Final = (
     Phase("Ready", "what is asked for is what serves", lambda facts: facts.reason(ROLLED_OUT) == reasons.UP_TO_DATE),
 )
 PENDING: Final = "Pending"
-"""The word for what is none of them."""
+"""The phase if none of these holds."""
 
 
 def find_phase(status: DatasetStatus, spec: Mapping[str, Any]) -> str:
@@ -545,7 +547,7 @@ def _list_names(predecessors: Iterable[Predecessor]) -> str:
     return ", ".join(objects[:_MAX_OBJECTS]) + more
 
 
-# Datasets that stand still. The operator does nothing about a dataset that is being deleted, belongs to another
+# Datasets that the operator leaves alone. It does nothing about a dataset that is being deleted, belongs to another
 # operator, or has an unreadable status or an unusable spec, or while an earlier dataset of its name is collected.
 #
 # Kubernetes collects the objects of a dataset a while after it is gone. Until then its servers and its routing table
@@ -565,8 +567,8 @@ def why_idle(dataset: ObservedDataset, config: Config) -> str:
 
 
 def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, now: datetime) -> Plan | None:
-    """The plan that only reports why nothing may be done; None if something may. The moments of ``status`` are
-    clamped."""
+    """Return the plan that only reports why the operator leaves the dataset alone; None if it does not. The times in
+    ``status`` are clamped."""
     dataset = observed.dataset
     status = replace(status, operator=config.identity, endpoint=find_endpoint(dataset))
     if dataset.parsed is None:

@@ -37,7 +37,7 @@ from lookupdb_operator.status import (
 
 
 def release_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without a kept rollout that has no purpose any more, unless it is asked for."""
+    """Return ``status`` without a kept rollout that is no longer needed, unless it is the desired one."""
     table = status.table
     if find_kept(status) is None:
         return status
@@ -64,7 +64,7 @@ def find_kept(status: DatasetStatus) -> RolloutStatus | None:
 
 
 def next_release_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until the kept rollout has no purpose any more; None when none is kept."""
+    """Return the seconds until the kept rollout is no longer needed; None if none is kept."""
     kept = find_kept(status)
     if kept is None:
         return None
@@ -94,9 +94,9 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table confirmed, when every router that may answer reports its version, and none
-    other content. Its generation is active from then on, unless another one still serves some shards. If none was
-    active before, the oldest that serves is."""
+    """Return ``status`` with its routing table confirmed if every router that may answer reports its version, and none
+    has other content under it. Its generation is then active, unless another one still serves some shards. If none was
+    active before, the oldest serving one is."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
@@ -114,7 +114,7 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
-    """``status`` in which the generation of ``table``, which every router answers from, has served as a whole."""
+    """Return ``status`` with a note that every router has served the whole generation of ``table``."""
     generation = status.find_generation(table.generation)
     if table.is_mixed or generation is None or generation.served_by == table.version:
         return status
@@ -325,8 +325,8 @@ ROLLED_OUT_CHECKS: Final = (
 
 
 def _judge_spec(status: DatasetStatus, situation: Situation) -> Truth:
-    """Return whether what serves is of the present spec, or pinned. Data of another spec that serves after a rollback
-    is not, however well it serves."""
+    """Return "False" if unpinned data of another spec serves because the newest generation of the present spec is held
+    back; else "True"."""
     return "False" if generations.is_of_other_spec(status, situation.desired) else "True"
 
 
@@ -336,7 +336,7 @@ def _find_waiting(status: DatasetStatus, situation: Situation) -> CandidateStatu
 
 
 def _waits_for_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
-    """Return whether shards of what is asked for wait until what the last window has replaced is gone."""
+    """Return whether shards of the desired rollout wait until the servers that the last window replaced are gone."""
     if situation.desired.is_suspended:
         return False
     if target.rollout is None:
@@ -347,7 +347,7 @@ def _waits_for_last_window(status: DatasetStatus, target: PassTarget, situation:
 
 
 def _find_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> TableStatus | None:
-    """The routing table of the last window, while nothing but what that has replaced keeps the next one."""
+    """Return the routing table of the last window, while the next one waits only for the servers that it replaced."""
     table = status.table
     if situation.desired.strategy != windows.PER_SHARD or table is None:
         return None
@@ -432,7 +432,8 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
 
 
 def _without_drained_servers(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> RolloutStatus:
-    """``rollout`` with what ``table`` references and what starts; whole if it is asked for and not referenced."""
+    """Return ``rollout`` with only the servers that ``table`` references, those of its window, and those that are
+    offered."""
     offered = windows.count_offered(status, rollout)
     if not windows.is_in_table(rollout.rollout, table):
         return replace(rollout, referenced_replicas=0, offered_replicas=offered, window="")

@@ -54,8 +54,8 @@ def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
 
 
 def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
-    """The marks when routers go back to ``pinned``: none of ``pinned``, and one of each newer generation that they
-    leave. There may be several, while a cutover or a shard-by-shard rollout is under way."""
+    """Return the marks after routers go back to ``pinned``: none for ``pinned``, and one for each newer generation that
+    they leave. These may be several during a cutover or a shard-by-shard rollout."""
     marks = tuple(mark for mark in status.rolled_back if not holds_back(mark, pinned))
     if status.table is None:
         return marks
@@ -103,7 +103,7 @@ def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
 # With ``rollout.promotion: Manual`` a generation takes effect if
 #
 #     condition                                   because
-#     the annotation ``promote`` names it, and    somebody has looked at it, before or after it was ready
+#     the annotation ``promote`` names it, and    somebody has inspected it, before or after it was ready
 #     did not do so before it was built
 #     ``spec.generation`` pins it                 a pin names it, too
 #     it is in effect, from another rollout       the data is the same: a new image or size needs no approval
@@ -133,7 +133,7 @@ def may_take_effect(generation: str, status: DatasetStatus, desired: Desired) ->
 
 
 def is_premature(generation: str, status: DatasetStatus) -> bool:
-    """Return whether the annotation promoted ``generation`` before it was built, and has stood there since."""
+    """Return whether the annotation has promoted ``generation`` since before it was built."""
     found = status.find_generation(generation)
     return found is not None and bool(found.premature_promotion)
 
@@ -237,9 +237,9 @@ def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> Gener
 
 
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The desired generation; None while none could serve. While suspended, what serves; the pinned one, or what serves
-    if that is missing; the one that waited and was promoted; the newest of the spec, or what serves while that is held
-    back."""
+    """Return the desired generation; None while none could serve. The first of these that applies: while suspended, the
+    active one; the pinned one, or the active one if that is missing; the promoted candidate; the newest of the spec, or
+    the active one while that is held back."""
     if desired.is_suspended:
         return served_generation(status)
     if desired.pinned_generation:
@@ -330,8 +330,8 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
 
 
 def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The newest generation of the present spec, unless a refresh was answered since its source was last read: then
-    what serves is newer, though it may be of another spec."""
+    """The newest generation of the present spec, unless a refresh was answered since its source was last read: then the
+    active one is newer, though it may be of another spec."""
     generation = newest_matching_generation(status, desired)
     return generation if generation is not None and is_up_to_date(generation, status) else None
 
@@ -400,7 +400,7 @@ def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 
 def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) -> BuiltGeneration:
-    """The generation that ``build`` has left whole in the store. An adopted one answers no refresh and keeps its
+    """Return the complete generation that ``build`` put into the store. An adopted one answers no refresh and keeps its
     age."""
     return BuiltGeneration(
         generation=build.generation,
@@ -457,9 +457,9 @@ def _sorted(generations: Iterable[GenerationStatus]) -> tuple[GenerationStatus, 
 # build as a refresh does (``is_build_needed``). The new generation answers it. So there is one build for each loss,
 # whenever an operator ends.
 #
-# What serves is not touched: its servers have their files. It is replaced when the new generation's servers are ready.
+# The active generation stays: its servers have their files. It is replaced when the new generation's servers are ready.
 #
-# With promotion Manual, what serves is rolled out again from a new pod template before anything else waits for
+# With promotion Manual, the active generation gets a new pod template before any other one waits for
 # promotion. That is impossible once the store has lost it, and the candidate would never be offered. So its rollout
 # notes that template (``RolloutStatus.lost_template``) and keeps its servers; with another pod template it is tried
 # again.
@@ -477,8 +477,8 @@ _MOST_LOSSES: Final = 999_999_999
 
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the loss of the newest generation of the present spec, while servers report one; and with that of
-    what serves, if something else waits for promotion."""
+    """Return ``status`` with the loss of the newest generation of the present spec, while servers report one; and with
+    that of the active generation, if another one waits for promotion."""
     desired = situation.desired
     newest = up_to_date_generation(status, desired)
     if newest is None or desired.is_suspended or desired.pinned_generation or is_held_back(newest, status):
@@ -501,7 +501,7 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         return replace(status, lost=lost)
     if damage is not None or status.build is not None or status.failure is not None:
         return status
-    # The store has what it seemed to have lost, once there are servers and all of them have its files.
+    # The store has the generation after all if there are servers, and all of them have its files.
     sets = [item for item in situation.observed.shard_sets if item.generation == newest.generation]
     pods = (pod for pod in situation.observed.pods if pod.generation == newest.generation)
     if not sets or not all(0 < item.replicas <= item.ready for item in sets) or not all(pod.ready for pod in pods):
@@ -511,8 +511,8 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def _with_lost_template(status: DatasetStatus, newest: GenerationStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which what serves is not rolled out again if the store lost it and ``newest`` waits for
-    promotion."""
+    """Return ``status`` in which the active generation is not rolled out again if the store lost it and ``newest``
+    waits for promotion."""
     served = None if status.table is None else status.find_rollout(status.table.rollout)
     generation = None if served is None else status.find_generation(served.generation)
     if served is None or generation is None or may_take_effect(newest.generation, status, situation.desired):

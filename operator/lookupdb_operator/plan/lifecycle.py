@@ -10,8 +10,9 @@ any phase (``conditions.find_lost_pods``), and its StatefulSet makes another one
 
 Whatever its phase, a StatefulSet also stays
 
-- while the dataset stands still (``conditions``): it is being deleted (Kubernetes collects it then), belongs to another
-  operator, has an unreadable status or an invalid spec, or waits for the objects of an earlier dataset of its name;
+- while the operator leaves the dataset alone (``conditions``): it is being deleted (Kubernetes collects it then),
+  belongs to another operator, has an unreadable status or an invalid spec, or waits for the objects of an earlier
+  dataset of its name;
 - while a finalizer keeps it;
 - while the API server refuses the DELETE, which is sent again after 30 s at most (``objects.REFUSED_RETRY_SECONDS``).
 

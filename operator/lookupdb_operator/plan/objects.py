@@ -36,8 +36,8 @@ Name = tuple[str, str]
 REFUSED_RETRY_SECONDS: Final = 30.0
 """Seconds until a refused write is retried, if nothing happens before. A raised quota causes no event."""
 SILENT_RECHECK_SECONDS: Final = 10.0
-"""Seconds until pods that make no progress, and do not report why, are looked at again. Events say why, and are not
-watched: each pass reads them."""
+"""Seconds until the next pass if pods make no progress and do not report why. Only events say why. They are not
+watched, so each pass reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +205,8 @@ def object_name(manifest: Manifest) -> Name:
 
 
 def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
-    """The objects to delete: of builds that are not under way, of rollouts that are gone, a Job that is to run again,
-    and others of ours that nothing asks for. Objects whose number ``status`` has not reached are left alone."""
+    """Return the objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that
+    must run again, and other unneeded ones of ours. Objects with a number beyond those in ``status`` are left alone."""
     # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
     due = {object_name(manifest) for manifest in manifests_due} | {table}
@@ -255,8 +255,8 @@ def _has_no_servers(name: str, shard: int | None, status: DatasetStatus) -> bool
 
 
 def next_look_in(apply: Iterable[Manifest], observed: Observed) -> float | None:
-    """Seconds until a refused write is tried again, or pods that make no progress and report no cause are looked at
-    again, if ``apply`` is written now."""
+    """Return the seconds until the next pass if ``apply`` is written now: to retry a refused write, or to check pods
+    that make no progress and report no cause."""
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
     if (
@@ -301,8 +301,8 @@ def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existin
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which a generation is announced if the store was seen to have it; none once another one is due,
-    because a write whose answer was lost may have had its effect."""
+    """Return ``status`` with the announced generation if the store was seen to announce it; with none once another one
+    is due, because a write whose answer was lost may have succeeded."""
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:
         return status

@@ -4,7 +4,7 @@ order, and each sees the results of those before it.
     conditions     is the dataset ours to act on?
     lifecycle      times in the status that a clock set back has left in the future
     conditions     is the spec usable? are all objects of an earlier dataset of this name gone?
-    lifecycle      every transition of a generation and of a rollout: recover, build, claim, cut over, retire, trim
+    lifecycle      every transition of a generation and of a rollout: recover, build, claim, retire, cut over, trim
     builds         what delays the build that has a build slot
     rollouts       what delays the rollout that has a rollout slot, and which pushes of images have ended
     rollouts       the target: the desired generation and its rollout, found once and handed to everything below

@@ -1,20 +1,20 @@
 """Rollouts: which one should serve (``find_target``), when it is claimed or abandoned, when routers may be sent to its
 servers, and what delays it.
 
-While ``spec.suspend`` is true, nothing is built, rolled out or changed, and what serves keeps serving:
+While ``spec.suspend`` is true, nothing is built, rolled out or changed, and the active generation serves:
 
     object                                while suspended
     a build under way                     ends: its Job is deleted, its number is past
     a candidate                           is abandoned: no routing table references it
     a table that routers take up          is confirmed; what served before drains and is retired
     a rollout that is kept                is retired when its time has passed
-    objects of what serves, and routers,  are made again: servers if the pod template is unchanged, the rest by the
+    active objects, and routers,          are made again: servers if the pod template is unchanged, the rest by the
     that are gone or were changed         present spec
     edits of the spec                     wait, also of replicas and routers
     trimming                              waits
     the store's Secret, lost pods         as usual
 
-Nothing of this is remembered. ``generations.target_generation`` and ``find_target`` ask for what serves.
+None of this is stored: ``generations.target_generation`` and ``find_target`` return what is active.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
 
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
-    """Return the desired generation (``generations.target_generation``). What serves comes before one that would wait
-    for promotion while its own pod template is outdated, so that a new image reaches it without a promotion; but not
-    once the store has lost it."""
+    """Return the desired generation (``generations.target_generation``). While the active one has an outdated pod
+    template, it comes before one that would wait for promotion, so that a new image needs no promotion; but not once
+    the store has lost it."""
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -108,7 +108,7 @@ def _desired_generation(status: DatasetStatus, situation: Situation) -> Generati
 
 
 def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
-    """The generation that waited and was promoted, if nothing else was asked for since."""
+    """Return the promoted candidate, unless the dataset is suspended or pinned."""
     desired = situation.desired
     if desired.is_suspended or desired.pinned_generation:
         return None
@@ -200,8 +200,8 @@ def with_current_alone(status: DatasetStatus, situation: Situation) -> DatasetSt
 
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the target rollout claimed, its next window, or a ticket. What serves stays until a generation of
-    the present spec is built."""
+    """Return ``status`` with the target rollout or its next window claimed, or queued for a slot. The active rollout
+    stays until a generation of the present spec is built."""
     desired = find_target(status, situation)
     generation, target = desired.generation, desired.rollout
     window = frozenset() if target is None else windows.next_window(target, status, situation)
@@ -243,8 +243,8 @@ def _has_place(
 
 
 def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without rollouts and windows that no routing table ever referenced and that are not asked for any
-    more. They go ready or not: a correction never waits for the mistake that it corrects."""
+    """Return ``status`` without rollouts and windows that are no longer desired and that no routing table has ever
+    referenced. They are deleted, ready or not: a correction never waits for the mistake that it corrects."""
     if not any(rollout.is_starting for rollout in status.rollouts):
         return status
     desired = find_target(status, situation)
@@ -320,7 +320,7 @@ def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[i
 
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether ``rollout`` is unlikely to get into effect by itself: its deadline has passed, or a shard has too
+    """Return whether ``rollout`` is unlikely to take effect without help: its deadline has passed, or a shard has too
     few servers without trouble. Not between two windows."""
     table = status.table
     if table is not None and table.rollout == rollout.rollout and table.confirmed_at and not rollout.is_starting:
@@ -337,7 +337,8 @@ def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situati
 
 
 def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
-    """Seconds until the progress deadline of ``rollout``: from the claim for servers, from its table for routers."""
+    """Return the seconds until the progress deadline of ``rollout``, which counts from its claim for servers, and from
+    its table for routers."""
     table = status.table
     is_referenced = table is not None and table.rollout == rollout.rollout and not rollout.is_starting
     since = table.written_at if table is not None and is_referenced else rollout.started_at
@@ -345,7 +346,8 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 
 
 def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situation) -> float | None:
-    """Seconds until missing servers may be left out, or the rollout or one of its servers is overdue; None for none."""
+    """Return the seconds until missing servers may be left out, or the rollout or one of its servers is overdue; None
+    if neither can happen."""
     rollout = target.rollout
     if rollout is None:
         return None
@@ -467,7 +469,7 @@ def _diagnose_overdue(
 
 
 def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether ``target`` has servers that are asked for and that no routing table references yet."""
+    """Return whether ``target`` has desired servers that no routing table references yet."""
     if table.rollout != target.rollout or table.replicas < situation.desired.replicas:
         return True
     return bool(windows.pending_shards(target, status))
@@ -518,8 +520,8 @@ def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situatio
 
 
 def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situation: Situation) -> str:
-    """A sentence about an annotation that does nothing. One that promotes what is about to be rolled out is not
-    idle."""
+    """Return a sentence about an annotation without effect. One that promotes the generation that is about to be rolled
+    out has an effect."""
     generation, promoted = target.generation, situation.desired.promote
     is_next = generation is not None and generation.generation == promoted
     is_early = is_next and not generations.is_premature(promoted, status)
@@ -527,7 +529,7 @@ def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situat
 
 
 def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: Situation) -> Verdict:
-    """RolledOut of a suspended dataset, while nothing is being taken up or drains."""
+    """Judge RolledOut of a suspended dataset while no table is being taken up and nothing drains."""
     held = "Nothing is built or rolled out while spec.suspend is true"
     rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
@@ -536,7 +538,7 @@ def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: S
         return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}.")
     progress = windows.describe_progress(status).rstrip("; ")
     serves = progress or f"routers answer from {describe_rollout(situation.dataset, rollout)}"
-    # What would be asked for without the suspension.
+    # The generation that would be desired without the suspension.
     target = generations.target_generation(status, replace(situation.desired, is_suspended=False))
     parsed = situation.dataset.parsed
     is_whole = parsed is not None and not table.parts and parsed.replicas == table.replicas
@@ -571,7 +573,8 @@ def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
 
 
 BELIEVED_SECONDS: Final = 360.0
-"""Seconds for which pushed images count as there: kubelets that do not find one look again within five minutes."""
+"""Seconds for which pushed images are assumed to exist: a kubelet that does not find one retries within five
+minutes."""
 _MOST_PUSHES: Final = 999_999_999
 """As the CRD has it."""
 
@@ -651,7 +654,7 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 
 def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:
-    """The Jobs of pushes that must be made again now: they failed for good, or servers miss images."""
+    """The push Jobs to create again now, because they failed for good or servers lack images."""
     return (push.ref for push, retry_at in _list_made_again(status, observed) if retry_at <= now)
 
 

@@ -63,9 +63,10 @@ def newest_read_version(observed: Observed) -> int:
 
 
 def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
-    """The version of the next routing table: above any that exists. When the status and the ConfigMap are lost and
-    routers were not asked, that version is unknown. Routers that have this very version would seem to confirm a table
-    that they ignore. Seconds since 1970 are more than there were tables."""
+    """Return the version of the next routing table, higher than any existing one. If the status and the ConfigMap are
+    lost and routers were not polled, the highest one is unknown. A router that had the chosen version already would
+    seem to confirm a table that it ignores. So the seconds since 1970 are used, which are more than there were
+    tables."""
     newest = max(known_table_version(status), newest_table_version(observed))
     if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
         return int(now.timestamp())
@@ -93,12 +94,13 @@ def is_edited(observed: Observed) -> bool:
 
 
 def find_highest(versions: Iterable[int]) -> int:
-    """The highest of ``versions`` that is believed and overtaken, though it may be written by hand; 0 for none."""
+    """Return the highest plausible one of ``versions``, which the next table exceeds, although somebody may have
+    written it by hand; 0 for none."""
     return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
 
 
 def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
-    """Return whether there is an object of a rollout, or of a build, that ``status`` has not come to."""
+    """Return whether there is an object of a rollout or a build with a number beyond those in ``status``."""
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     rollouts = (names.recover_number(item.rollout) for item in rollout_objects)
     generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
@@ -153,9 +155,9 @@ def is_router_behind(observed: Observed, table: TableStatus) -> bool:
 
 
 def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: str) -> bool:
-    """Return whether a router answers from another table of the version of ``table`` and refuses this one, whose text
-    has ``digest`` (empty: unknown, not compared)."""
-    if not observed.routers:  # as at most looks: they were not asked
+    """Return whether a router answers from a table with the version of ``table`` but other content, and so refuses
+    ``table``. ``digest`` is that of its text; empty if unknown, and then not compared."""
+    if not observed.routers:  # most passes do not ask the routers
         return False
     reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
     return any(report is not None and _contradicts(report, table, digest) for report in reports)
@@ -213,8 +215,8 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 # A router takes up no second content under one version, and one that has started meanwhile may have read the other one.
 # So the right content goes out under the next version. It is claimed once for each time: while it is claimed and not
 # written yet, the ConfigMap is of another version. A writer who edits again and again is left alone for longer each
-# time, as with any other object (``loop.repairs``), and no table is written until then. The edit is noted at once all
-# the same, because it may be undone meanwhile.
+# time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then. The edit is
+# noted at once all the same, because it may be undone meanwhile.
 
 
 def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
@@ -307,8 +309,8 @@ def _find_candidate(status: DatasetStatus, target: PassTarget, situation: Situat
 
 
 def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situation) -> TableCandidate | None:
-    """The candidate that a routing table with ``active`` should reference. Fewer servers are referenced first and
-    stopped later; more are started first and referenced later."""
+    """The candidate that a routing table with ``active`` should reference. To scale down, the table drops servers
+    before they stop; to scale up, servers start before the table references them."""
     rollout = None if status.candidate is None else status.find_rollout(status.candidate.rollout)
     if rollout is None or rollout.generation == active.generation or active.is_mixed:
         return None
@@ -399,7 +401,7 @@ def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Si
     table = status.table
     active = None if target.rollout is None else _following_table(target.rollout, status, situation)
     if active is None and table is not None:
-        # Fewer servers are referenced first and stopped later, more are started first and referenced later.
+        # To scale down, the table drops servers before they stop; to scale up, they start before it names them.
         active = replace(table, replicas=_reachable_replicas(table, situation.desired.replicas, status, situation))
     if active is None:
         return with_offered_replicas(status, None, situation)
@@ -409,7 +411,8 @@ def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Si
 
 
 def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> TableStatus | None:
-    """The table that routes to ``target`` all shards that it has servers of; None while it may not."""
+    """Return the table that routes to ``target`` all shards that it has servers for; None while routers must not be
+    sent there."""
     desired, generation = situation.desired, status.find_generation(target.generation)
     if generation is None or desired.is_suspended or not windows.pending_shards(target, status):
         return None

@@ -102,7 +102,7 @@ class Desired:
     """The refresh annotation; empty for none."""
     schedule: DesiredSchedule | None
     stale_after_seconds: int | None
-    """Age in seconds at which the data that serve are too old."""
+    """Age in seconds at which the served data are too old."""
     build_digest: str
     """Digest of everything that a builder's Job would be made from now."""
     shards: int
@@ -112,7 +112,7 @@ class Desired:
     value_format: str
     keep_generations: int
     is_suspended: bool
-    """``spec.suspend``: what serves is asked for, and nothing else."""
+    """``spec.suspend``: only the active generation is desired."""
     pinned_generation: str
     """``spec.generation``: the one generation to serve; empty for none."""
     adopt: str

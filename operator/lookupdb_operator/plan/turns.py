@@ -1,7 +1,7 @@
 """When a build or a rollout may begin: slots with their queues, and the checks of a schedule.
 
 Without slots an upgrade of the chart, which changes all datasets, would begin everywhere at once. Each candidate
-would be half placed, in a cluster that has room for a few.
+would be placed only in part, in a cluster that has room for a few.
 
 The queues are read from statuses, after a restart too; nothing is remembered here alone. Datasets that serve nothing
 yet come first, then those that have waited longest.
@@ -38,19 +38,19 @@ from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, 
 
 
 PATIENCE: Final = 180.0
-"""Seconds that a stall may last before its turn may be given up. A cluster that adds nodes has added one by then."""
+"""Seconds that a stall may last before its slot may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
 """Seconds for a stall while the store does not answer, or refuses the credentials. Usually other datasets could not use
 the slot either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
-"""Seconds between two that give up: pods are placed meanwhile where the first one's were."""
+"""Seconds between two datasets that give up their slots, so that other pods can use the first one's room."""
 FIRST_BACKOFF: Final = 60.0
 LONGEST_BACKOFF: Final = 1800.0
 _MAX_MESSAGE_CHARACTERS: Final = 1000
 _EXACT_PLACES: Final = 10
 _COARSE_PLACES: Final = (500, 200, 100, 50, 20, 10)
-"""With many before it, a dataset's place changes whenever a turn ends: the message gives it coarsely, so that a queue
-of a thousand does not write a thousand statuses each time."""
+"""In a long queue, a dataset's place changes whenever a slot is freed. The message gives it coarsely, so that a queue
+of a thousand does not cause a thousand status writes each time."""
 
 
 def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
@@ -67,7 +67,7 @@ def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
 
 
 def take_turn(ticket: Ticket | None) -> Ticket | None:
-    """The ticket of a dataset that has its slot: it remembers how many were given up in a row."""
+    """Return the record of a dataset that has its slot: the number of successive slots that it gave up."""
     return replace(ticket, since="") if ticket is not None and ticket.given_up else None
 
 
@@ -302,8 +302,8 @@ class _TurnQueue:
         return 0 if lacks_room else max(0, self._limit - len(usable))
 
     def _usable_turns(self, now: datetime) -> dict[Key, _ActiveTurn]:
-        """The turns without those of datasets whose status could not be written lately: these can neither end nor be
-        given up."""
+        """Return the slots in use, except those of datasets whose status could not be written lately: they can neither
+        end nor be given up."""
         moment = clock.format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
@@ -349,21 +349,21 @@ def _gave_up(ticket: Ticket | None) -> bool:
     return ticket is not None and ticket.given_up > 0
 
 
-# Checks: a builder looks at the source when the schedule of ``spec.refresh`` is due. ``generations.is_build_needed``
+# Checks: a builder checks the source when the schedule of ``spec.refresh`` is due. ``generations.is_build_needed``
 # counts a due check like a refresh annotation that is not answered.
 #
 # A slot is a time of the schedule, and its check is due a little later (``due_moment``): each dataset has its own
 # offset, so that five hundred datasets at two o'clock do not begin together.
 #
 #     event                                    effect
-#     the next check is due                    the check of the newest slot is asked for; earlier slots, from while no
-#                                              operator ran, are not made up for
+#     the next check is due                    the check of the newest slot is requested; earlier slots, missed while
+#                                              no operator ran, are skipped
 #     it is late by more than                  it is skipped, and the status and an event say so
 #     startingDeadlineSeconds
 #     a check is being made                    the newer one is made after it
 #     a check waits to be made                 newer slots are not noted, and nothing is written; the newest one
 #                                              replaces it when its build begins
-#     the schedule or its zone changes         it starts again from now; a check that is asked for stays
+#     the schedule or its zone changes         it starts again from now; a requested check stays
 #     it is suspended or removed               no more checks; a build under way continues
 #     the clock was set forward                as when no operator ran
 #     the clock was set back                   a slot that has passed does not pass again; if more than one has, the
@@ -371,7 +371,7 @@ def _gave_up(ticket: Ticket | None) -> bool:
 
 
 def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the check that is asked for, if one is due, and with the moment of the next one."""
+    """Return ``status`` with the requested check, if one is due, and with the time of the next one."""
     desired = situation.desired.schedule
     if desired is None:
         schedule, build = status.schedule, status.build
@@ -437,7 +437,7 @@ def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datet
 
 
 def answer_check(status: DatasetStatus, slot: str) -> DatasetStatus:
-    """``status`` when the check of ``slot`` was made: it is not asked for any more, unless a newer one is."""
+    """Return ``status`` after the check of ``slot``: no check is requested any more, unless a newer one is."""
     schedule = status.schedule
     if schedule is None or not slot or schedule.due != slot:
         return status

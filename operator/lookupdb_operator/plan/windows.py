@@ -12,9 +12,9 @@ rollout slot of its own: between two windows other datasets may have theirs. One
 do not take a table up for long, or do not leave one, another target rollout may begin, because it may correct the
 cause.
 
-All shards are made at once, in one window, if nothing is known to serve, or what serves has another number of shards,
-other normalization or another value format: a lookup could not know whose rules apply. Also if ``MOST_SERVING``
-rollouts serve shards already, each interrupted by the next.
+All shards are made at once, in one window, if no generation is known to serve, or if the active one has another number
+of shards, another normalization or another value format: a lookup could not know whose rules apply. The same holds if
+``MOST_SERVING`` rollouts serve shards already, each interrupted by the next.
 """
 
 from __future__ import annotations

@@ -217,8 +217,8 @@ async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout
 
 
 def _describe_wait(found: ChangeProgress, answered: float) -> str:
-    """Return what it waits for. ``answered`` is for how many seconds the API server has been answering: without it,
-    nothing is known about the operator."""
+    """Return what it waits for. ``answered`` is the number of seconds for which the API server has been answering:
+    while it does not, nothing is known about the operator."""
     if found.is_taken_up:
         return found.waits_for
     return "the operator to take it up" if answered < _SILENCE_SECONDS else changes.describe_silence(answered)

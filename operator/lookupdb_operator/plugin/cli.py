@@ -31,7 +31,7 @@ def cli() -> None:
     Begin with `kubectl lookupdb status`, which lists the datasets of the namespace, and `status NAME`, which shows
     one: what serves, what is in progress, what it waits for. `COMMAND --help` explains each command.
 
-    Options follow the command: `kubectl lookupdb status airports -n shop`. kubectl passes none of its own on.
+    Options follow the command: `kubectl lookupdb status airports -n shop`. kubectl does not pass its own options on.
 
     Exit codes: 0 done, 1 failed, 2 usage; of `get`: 3 a key is missing, 4 a key is unavailable
     now; of `load`: 7 a condition of --fail-if holds; 130 interrupted.

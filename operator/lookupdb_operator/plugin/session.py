@@ -406,7 +406,7 @@ class Polls:
 
     @property
     def answered_seconds(self) -> float:
-        """Return for how long the API server has been answering; 0 if it is not."""
+        """Return the seconds for which the API server has been answering; 0 if it does not answer."""
         return 0.0 if self.trouble else time.monotonic() - self._answers_since
 
     def describe_trouble(self) -> str:

@@ -131,7 +131,7 @@ def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
 
 
 def _describe_schedule(view: DatasetPods, now: datetime) -> Iterator[str]:
-    """When the source is looked at next, by schedule."""
+    """Yield when the schedule next checks the source."""
     status, refresh = view.dataset.status, view.dataset.spec.get("refresh") or {}
     next_check, due = status.get("nextCheck"), (status.get("schedule") or {}).get("due")
     if due and due != (status.get("build") or {}).get("slot"):

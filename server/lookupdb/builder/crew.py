@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 import orjson
 
+from lookupdb import native
 from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
 from lookupdb.builder.options import BuildBudget, scratch_errors
@@ -91,9 +92,12 @@ class Crew:
         job = os.memfd_create("lookupdb-job")
         os.pwrite(job, self._job.to_json(), 0)
         fds = (job, alive, self._queue, message_pipe)
+        # The kernels of the build: native ones and Python write other files of sorted records.
+        kernels = {native.VARIABLE: "0" if native.kernels() is None else "1"}
         try:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "lookupdb.builder.crew", *map(str, fds)],
+                env={**os.environ, **kernels},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=fds,

@@ -206,8 +206,8 @@ def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
 def copy_existing(
     spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
 ) -> BuildReport | None:
-    """Copy a generation instead of building one: one of ``predecessor``, or the dataset's own, which the caller did not
-    know of. Return None if it must be built. Raises what ``adopt_predecessor`` raises."""
+    """Copy a generation instead of building one: a generation of ``predecessor``, or one of the dataset itself that the
+    caller did not know of. Return None if a build is needed. Raises what ``adopt_predecessor`` raises."""
     dataset = store.dataset(spec)
     own = find_own(dataset)
     if own is None:

@@ -65,7 +65,7 @@ class FileKind:
 
 
 _NO_TEXT: Final = rb".*?[\x00\x02-\x08\x0e-\x1f]"
-"""After a plain-text mark comes a control character sooner or later. \\x01 may be Hive's delimiter."""
+"""Matches up to a control character, which text does not have. \\x01 may be Hive's delimiter, so it is no proof."""
 
 
 def _kind(name: str, pattern: bytes, hint: str, *, is_read: bool = False, is_compressed: bool = False) -> FileKind:
@@ -598,8 +598,8 @@ def _describe_kind(mode: int) -> str:
 
 
 def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
-    """Return the files, the local ones with a checksum as ETag unless they are large together. Then a remounted
-    ConfigMap, or a file that is rewritten unchanged, is no change. Raises BadSource."""
+    """Return the files. Local files get a checksum as ETag, unless their total size is large. With it, a remounted
+    ConfigMap or a file rewritten with the same content is no change. Raises BadSource."""
     if sum(file.description.bytes for file in files if _needs_checksum(file)) > MAX_CHECKSUM_BYTES:
         return files
     return [_add_checksum(file) if _needs_checksum(file) else file for file in files]

@@ -84,7 +84,7 @@ class ParquetSchema:
 
 
 def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
-    """Return the schema of a file with ``elements``, its own group first."""
+    """Return the schema of a file from its ``elements``. The first element is the root."""
     names: list[str] = []
     obstacles: dict[int, str] = {}
     int96: set[int] = set()

@@ -321,7 +321,7 @@ def get_column(record: dict[str, Any], name: str) -> Any:
 
 
 def _has_column(record: dict[str, Any], name: str) -> bool:
-    """Return whether ``record`` proves that the column exists: a name within null may be a mistake."""
+    """Return whether ``record`` proves that the column exists. A null parent does not: it may be a mistake."""
     if name in record:
         return True
     owner, last = find_owner(record, name)

@@ -29,7 +29,7 @@ from lookupdb.process.limits import enough_descriptors, free_descriptors
 
 
 Record = tuple[bytes, int, bytes]
-"""Encoded key, place, value. The place tells where in the source the record was: see ``encode_place``."""
+"""Encoded key, place, value. The place says where in the source the record was: see ``encode_place``."""
 
 
 class Batch(Protocol):

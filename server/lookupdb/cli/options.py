@@ -24,7 +24,7 @@ from lookupdb.tokens import MAX_TOKEN_BYTES
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PASSWORD_BYTES: Final = 1024
-"""Limited, because an unauthenticated client may send only little (see ``serve.limits``)."""
+"""Limited, because an unauthenticated client may send only little (see ``shard.limits``)."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _UNITS: Final = {
     "": 1,

@@ -232,7 +232,7 @@ class Lookups:
 class Client(Lookups):
     """A client of the router at ``url``, for threads and greenlets.
 
-    It is cheap to make, and connects on its first request. It is a context manager, which closes it.
+    It is cheap to create, and connects on its first request. Close it, or use it as a context manager.
 
     ``timeout``            seconds that a call may take in all
     ``connect_timeout``    seconds for connecting to one address

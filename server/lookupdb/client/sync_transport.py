@@ -161,7 +161,7 @@ class RouterConnection:
                 if response is None:
                     self._set_timeout(deadline)
                 elif len(data) >= self._most_at_once and self._is_readable():
-                    # Bytes behind a full piece or TLS record were not requested.
+                    # Bytes after a full piece or TLS record were not requested.
                     response = response._replace(keeps_open=False)
         except TimeoutError as error:
             raise core.timeout_failure(self._settings, is_late=time.monotonic() >= deadline) from error

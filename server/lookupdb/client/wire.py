@@ -158,7 +158,7 @@ class ResponseReader:
         self._body = bytearray()  # the part of an incomplete body
         self._missing = 0  # missing bytes of the body or the chunk
         self._is_chunked = False
-        self._lacks_line_end = False  # True if the line end behind a chunk is missing
+        self._lacks_line_end = False  # True if the line end after a chunk is missing
 
     @property
     def has_begun(self) -> bool:
@@ -168,7 +168,7 @@ class ResponseReader:
     def feed(self, data: bytes) -> Response | None:
         """Take bytes, and return the answer once it is whole. Raises InvalidAnswer: then close the connection.
 
-        Bytes behind the answer are an error, too, because no request is pending.
+        Bytes after the answer are an error, too, because no request is pending.
         """
         if not self._status:
             data = self._held + data if self._held else data
@@ -194,7 +194,7 @@ class ResponseReader:
         return response
 
     def _read_head(self, data: bytes) -> bytes | None:
-        """Read the head, and return the bytes behind it; None while it is incomplete."""
+        """Read the head, and return the bytes after it; None while it is incomplete."""
         while True:
             end = data.find(b"\r\n\r\n")
             if end < 0:

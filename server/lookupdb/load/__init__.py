@@ -1,4 +1,4 @@
-"""`lookupdb load`: load a router, and measure. The journey of a load:
+"""`lookupdb load`: put a load on a router, and measure it. The modules, in the order of a load:
 
 plan    the target, the times of requests and their keys; the messages to and from senders
 run     one request as a check; start and watch sender processes; show progress

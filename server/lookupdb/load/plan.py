@@ -1,7 +1,8 @@
 """Describe a load: its target, the times of its requests, and their keys.
 
-A rate is a line of segments. The number of requests expected up to an instant is its integral; arrivals are positions
-on that number (0, 1, 2, … or those of a Poisson process of rate 1), which the integral's inverse turns into instants.
+A rate consists of linear segments. Its integral is the number of requests expected up to an instant. An arrival is a
+value of that integral (0, 1, 2, … or of a Poisson process of rate 1), and the inverse of the integral turns it into an
+instant.
 
 LoadPlan is the whole load. SenderPlan is the part of one process, which reads it as a line of JSON and reports each
 Tally as another line.

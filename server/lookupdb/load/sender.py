@@ -59,7 +59,7 @@ _CONNECT_ERRORS: Final[dict[type[Exception], str]] = {
 
 
 class AnswerVerdict(NamedTuple):
-    """The meaning of an answer: ``answered`` or a FailureKind, its label, and its counts of keys."""
+    """The meaning of an answer: ``answered`` or one of ``FAILURE_KINDS``, its label, and its counts of keys."""
 
     kind: str
     label: str = ""

@@ -173,7 +173,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _check_file(folder: Path, number: int, manifest: Manifest) -> Path:
-    """Return the path of a shard's file. Raises CorruptFile for a wrong size: access behind a file's end would end the
+    """Return the path of a shard's file. Raises CorruptFile for a wrong size: access beyond a file's end would end the
     process."""
     shard = manifest.shards[number]
     if shard_name.parse_attempt(shard.file, number, len(manifest.shards)) is None:

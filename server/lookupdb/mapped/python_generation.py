@@ -1,9 +1,8 @@
 """All shards of a generation, read by py-lmdb: the Python fallback of the native ``mapped``.
 
-py-lmdb opens a file once in a process, and what it has opened must not be used behind a fork. So all generations of a
-process share one reader of each file, and a child opens its own at its first lookup. Each takes a file descriptor as
-long as it is open, which the native files do not. If an iteration reaches a damaged page, LMDB ends the process; for a
-lookup that is an error.
+py-lmdb can open a file only once in a process, and must not use it after a fork. So all generations of a process share
+one reader of each file, and a child opens its own at its first lookup. Each reader holds a file descriptor, unlike the
+native files. If an iteration reaches a damaged page, LMDB ends the process; a lookup raises an error.
 """
 
 from __future__ import annotations

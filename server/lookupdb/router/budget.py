@@ -132,7 +132,7 @@ def worker_budget(
     max_body_bytes: int,
     connection_bytes: int = CONNECTION_BYTES,
 ) -> int:
-    """Return the budget of each of ``workers`` in a container of ``memory_limit`` bytes; None if no limit is known."""
+    """Return the budget of each of ``workers`` in a container of ``memory_limit`` bytes (None: no limit known)."""
     spare = _spare_bytes(memory_limit, workers, max_body_bytes) - max_connections * connection_bytes
     return max(int(spare * COUNTED_SHARE), MIN_BUDGET_BYTES)
 

@@ -156,7 +156,7 @@ class Bucket:
         for entry in self.objects.list_objects(path):
             held += len(entry["path"]) + _ENTRY_BYTES
             self._check_size(held, path, "objects")
-            if entry["path"].startswith(f"{path}/"):  # except the folder's marker from a store's console
+            if entry["path"].startswith(f"{path}/"):  # not the empty object of a console for a folder
                 yield entry["path"].removeprefix(f"{path}/"), {name: entry.get(name) for name in _ENTRY}
 
     def _check_size(self, size: int, path: str, what: str) -> None:
@@ -301,7 +301,7 @@ class ObstoreObjects:
         return read_chunks()
 
     def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:
-        """One PUT: parts have no conditions."""
+        """One PUT, because a multipart upload cannot be conditional."""
         with self.translate_errors("write to"):
             if mode is None:
                 return object_version(obstore.put(self.store, path, body))
@@ -317,7 +317,7 @@ class ObstoreObjects:
         return size <= MAX_COPY_BYTES and self.url.startswith(_COPYING_SCHEMES)
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """One request, which lasts as long as the copying."""
+        """One request, which takes as long as the copy."""
         if not self.can_copy(size):
             return False
         with self.translate_errors("copy within"):

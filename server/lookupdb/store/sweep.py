@@ -236,8 +236,8 @@ RETAIN_NOTE: Final = "retained.json"
 _LEFT_NOTES: Final = (RETAIN_NOTE, ANNOUNCEMENT_NOTE)
 """Notes that may be left without generations; the mark is removed after them."""
 _DEAD_SECONDS: Final = 3600.0
-"""A claim of that age is not watched, because its builder would have renewed it every few seconds. Watching each would
-leave no time for other datasets."""
+"""A claim of that age is not watched, because its builder would have renewed it every few seconds. Watching all
+of them would leave no time for other datasets."""
 _MOST_REMAINS: Final = 200
 """The most remains of one dataset to remove in a sweep: each takes some requests. The next sweep continues."""
 _MAX_MARK_BYTES: Final = 1024

@@ -32,7 +32,7 @@ Origin = Literal["table", "announcement", "newest"]
 
 FIRST_PAUSE_SECONDS: Final = 2.0
 LONGEST_LOOK_PAUSE_SECONDS: Final = 30.0
-"""The longest pause between two looks at a store that does not answer."""
+"""The longest pause between two requests to a store that does not answer."""
 LONGEST_FETCH_PAUSE_SECONDS: Final = 300.0
 """The longest pause between two attempts to fetch a generation."""
 
@@ -69,7 +69,7 @@ def target_by_manifest(newest: Manifest, address: StoreAddress) -> SyncTarget:
 
 
 def choose_newer(by_table: SyncTarget | None, announced: SyncTarget | None) -> SyncTarget | None:
-    """Return the newer of a routing table's target and an announced one. Both have the same version numbers, and either
+    """Return the newer of a routing table's target and an announced one. Both use the same version numbers, and either
     may arrive first. An announcement of another dataset than the table's does not count."""
     if by_table is None or announced is None:
         return by_table or announced

@@ -1,4 +1,4 @@
-"""Keep one dataset: look which generation is active, fetch it, swap ``current``, remove what is superseded.
+"""Keep one dataset: find the active generation, fetch it, swap ``current``, remove superseded generations.
 
 ``DatasetKeeper.run`` repeats ``step``; a fetch runs beside it. After any failure the folder keeps what it has. A
 failure is logged once, and retried later.
@@ -46,11 +46,11 @@ from lookupdb.sync.folder import (
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS: Final = 1.0
-"""A look waits this long for the store. A later answer counts at the next look."""
+"""Seconds that a check waits for the store. A later answer counts at the next check."""
 
 
 class AnnouncementLook:
-    """The announcement that ``feed`` finds: one look at a time, however long it takes."""
+    """Finds the announcement by ``feed``: one request at a time, however long it takes."""
 
     def __init__(self, feed: StoreFeed, slots: asyncio.Semaphore) -> None:
         self._feed = feed
@@ -175,7 +175,7 @@ class DatasetKeeper:
         """Generation in the folder → its bytes."""
         self.last_fetch_seconds: float | None = None
         self.has_looked = False
-        """True once a look has ended, with or without success."""
+        """True once a check has ended, with or without success."""
         self.folder = folder
         self._context = context
         self._settled: SyncTarget | None = None
@@ -223,7 +223,7 @@ class DatasetKeeper:
                 pass
 
     async def step(self) -> None:
-        """Look once, and start what is needed."""
+        """Check once which generation is active, and start the work that is needed."""
         try:
             if not self._is_prepared:
                 await call_in_thread(self._prepare)

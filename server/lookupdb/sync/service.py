@@ -194,18 +194,18 @@ log = logging.getLogger(__name__)
 BUCKET_POLL_SECONDS: Final = 2.0
 DIRECTORY_POLL_SECONDS: Final = 0.5
 _LOOKS_A_SECOND: Final = 250
-"""Looks at all datasets together. With more datasets, each is looked at less often."""
+"""The most checks a second, of all datasets together. With more datasets, each is checked less often."""
 FETCHES: Final = 4
 """Fetches at the same time, so that a large dataset does not delay small ones. Each takes the memory of a few parts of
 a file."""
 LOOKS: Final = 8
-"""Looks at the store at the same time."""
+"""The most checks of the store at the same time."""
 _END_SECONDS: Final = 0.5
 """Seconds that running fetches get to end. The next process continues with their files."""
 _CHECK_SECONDS: Final = 0.05
 _SHOWN_DATASETS: Final = 10
 _FINAL: Final = (CorruptFile, NotEnoughRoom, StoreDenied, UsageError)
-"""Errors after which a run with --once waits no longer for a dataset."""
+"""Errors after which a run with --once stops waiting for a dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +364,8 @@ class SyncService:
         keeper.wake()
 
     def _table_look(self, table: TableFeed, feed: StoreFeed | None) -> Look:
-        """Return the look at the table, or at the announcement that ``feed`` finds if it is newer."""
+        """Return a function that finds the generation of the table, or of the announcement of ``feed`` if that is
+        newer."""
         announced = None if feed is None else AnnouncementLook(feed, self._look_slots)
 
         async def look() -> SyncTarget | None:

@@ -48,7 +48,7 @@ def sweep_bits(content: bytes) -> Iterator[list[Damage]]:
 
 
 def sweep_pages(content: bytes) -> Iterator[list[Damage]]:
-    """Pages in other pages' places, also with the numbers of those, and pages of nothing."""
+    """Pages copied over other pages, with their own number or the other's, and pages of zeros."""
     chance = random.Random(SEED)
     pages = range(len(content) // PAGE)
     kinds = [pages, list(pages_of(content, LEAF)), list(pages_of(content, BRANCH)), list(pages_of(content, OVERFLOW))]

@@ -68,7 +68,7 @@ class Site:
         return content
 
     def next(self) -> DatasetSpec:
-        """A dataset of which there is nothing yet."""
+        """Return a new dataset, which has nothing in the store."""
         self.counter += 1
         self.proxy.reset()
         return replace(self.spec, name=f"people-{self.counter}")

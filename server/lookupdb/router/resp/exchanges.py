@@ -350,7 +350,7 @@ class ReadExchange(KeyExchange):
         self._reply(value, generation)
 
     def missing(self, generation: ServedGeneration) -> None:
-        """Answer from a missing key."""
+        """Answer for a missing key."""
         self._reply(None, generation)
 
     def _reply(self, value: bytes | None, generation: ServedGeneration) -> None:
@@ -415,7 +415,7 @@ class SerialExchange(RespExchange):
 
 
 class KeysExchange(RespExchange):
-    """Keys of one routing table, sent in ``size`` bytes: one MGET, or a base of others. A ``lookups.BatchWaiter``."""
+    """Keys of one routing table, sent in ``size`` bytes: one MGET. Also a base class. A ``lookups.BatchWaiter``."""
 
     __slots__ = ("gather", "keys", "size")
     are_single = False

@@ -1,7 +1,7 @@
 """Cuts a client's RESP bytes into lookups and other commands. Does no I/O.
 
 ``BatchKeys.cut`` cuts GETs and MGETs, and leaves unusual spellings of them to ``RequestParser``. That reads everything
-else, and lookups behind it in the same read; it accepts any valid command and checks every limit. ``CommandReader``
+else, and lookups after it in the same read; it accepts any valid command and checks every limit. ``CommandReader``
 combines the two.
 """
 

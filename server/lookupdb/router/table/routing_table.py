@@ -91,8 +91,8 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class GenerationEntry:
-    """One generation of a table, active or available by name. In a mixed table, the new generation and what serves its
-    shards."""
+    """One generation of a table, active or available by name. In a mixed table, the new generation, and for each shard
+    the generation that serves it."""
 
     generation: str
     rollout: str
