@@ -25,7 +25,7 @@ from lookupdb import native
 from lookupdb.builder.options import scratch_errors
 from lookupdb.process.limits import enough_descriptors, free_descriptors
 
-# Runs: files of sorted records.
+# Runs: files of sorted records. Native runs have another format, so a build and its crew use the same kernels.
 
 
 Record = tuple[bytes, int, bytes]

@@ -102,8 +102,9 @@ class AsyncLookups:
         """
         link = self._link
         link.enter()
-        deadline = asyncio.get_running_loop().time() + link.core.settings.timeout
-        many = link.core.begin_many(keys, self._generation, partial=partial)
+        now = asyncio.get_running_loop().time()
+        deadline = now + link.core.settings.timeout
+        many = link.core.begin_many(keys, self._generation, now, partial=partial)
         outcome: Outcome = None
         plan = many.plan()
         try:

@@ -17,7 +17,6 @@ import re
 import socket
 import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
@@ -551,14 +550,14 @@ class ClientCore:
                     trace = f"traceparent: {traceparent}\r\n".encode()
         return token + render_deadline(seconds) + trace
 
-    def begin_many(self, keys: Iterable[str], generation: str | None, *, partial: bool) -> ManyKeys:
+    def begin_many(self, keys: Iterable[str], generation: str | None, now: float, *, partial: bool) -> ManyKeys:
         """Return the plan of a ``get_many``. Raises TypeError or ValueError for an invalid key."""
         if isinstance(keys, str):
             raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
         distinct, characters = check_keys(keys)
         cached = None
         if self.cache is not None and generation is None:
-            cached = self.cache.find_many(distinct, time.monotonic())
+            cached = self.cache.find_many(distinct, now)
         return ManyKeys(
             distinct, characters, max_keys=self.max_keys, partial=partial, generation=generation, cached=cached
         )

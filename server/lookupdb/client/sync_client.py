@@ -102,8 +102,9 @@ class Lookups:
         """
         link = self._link
         link.enter()
-        deadline = time.monotonic() + link.core.settings.timeout
-        many = link.core.begin_many(keys, self._generation, partial=partial)
+        now = time.monotonic()
+        deadline = now + link.core.settings.timeout
+        many = link.core.begin_many(keys, self._generation, now, partial=partial)
         outcome: Outcome = None
         plan = many.plan()
         try:
