@@ -117,7 +117,7 @@ class _Measurement:
 
     def _build(self, manifest: Path) -> int:
         """Return the peak memory, in bytes, of a build into the store that `up` then serves."""
-        words = [*_LOOKUPDB, *f"build -f {manifest} --store {self._folder}/store --progress none".split()]
+        words = [*_LOOKUPDB, *f"build -f {manifest} --store {self._folder}/store --progress none --json".split()]
         return int(json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)["peakMemoryBytes"])
 
     def _wait(self) -> None:

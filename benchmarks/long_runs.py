@@ -86,7 +86,7 @@ def _router(library: str, seconds: float) -> dict[str, float]:
         with _preloaded(library):
             up = Server([*words, "--data-dir", folder], work / "up.log", core=None)
         stack.callback(up.stop)
-        up.wait_for(lambda: "Ctrl-C stops it all" in up.log.read_text(), "it answered", 120)
+        up.wait_for(lambda: "Ctrl-C stops everything" in up.log.read_text(), "it answered", 120)
         (worker,) = _router_workers(up)
         idle = _private_megabytes(worker)
         samples, asked, refused = asyncio.run(_ask(port, keys, seconds, worker))

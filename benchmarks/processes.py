@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -55,7 +56,12 @@ class Server:
         self.words, self.log = words, log
         with log.open("wb") as file:
             self._process = subprocess.Popen(
-                pinned(words, core), stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment
+                pinned(words, core),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=environment,
+                process_group=0,  # stop() ends its workers too
             )
 
     @property
@@ -96,13 +102,13 @@ class Server:
         return sum(_cpu_seconds(pid) for pid in memory.tree(self.pid))
 
     def stop(self) -> None:
-        """Terminate it, and kill it if necessary."""
+        """Terminate it, and kill what is left of it and its workers."""
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 @dataclass(frozen=True, slots=True)

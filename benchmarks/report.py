@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -11,18 +11,22 @@ from benchmarks.settings import Settings
 from benchmarks.targets import LIMITS, MB, PROFILED, Verdict, show
 
 _HOW: Final = """\
-Written by `make bench`; [benchmarks/README.md](../benchmarks/README.md) says what is measured and how. Every ratio is
-of one run: sides took turns, round by round ({rounds} rounds of {seconds:g} s), on one core each, with the load
-generator on the other; ratios are of medians, and in brackets stand the least and the greatest of one round. *lookupdb*
-has native kernels and compressed values where nothing else is said. *CPU µs a key* is the server's user and system
-time, which a shared machine changes less than rates. *Busy* is the part of a core that a process used. Where a server's
-is near 100 %, the server was the limit; where that of the load generator and of what stands behind the server (they
-share a core) together is, they were; where neither is, somebody else used the machine. The data are {rows:,}
-recommendations (ten product ids a customer, all UUIDs), of which {sample:,} random ones are asked for.
+Written by `make bench`; [benchmarks/README.md](../benchmarks/README.md) says what is measured and how. The sides of a
+row took turns in one run ({rounds} rounds of {seconds:g} s), on one core each, with the load generator on the other.
+Ratios are of medians; brackets have the least and the greatest ratio of one round. *lookupdb* uses native kernels and
+compressed values, unless a column says otherwise. *CPU µs a key* is the server's user and system time; other load on
+the machine changes it less than rates. *Busy* is the part of a core that a process used. A server near 100 % was the
+limit. The load generator and what is behind the server share a core: if their sum is near 100 %, they were the limit.
+If neither is, something else used the machine. The data are {rows:,} recommendations (ten product ids a customer, all
+UUIDs). Lookups ask for {sample:,} random ones.
+Over RESP, every answer is compared with the expected bytes.
 
-What takes a cluster, an hour, or a separate command is in [measurements.md](measurements.md)."""
+[Measurements](measurements.md) has what takes a cluster, an hour, or a separate command."""
 
-_BETTER: Final = {"requests/s": "more", "keys/s": "more", "records/s": "more", "s": "less", "bytes": "less"}
+_RATIOS: Final = (
+    "Ours divided by theirs. Less is better for builds, memory and disk, more for everything else. *CPU a key* is "
+    "lookupdb's CPU time for a key divided by theirs; less is better."
+)
 _OURS: Final = (OURS, UNCOMPRESSED, PYTHON, PYTHON_UNCOMPRESSED)
 
 
@@ -47,10 +51,8 @@ def markdown(
         must_reach(verdicts),
         *_shortfalls(verdicts),
         "## Ratios",
-        "Of rates, times and sizes, ours to theirs:",
+        _RATIOS,
         ratios(results.values()),
-        "Of the processor time that the server takes for a key, ours to theirs; less is better:",
-        cpu_ratios(results.values()),
         "## Figures",
         *[
             part
@@ -59,7 +61,7 @@ def markdown(
             if part
         ],
         "## Versions",
-        _table(("program", "version"), list(versions.items())),
+        ", ".join(f"{program} {version}" for program, version in versions.items()) + ".",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -74,37 +76,25 @@ def must_reach(verdicts: Sequence[Verdict]) -> str:
 
 
 def ratios(results: Iterable[Result]) -> str:
-    """Return our ratio to each baseline: a line for each comparison, a column for each of our sides."""
-    return _compared(results, _ratio, lambda result: (_BETTER[result.unit],), ("better is",))
-
-
-def cpu_ratios(results: Iterable[Result]) -> str:
-    """Return the same of processor time, for results of load."""
-    return _compared((result for result in results if _is_load(result)), _cpu_ratio)
-
-
-def _compared(
-    results: Iterable[Result],
-    cell: Callable[[Result, str, str], str],
-    last: Callable[[Result], tuple[str, ...]] = lambda _: (),
-    header: tuple[str, ...] = (),
-) -> str:
+    """Return our ratios to each baseline: a line for each comparison, a column for each of our sides."""
     rows = []
     for result in results:
         for baseline in result.baselines:
-            cells = [cell(result, n, baseline) if n in result.sides and n != baseline else "" for n in _OURS]
-            rows.append((result.title, baseline, *cells, *last(result)))
-    return _table(("what", "to", *_OURS, *header), rows)
+            cells = [_ratio(result, n, baseline) if n in result.sides and n != baseline else "" for n in _OURS]
+            if any(cells):
+                cpu = _cpu_ratio(result, baseline) if OURS in result.sides else ""
+                rows.append((result.title, baseline, *cells, cpu))
+    return _table(("what", "to", *_OURS, "CPU a key"), rows)
 
 
 def _ratio(result: Result, side: str, baseline: str) -> str:
     ratio = result.ratio(side, baseline)
-    spread = f" ({_number(ratio.least)} to {_number(ratio.greatest)})" if ratio.least < ratio.greatest else ""
+    spread = f" ({_number(ratio.least)}-{_number(ratio.greatest)})" if ratio.least < ratio.greatest else ""
     return f"**{_number(ratio.value)}**{spread}"
 
 
-def _cpu_ratio(result: Result, side: str, baseline: str) -> str:
-    ratio = result.cpu_ratio(side, baseline)
+def _cpu_ratio(result: Result, baseline: str) -> str:
+    ratio = result.cpu_ratio(OURS, baseline)
     return "" if ratio is None else f"**{_number(ratio)}**"
 
 
@@ -116,24 +106,23 @@ def figures(result: Result) -> str:
     """Return one result's sides in full."""
     if not _is_load(result):
         return _table(("", result.unit), [(name, _amount(s, result.unit)) for name, s in result.sides.items()])
-    header = ("", result.unit, "rounds", "CPU µs a key", "server busy", "behind it", "load busy", "p50", "p99")
+    header = ("", result.unit, "rounds", "CPU µs a key", "server busy", "behind it", "load busy", "p50, ms", "p99, ms")
     return _table(header, [(name, *_load(side)) for name, side in result.sides.items()])
 
 
 def _load(side: Side) -> tuple[str, ...]:
-    rounds = f"{min(side.values):,.0f} to {max(side.values):,.0f}"
+    rounds = f"{min(side.values):,.0f}-{max(side.values):,.0f}"
     busy = [f"{side.typical(name) or 0:.0%}" for name in ("server_busy", "behind_busy", "load_busy")]
-    latency = [f"{(side.typical(name) or 0) / 1000:.2f} ms" for name in ("p50_us", "p99_us")]
-    cpu = f"{median(side.cpu_us):.2f} ({min(side.cpu_us):.2f} to {max(side.cpu_us):.2f})"
-    return (f"{side.value:,.0f}", rounds, cpu, *busy, *latency)
+    latency = [f"{(side.typical(name) or 0) / 1000:.2f}" for name in ("p50_us", "p99_us")]
+    return (f"{side.value:,.0f}", rounds, f"{median(side.cpu_us):.2f}", *busy, *latency)
 
 
 def _amount(side: Side, unit: str) -> str:
     if unit == "bytes":
         return f"{side.value / MB:,.1f} MB"
-    digits = 0 if unit == "records/s" else 1 if side.value >= 0.1 else 4
-    rounds = ", ".join(f"{value:,.{digits}f}" for value in side.values)
-    return f"{side.value:,.{digits}f}" + (f" ({rounds})" if len(side.values) > 1 else "")
+    digits = 0 if side.value >= 100 else 1 if side.value >= 0.1 else 4
+    rounds = f" ({min(side.values):,.{digits}f}-{max(side.values):,.{digits}f})" if len(side.values) > 1 else ""
+    return f"{side.value:,.{digits}f}{rounds}"
 
 
 def _mark(verdict: Verdict) -> str:

@@ -89,8 +89,8 @@ class _Measurement:
 
     def _announce(self, generation: str, version: int) -> None:
         """Announce a generation, as a cutover does."""
+        from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
         from lookupdb.store import StoreAddress, open_store
-        from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, Announcement
 
         now = datetime.datetime.now(datetime.UTC).isoformat()
         note = Announcement("default", self._name, "local", generation, version, now)

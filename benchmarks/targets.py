@@ -153,77 +153,58 @@ TARGETS: Final = (
 """With native kernels, in the order of the report. One core for each server; see benchmarks/README.md."""
 
 
-_FIRST_DAY: Final = "perf of 2026-11-21 (two cores, AMD EPYC): "
-
 _POD: Final = (
-    "smaps and imports of 2026-11-22: each process holds 3.3 MB of Python itself. Of a supervisor's other 8 to 9.5 MB "
-    "asyncio and what it imports take 4.5, a shard's checksum (OpenSSL) 0.5; of a worker's, typing, dataclasses, "
-    "logging, pathlib and what these import take nearly 4, and what is left is mostly code of its own. TLS, tokens and "
-    "the RESP port have added 1.7 MB to a router since then."
+    "smaps and imports, 2026-11-22: Python itself holds 3.3 MB in each process. In a supervisor, asyncio and its "
+    "imports take 4.5 MB more, and OpenSSL takes 0.5 in a shard's. In a worker, the standard library takes nearly 4. "
+    "TLS, tokens and the RESP port have added 1.7 MB to a router since then."
 )
 _ROUTED: Final = (
-    "perf of 2026-11-22 (two cores, Intel Xeon): of the router's core 54 % is the kernel's (41 % writes, nearly "
-    "all to clients, which do the loopback's work for the receiver too; a request takes one read and one write, "
-    "and a twentieth of each to its shard), 38 % the interpreter's, 4 % uvloop's. The ratio of one round was 12.5"
-    " to 34.9 in that day's run, by what else the machine did."
+    "perf, 2026-11-22 (two Intel Xeon cores): the kernel takes 54 % of the router's core, mostly for writes to "
+    "clients. Python takes 38 %, uvloop 4 %. Single rounds of that day had ratios of 12.5 to 34.9."
 )
 
 _NATIVE_BATCH: Final = (
-    "perf of 2026-11-23 (two cores, AMD EPYC; just before keys were compared by their first eight bytes, which took a "
-    "tenth of the search away): compressed: searching pages and comparing keys 36 %, most of it waiting for memory, "
-    "decompressing and copying 33 %, the kernel 27 %; without compression 50 %, 12 % and 36 %. "
-    "The machine's memory decides, too: on 2026-11-24 the same code had 2.62 and 3.40 of Redis in one run and 1.91 and "
-    "2.58 in another, both on a quiet machine, which gave Redis 497,000 keys a second and then 738,000, and lookupdb "
-    "1,302,000 and 1,412,000: where memory is quick, Redis gains most."
+    "perf, 2026-11-23 (two AMD EPYC cores): searching pages takes 36 %, mostly waiting for memory; decompressing and "
+    "copying 33 %; the kernel 27 %. Without compression these are 50 %, 12 % and 36 %. Memory speed decides: on "
+    "2026-11-24 two runs of the same code had ratios of 2.62 and 1.91. Fast memory helps Redis most."
 )
 
 _COLD: Final = (
-    "perf of 2026-11-23 (two cores, AMD EPYC, a virtual disk): with one fault after the other 42 % of the worker's "
-    "time is the disk's doorbell, which leaves the virtual machine, once a page. Pages that are asked for together "
-    "ring as often: the kernel gathers requests within one madvise alone, and what could ring once for all of them, "
-    "io_uring, is forbidden to restricted pods. Runs of that morning had 3.86 to 4.27."
+    "perf, 2026-11-23 (two AMD EPYC cores, a virtual disk): with one fault after the other, the worker spends 42 % of"
+    " its time on notifying the disk, once a page. Asking for pages together does not save that: the kernel merges "
+    "requests only within one madvise, and restricted pods may not use io_uring. Runs of that morning had 3.86 to "
+    "4.27."
 )
 
 _NATIVE_BUILD: Final = (
-    "perf of 2026-11-22 (two cores, Intel Xeon; 5 M persons take 15 to 17 s of processor time): what is done "
-    "fills both cores; one thread still merges and appends, which is not what limits two of them. Two threads "
-    "that pack take 41 % of it, nearly all zstd, of which half looks for matches in the dictionary; other levels "
-    "and parameters were slower or left files larger by 2 % and more. Two processes that read take 30 %: copying "
-    "6 %, the kernel's part 7 %, sorting, splitting, escaping. The thread that merges and appends takes 21 %, "
-    "half of it Python's: py-lmdb takes a batch of records at a call (putmulti, append), but each as a key, a value "
-    "and a pair, and it gives a lock away and takes it back for each. Checksums, training and starting take the rest. "
-    "That day's rates are those of a machine with a load of 9."
+    "perf, 2026-11-22 (two Intel Xeon cores, load 9): the build fills both cores. Packing takes 41 %, nearly all of "
+    "it zstd; other settings of zstd were slower, or made files at least 2 % larger. Reading, with splitting, "
+    "escaping and sorting, takes 30 %. The thread that merges and appends takes 21 %, half of it in Python."
 )
 
 _NATIVE_GET: Final = (
-    "no profile; runs differ by more than what is lacking: of two of 2026-11-26 one had 1.27, and not compressed 1.18, "
-    "the other 1.05 and 1.34. Nearly all of a GET is the kernel's, which both servers ask for the same."
+    "not profiled. Runs differ by more than the shortfall: two of 2026-11-26 had 1.27 and 1.05, and 1.18 and 1.34 "
+    "without compression. Nearly all of a GET is kernel time, the same for both servers."
 )
 
-PROFILED: Final = (
-    "What limited these, by profiles that were not taken in this run: each says of which day and machine its "
-    "figures are."
-)
+PROFILED: Final = "What limited these, by earlier profiles. Each names its day and machine."
 
 _CLIENT_BATCH: Final = (
-    "the scheduler's own counts of 2026-11-24 (two cores, other work on them, all sides at real-time priority): of a "
-    "lone call the client takes 190 µs (a quarter is orjson, a third the kernel), the router 250 and each of four "
-    "shards 44, one after the other, for they share a core; Redis takes 94 to 180 and redis-py 135 to 150, which does "
-    "not parse the values. The router that takes 250 µs for a lone batch takes 61 where many come at once: it is woken "
-    "for each shard's answer, and Python and the kernel's scheduler do the same work for 25 keys as for many more. No "
-    "client can bring that to 1: redis-py itself loses a third where it asks four Redis. With as many servers on both "
-    "sides it is the rows' before, and from many threads it is nearer."
+    "scheduler counts, 2026-11-24 (two cores, real-time priority): in a single call the client takes 190 µs, the "
+    "router 250, and each of four shards 44, one after the other on one core. Redis takes 94 to 180, and redis-py 135"
+    " to 150 without parsing. If many batches come at once, the router takes 61 µs for one. redis-py itself loses a "
+    "third with four Redis. The rows above compare equal numbers of servers."
 )
 
 _CLIENT_BATCH_PARSED: Final = (
-    "the client parses the values, and redis-py does not; they are compressed, and those of Redis are not: by perf of "
-    "2026-11-26 (two cores, AMD EPYC) orjson takes a quarter of the client's time with one shard, and as much goes "
-    "into the objects that it makes. The rows before are of the same answers on both sides, or of the same bytes."
+    "only our client parses values, and only our values are compressed. perf, 2026-11-26 (two AMD EPYC cores): with "
+    "one shard, orjson takes a quarter of the client's time, and creating its objects as much. The rows above compare"
+    " the same answers, or the same bytes."
 )
 
 _CLIENT_BATCH_PLAIN: Final = (
-    "the client parses the values, and redis-py does not: by perf of 2026-11-26 (two cores, AMD EPYC) orjson takes two "
-    "fifths of the client's time. Where memory is quick, Redis gains most: the run before of that day had 1.07."
+    "only our client parses values. perf, 2026-11-26 (two AMD EPYC cores): orjson takes two fifths of the client's "
+    "time. Fast memory helps Redis most: an earlier run of that day had 1.07."
 )
 
 LIMITS: Final[dict[str, str]] = {

@@ -27,13 +27,14 @@ from lookupdb.router.resp.exchanges import COMMANDS as ROUTER_COMMANDS
 from lookupdb.shard import limits
 from lookupdb.shard import server as shard_metrics
 from lookupdb.shard.commands import COMMANDS as SHARD_COMMANDS
-from lookupdb.shard.verify import ServedShard
+from lookupdb.shard.server import ServedShard
 from lookupdb.sync.keeper import SyncFigures
 from lookupdb.sync.service import SyncCollector, SyncState
+from lookupdb_operator.console.service import ConsoleMetrics
 from lookupdb_operator.gateway import service as gateway_service
-from lookupdb_operator.gateway.limits import GatewayMetrics
+from lookupdb_operator.gateway.transfers import GatewayMetrics
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.plan import conditions, lifecycle, reasons
+from lookupdb_operator.plan import lifecycle, planner, reasons
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase, Transition
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
@@ -50,11 +51,11 @@ __all__ = [
     "RolloutPhase",
     "Transition",
     "cli",
-    "conditions",
     "kubectl_cli",
     "lifecycle",
     "load_screens",
     "metric_families",
+    "planner",
     "reason_sentences",
     "reasons",
     "verbs",
@@ -65,6 +66,8 @@ CRD: Final = ROOT / "crds" / "lookupdatasets.lookupdb.dev.yaml"
 VALUES: Final = ROOT / "charts" / "lookupdb" / "values.yaml"
 VALUES_SCHEMA: Final = ROOT / "charts" / "lookupdb" / "values.schema.json"
 ALERTS: Final = ROOT / "charts" / "lookupdb" / "templates" / "monitoring" / "prometheusrule.yaml"
+RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+"""A page for each alert; its first paragraph is what the alert means."""
 OPENAPI: Final = ROOT / "docs" / "reference" / "openapi.yaml"
 RESP_TEXTS: Final = Path(__file__).with_name("resp_commands.toml")
 """The reply of each command, which the server does not describe."""
@@ -92,11 +95,11 @@ class _NoCounters:
 
     slots = 1
 
-    def total(self, _: str) -> int:
+    def total(self, _: str, __: int = 0) -> int:
         return 0
 
-    def value(self, _: str, __: int) -> int:
-        return 0
+    def values(self, _: str, __: int = 0) -> list[int]:
+        return [0]
 
 
 def metric_families() -> Mapping[str, list[Family]]:
@@ -114,6 +117,7 @@ def metric_families() -> Mapping[str, list[Family]]:
             "Router": _collect(route_metrics.collectors(counters, supervisor)),
             "Sync": _collect([SyncCollector(cast("SyncState", state))]),
             "Gateway": [*_collect([gateway]), *_gateway_gauges()],
+            "Console": _collect([ConsoleMetrics()]),
             "Operator": list(_operator_families()),
         }
     assert route_counters.COUNTERS

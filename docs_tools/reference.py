@@ -155,7 +155,11 @@ def make_commands_page() -> str:
     """Commands of ``lookupdb``."""
     parts = ["# lookupdb", _help_text("lookupdb", product.cli)]
     for name, command in product.verbs().items():
-        parts += _command(f"lookupdb {name}", command, "##")
+        if command is product.kubectl_cli.commands.get(name):
+            link = f"[kubectl lookupdb {name}](kubectl-commands.md#kubectl-lookupdb-{name})"
+            parts += [f"## lookupdb {name}", f"{link}, for the datasets of `lookupdb up`."]
+        else:
+            parts += _command(f"lookupdb {name}", command, "##")
     return "\n\n".join(parts) + "\n"
 
 
@@ -274,25 +278,13 @@ def _series(family: str, kind: str) -> list[str]:
 
 
 def _alerts() -> str:
-    text = product.ALERTS.read_text(encoding="utf-8")
+    found = re.findall(r"- alert: (\w+)\n.*?severity: (\w+)", product.ALERTS.read_text(encoding="utf-8"), re.DOTALL)
     rows = []
-    for block in re.split(r"^ *- alert: ", text, flags=re.MULTILINE)[1:]:
-        name = block.partition("\n")[0]
-        severity = _match(r"severity: (\w+)", block)
-        summary, description = (_match(rf"^ *{word}: (.*)$", block) for word in ("summary", "description"))
-        sentence = " ".join(_go_text(part) for part in (summary, description))
-        rows.append((f"`{name}`", severity, _prose(_describe(name, sentence))))
-    return _table(("alert", "severity", "what it says"), rows)
-
-
-def _match(pattern: str, text: str) -> str:
-    found = re.search(pattern, text, re.MULTILINE)
-    return found[1] if found else ""
-
-
-def _go_text(text: str) -> str:
-    inner = re.sub(r"^\{\{-? ?`(.*)` \| quote ?\}\}$", r"\1", text.strip()).strip("\"'")
-    return re.sub(r"\{\{ ?\$labels\.(\w+) ?\}\}", r"*\1*", inner)
+    for name, severity in found:
+        paragraph = (product.RUNBOOKS / f"{name}.md").read_text(encoding="utf-8").split("\n\n")[1]
+        meaning = paragraph.replace("](", "](../runbooks/")
+        rows.append((f"`{name}`", severity, f"{_prose(_describe(name, meaning))} [Runbook](../runbooks/{name}.md)"))
+    return _table(("alert", "severity", "means"), rows)
 
 
 def make_conditions_page() -> str:
@@ -309,8 +301,8 @@ def make_conditions_page() -> str:
     _undescribed.extend(f"{reason} of reason_advice.toml is no reason, or has a remedy" for reason in advice)
     for group, rows in groups.items():
         parts += [f"### {group}", _table(("reason", "means", "do"), rows)]
-    phases = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.conditions.PHASES]
-    phases.append((product.conditions.PENDING, "none of these; something begins"))
+    phases = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.planner.PHASES]
+    phases.append((product.planner.PENDING, "none of these; something begins"))
     parts += ["## In one word", _PHASES, _table(("phase", "means"), phases)]
     return "\n\n".join(parts) + "\n"
 

@@ -13,7 +13,7 @@ from e2e.support.scenario import Scenario
 
 pytestmark = pytest.mark.side_by_side
 
-MOST_BYTES: Final = 400_000_000
+MOST_BYTES: Final = 450_000_000
 LOOK: Final = """
 import json, os, shutil
 def written(path):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from e2e.support import enforcer, pods, release, router_pods, store
+from e2e.support import console, enforcer, pods, release, router_pods, store
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, kubectl, run_in, until
 from e2e.support.scenario import BRISK, PATIENT, Scenario
@@ -28,6 +29,7 @@ OPEN_TO: Final = {
     "who looks like a builder": frozenset({"gateway"}),
     "router": frozenset({"shard"}),
     "operator": frozenset({"router admin", "shard admin", "gateway"}),
+    "console": frozenset({"router admin", "shard admin"}),
 }
 """The ports that each pod may reach. Only the gateway and the sweep reach the store."""
 
@@ -91,6 +93,7 @@ def _everybody(scenario: Scenario) -> dict[str, Who]:
         "who looks like a builder": Who(pods.INTRUDER, scenario.namespace),
         "router": Who(router["metadata"]["name"], scenario.namespace),
         "operator": Who(release.operator_pod()["metadata"]["name"], release.NAMESPACE),
+        "console": Who(console.pod()["metadata"]["name"], release.NAMESPACE),
     }
 
 
@@ -132,9 +135,10 @@ def _is_enforced(scenario: Scenario) -> bool:
 
 
 def _check_ports(scenario: Scenario) -> None:
-    places = _places(scenario)
-    reached = {name: _reached(who, places) for name, who in _everybody(scenario).items()}
-    assert reached == OPEN_TO
+    places, everybody = _places(scenario), _everybody(scenario)
+    with ThreadPoolExecutor(len(everybody)) as threads:  # each waits for the ports that are silent
+        reached = threads.map(lambda who: _reached(who, places), everybody.values())
+        assert dict(zip(everybody, reached, strict=True)) == OPEN_TO
 
 
 def _reached(who: Who, places: dict[str, Place]) -> frozenset[str]:

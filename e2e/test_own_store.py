@@ -41,7 +41,7 @@ def test_a_dataset_with_a_store_of_its_own_is_built_served_and_refreshed_there(s
     scenario.change("records", replicas=2)  # new servers fetch from there
     scenario.wait_settled("records", generation="g3")
     scenario.check_version("records", keys, "v3")
-    with pytest.raises(CommandFailed, match="copy them with `lookupdb copy`"):
+    with pytest.raises(CommandFailed, match="copy the generations with `lookupdb copy`"):
         scenario.change("records", store={"url": "s3://elsewhere/lookups"})
 
 

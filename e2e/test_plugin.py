@@ -48,7 +48,7 @@ def test_a_dataset_is_seen_refreshed_and_rolled_back_by_the_plugin_alone(scenari
             _plugin(scenario, "get", "records", "absent")
 
         scenario.source("records", version="new", records=300)
-        assert "is answered" in _plugin(scenario, "refresh", "records", *WAIT)
+        assert "the refresh is done" in _plugin(scenario, "refresh", "records", *WAIT)
         assert scenario.status("records")["generation"] == "g2"
         assert json.loads(_plugin(scenario, "get", "records", keys[7]))["version"] == "new"
         scenario.wait_settled("records", generation="g2", rollouts=2)
@@ -62,10 +62,10 @@ def test_a_dataset_is_seen_refreshed_and_rolled_back_by_the_plugin_alone(scenari
         assert scenario.status("records")["generation"] == "g1"
         assert "pinned to g1" in _plugin(scenario, "status", "records")
 
-        assert "g1 is not pinned any more" in _plugin(scenario, "unpin", "records")
+        assert "g1 is no longer pinned" in _plugin(scenario, "unpin", "records")
         scenario.wait_condition("records", "RolledOut", "True", reason="RolledBack")
         assert f"{scenario.namespace}/records: RolledBack, serves g1" in _plugin(scenario, "status", "records")
-        top = json.loads(_plugin(scenario, "top", "records", "-o", "json"))
+        top = json.loads(_plugin(scenario, "top", "records", "--json"))
         report = load.stop()
 
     assert [len(top[kind]) for kind in ("servers", "routers")] == [2, 2]
@@ -88,13 +88,13 @@ def test_candidates_are_read_about_compared_rejected_and_promoted_by_the_plugin_
         with pytest.raises(CommandFailed, match="GateClosed"):
             _plugin(scenario, "refresh", "records", *WAIT)
         assert "maxShrinkPercent" in _plugin(scenario, "logs", "records")
-        assert json.loads(_plugin(scenario, "logs", "records", "-o", "json"))["generation"] == "g2"
+        assert json.loads(_plugin(scenario, "logs", "records", "--json"))["generation"] == "g2"
 
         rejected = _refresh_to_candidate(scenario, "second")
         version = json.loads(_plugin(scenario, "get", "records", keys[7], "--generation", rejected))["version"]
         assert (version, json.loads(_plugin(scenario, "get", "records", keys[7]))["version"]) == ("second", "old")
         began = time.monotonic()
-        difference = json.loads(_plugin(scenario, "diff", "records", "-o", "json"))
+        difference = json.loads(_plugin(scenario, "diff", "records", "--json"))
         record("plugin", "diff of a candidate, by a Job", time.monotonic() - began, "s")
         assert [difference[side]["generation"] for side in ("before", "after")] == ["g1", rejected]
         assert [difference[kind] for kind in ("added", "removed", "changed", "same")] == [0, 0, 300, 0]
@@ -115,7 +115,7 @@ def test_a_load_is_put_on_the_routers_by_a_job_that_leaves_nothing(scenario: Sce
     keys = scenario.source("records", version="old", records=300)
     scenario.apply(scenario.dataset("records", "records", shards=2, router=PATIENT))
     scenario.wait_settled("records", generation="g1")
-    words = ("--rate", "100", "--duration", "5", "--warmup", "1", "--fail-if", "errors>0", "-o", "json")
+    words = ("--rate", "100", "--duration", "5", "--warmup", "1", "--fail-if", "errors>0", "--json")
 
     sampled = json.loads(_plugin(scenario, "load", "records", *words))
     assert 300 < sampled["requests"]["answered"] == sampled["requests"]["scheduled"] < 700, "by chance 500"
@@ -135,7 +135,7 @@ def test_a_load_is_put_on_the_routers_by_a_job_that_leaves_nothing(scenario: Sce
 def _refresh_to_candidate(scenario: Scenario, version: str) -> str:
     """Refresh to a generation that waits for promotion, and return it."""
     scenario.source("records", version=version, records=300)
-    assert "is answered" in _plugin(scenario, "refresh", "records", *WAIT)
+    assert "the refresh is done" in _plugin(scenario, "refresh", "records", *WAIT)
     scenario.wait_condition("records", "RolledOut", "False", reason="CandidateWaiting")
     return str(scenario.status("records")["candidate"]["generation"])
 

@@ -20,7 +20,8 @@ SEEN_SECONDS: Final = 5
 """From the routers' confirmation: announce, notice, fetch, swap and map it."""
 
 
-@pytest.mark.parametrize("way", [pytest.param("sidecar", marks=pytest.mark.under_load), "node"])
+@pytest.mark.under_load
+@pytest.mark.parametrize("way", ["sidecar", "node"])
 def test_all_workers_of_a_pod_map_one_copy_and_see_each_new_generation(scenario: Scenario, way: str) -> None:
     keys = scenario.source("records", version="v1", records=RECORDS)
     keep = {"sync": {"nodeSelector": {"kubernetes.io/os": "linux"}}} if way == "node" else {}

@@ -25,7 +25,7 @@ BUILD_TYPE: Final = "https://lookupdb.dev/build/make/v1"
 SOURCE: Final = "git+."
 """The repository that holds the source, among all that a release is made from."""
 MATERIALS: Final = (
-    "requirements/run.txt",
+    "requirements/iceberg.txt",
     "server/native/Cargo.lock",
     "charts/tools/go.sum",
     "Dockerfile",

@@ -25,7 +25,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 ROOT: Final = Path(__file__).parents[1]
-REQUIREMENTS: Final = ROOT / "requirements" / "run.txt"
+REQUIREMENTS: Final = ROOT / "requirements" / "iceberg.txt"
+"""The image's packages."""
+EXTRA_REQUIREMENTS: Final = ROOT / "requirements" / "delta.txt"
+"""Those of an image that reads Delta tables, too."""
 CARGO_LOCK: Final = ROOT / "server" / "native" / "Cargo.lock"
 GO_MOD: Final = ROOT / "server" / "oras" / "go.mod"
 OWN: Final = "lookupdb"
@@ -187,7 +190,7 @@ def image_components() -> list[Component]:
     command = ["/usr/bin/dpkg-query", "--show", f"--showformat={_FORMAT}"]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     return [
-        *installed_components(read_requirements()),
+        *installed_components([*read_requirements(), *read_requirements(EXTRA_REQUIREMENTS)]),
         *map(component_of, (*read_cargo_lock(), *read_go_mod())),
         *debian_components(listing.stdout, f"{release['ID']}-{release['VERSION_ID']}"),
     ]

@@ -46,8 +46,8 @@ columns are CPU seconds.
 
 {table}
 
-A start ends when every dataset was looked at and nothing is left to do; nothing is written in it. A refresh is of all
-datasets: build, rollout, cutover and the end of the old rollout, fifty at a time. A check of all is asked for by their
+A start ends when every dataset was looked at and nothing is left to do; nothing is written in it. A refresh covers all
+datasets, fifty at a time: build, rollout, cutover and the end of the old rollout. A check of all is asked for by their
 schedules, within a minute, and finds nothing new. An hour at rest is computed:
 {resyncs} resyncs, whose CPU time was measured at short intervals. Memory is the most that was ever resident in any.
 An empty cell was not measured.
@@ -69,7 +69,7 @@ def section(measured: Mapping[Size, Mapping[str, Phase]], command: str) -> str:
         kopf=metadata.version("kopf"),
         load=about["Load average at the start"],
         load_after=f"{os.getloadavg()[0]:.2f}",
-        verdict="" if machine.is_quiet() else ", of other work too, so that these are upper bounds",
+        verdict="" if machine.is_quiet() else ", with other work, so these are upper bounds",
         shards=size.shards,
         replicas=size.replicas,
         table="\n".join(_table(measured)),

@@ -6,7 +6,7 @@ from benchmarks import datasets
 from benchmarks.arena import SHARDS, Arena, cost_name
 from benchmarks.results import OURS, PICKLE, PYTHON, REDIS, SOURCE, SQLITE, UNCOMPRESSED, Result, Side, single
 
-_PEAK_NOTE = "Summed over processes. Redis: of the loading program; the server's own memory is in the memory row."
+_PEAK_NOTE = "Summed over processes. Redis: the loading program; *Private memory* has its server's."
 
 
 def time_and_memory(arena: Arena) -> list[Result]:

@@ -53,7 +53,7 @@ def coroutines(arena: Arena) -> list[Result]:
     kinds = {REDIS_PY: "redis_async", OURS: "lookupdb_async"}
     sides = {name: rates(samples) for name, samples in _compare(arena, kinds).items()}
     title = f"Python: {arena.settings.http_connections} coroutines, each awaiting one key"
-    return [Result("client-async", title, "keys/s", sides, "Of AsyncClient, and redis-py's asyncio.", (REDIS_PY,))]
+    return [Result("client-async", title, "keys/s", sides, "AsyncClient, and redis-py's asyncio client.", (REDIS_PY,))]
 
 
 def batch(arena: Arena) -> list[Result]:
@@ -67,7 +67,7 @@ def batch(arena: Arena) -> list[Result]:
     raw_one, raw_four = arena.variant_router(shards=1, raw=True), arena.variant_router(shards=SHARDS, raw=True)
     plain_one = arena.variant_router(shards=1, compression="none")
     plain_four = arena.variant_router(shards=SHARDS, compression="none")
-    parsed = "Client.get_many parses the values, here and in the next three; redis-py's mget does not."
+    parsed = "Here and in the next three tables, Client.get_many parses the values; redis-py's mget does not."
     return [
         _batch(arena, "client-batch-raw-one", ", raw values, one shard", one, raw_one, raw=True),
         _batch(arena, "client-batch-raw", ", raw values, four shards", four, raw_four, raw=True),
@@ -97,7 +97,7 @@ def get(arena: Arena) -> list[Result]:
         OURS: "lookupdb_get",
     }
     sides = {name: rates(samples) for name, samples in _compare(arena, kinds).items()}
-    note = "Of Client.get; connections are kept, and JSON is parsed on all sides."
+    note = "Client.get. All sides keep connections open and parse JSON."
     baselines = (REQUESTS, HTTPX, URLLIB3, AIOHTTP)
     return [Result("client-get", "Python: one key a call, over HTTP", "requests/s", sides, note, baselines)]
 

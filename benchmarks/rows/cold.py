@@ -19,10 +19,9 @@ from benchmarks.rows.rounds import Contender, interleaved
 from benchmarks.rows.shard import mgets
 
 _NOTE: Final = (
-    "One connection, values not compressed. Before each round the whole file is taken out of the page cache "
-    "(process_madvise MADV_PAGEOUT for what the server has mapped, posix_fadvise for the rest), and a round touches "
-    "less than a quarter of its pages: it is served as with memory for a quarter of the file, or worse. Python's "
-    "kernels take one page fault after the other."
+    "One connection, values not compressed. Before each round the whole file is removed from the page cache. A round "
+    "touches less than a quarter of its pages, as if memory held a quarter of the file or less. The Python kernels "
+    "take one page fault after the other."
 )
 
 

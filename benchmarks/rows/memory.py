@@ -17,12 +17,12 @@ from benchmarks.rows.shard import gets
 
 _LOOKUPS: Final = 1_000_000
 _NOTE: Final = (
-    "Pages that no other process maps, clean and dirty, without the mapped shard file. "
-    "Flask's worker holds the data as a dict; every further worker holds it again. Redis: its used_memory."
+    "Pages that no other process maps, without the mapped shard file. Flask's worker holds the data in a dict, as "
+    "each further worker would. Redis: its used_memory."
 )
 _POD_NOTE: Final = (
-    "Supervisor and worker, from compiled bytecode, as in the image. A shard server is asked by pipelined GETs, a "
-    "router for nine tenths of the keys in batches of 100."
+    "Supervisor and worker, from compiled bytecode, as in the image. The shard server gets pipelined GETs. The router"
+    " gets nine tenths of its keys in batches of 100."
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from benchmarks.arena import Arena
 from benchmarks.load import generator, script
@@ -12,8 +11,6 @@ from benchmarks.load.sample import Sample
 from benchmarks.machine import SERVER_CORE
 from benchmarks.results import OURS, PYTHON, PYTHON_UNCOMPRESSED, REDIS, UNCOMPRESSED, Result, rates
 from benchmarks.rows.rounds import Contender, interleaved
-
-_NOTE: Final = "Every answer is compared with the expected bytes."
 
 
 def get(arena: Arena) -> list[Result]:
@@ -66,7 +63,6 @@ def _compare(arena: Arena, name: str, title: str, path: Path, *, depth: int = 1,
         title=title,
         unit="requests/s" if keys == 1 else "keys/s",
         sides={side: rates(samples[side], keys) for side in sides},
-        note=_NOTE,
         baselines=(REDIS,),
     )
 

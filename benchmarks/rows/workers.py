@@ -19,8 +19,8 @@ from benchmarks.rows.shard import gets
 
 _CORES: Final = {ONE_WORKER: (SERVER_CORE,), TWO_WORKERS: (LOAD_CORE, SERVER_CORE)}
 _NOTE: Final = (
-    "Each worker shares a core with a load generator of its own: one worker and its load on one core, or two on two. "
-    "So a core gives the same part of itself to the load on both sides. Compare these rates with each other alone."
+    "Each worker shares a core with its own load generator: one pair on one core, or two pairs on two. Compare these "
+    "rates only with each other."
 )
 
 

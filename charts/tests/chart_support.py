@@ -139,6 +139,13 @@ def _run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False, env=environment)
 
 
+def promtool(*arguments: str, text: str = "") -> str:
+    """Return what promtool finds, given ``text``; empty if it finds nothing."""
+    done = _run([_tool("promtool"), *arguments], text)
+    output = done.stdout + done.stderr
+    return f"exit code {done.returncode}: {output}" if done.returncode else ""
+
+
 def schema_of(item: Json) -> Json:
     """Return Kubernetes' own schema of an object's kind, with its definitions."""
     group, _, version = item["apiVersion"].rpartition("/")
@@ -167,5 +174,5 @@ def _render_notes(values: str) -> str:
 
 def _tool(name: str) -> str:
     path = _TOOLS / "bin" / name
-    assert path.exists(), f"{path} is missing: run charts/tools/install, or `make chart`"
+    assert path.exists(), f"{path} is missing: run `make chart`"
     return str(path)

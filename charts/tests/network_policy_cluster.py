@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import orjson
 from manifest_samples import airports, rendered
 
 from chart_support import Rendered, Values, parse_arguments, render
 from lookupdb_operator import names
 from lookupdb_operator.command import command, options
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.model import Config, ObservedDataset
 from lookupdb_operator.plugin import jobs
 from network_policy_model import ClusterNetwork, Endpoint, Port
 
@@ -28,9 +28,11 @@ PORTS: Final[Mapping[str, tuple[int, ...]]] = {
     "store": (7070,),
     "gateway": (7071, 9090),
     "operator": (8081,),
+    "console": (7074, 9090),
     "shard": (7000, 7063, 7064, 9090),  # 64 workers at most
     "router": (8080, 6379, 9090),
-    "builder": (9090,),
+    "builder": (7078, 7079, 9090),
+    "executor": (7078, 7079),
 }
 """Component → the ports that are tried, besides ``OTHER_PORT``."""
 OTHER_PORT: Final = 8022
@@ -119,6 +121,11 @@ def release_pods(release: Rendered, name: str) -> Iterator[Endpoint]:
 
 def dataset_pods(dataset: ObservedDataset, objects: Mapping[str, Iterable[Json]]) -> Iterator[Endpoint]:
     """Yield one pod of each component; no policy selects shards by number."""
+    config_map, _ = objects["build"]
+    if executor := config_map["data"].get(names.EXECUTOR_FILE):
+        for number in (1, 2):
+            name = f"{dataset.namespace}/{dataset.name}/executor-{number}"
+            yield _endpoint(name, dataset.namespace, orjson.loads(executor))
     for component, part in ((names.BUILDER, "build"), (names.SHARDS, "shards"), (names.ROUTER, "router")):
         template = next(item["spec"]["template"] for item in objects[part] if "template" in item.get("spec", {}))
         assert template["metadata"]["labels"][names.COMPONENT] == component

@@ -213,6 +213,29 @@ def test_the_operator_takes_all_of_its_arguments() -> None:
     assert off["router_resp"] is False
 
 
+def test_traces_are_exported_by_the_operator_and_the_pods_of_datasets(defaults: Rendered) -> None:
+    assert not any(argument.startswith("--tracing-env") for argument in defaults.operator_arguments())
+    tracing = {
+        "endpoint": "http://collector:4318",
+        "sampler": "traceidratio",
+        "samplerArg": "0.5",
+        "headersSecret": "s",
+    }
+    rendered = render({"tracing": tracing, "operator": {"extraEnv": [{"name": "A", "value": "b"}]}})
+    headers = {"secretKeyRef": {"name": "s", "key": "headers", "optional": True}}
+    variables = [
+        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"},
+        {"name": "OTEL_EXPORTER_OTLP_HEADERS", "valueFrom": headers},
+    ]
+    (container,) = dict(rendered.pod_templates())["lookupdb"]["spec"]["containers"]
+    assert container["env"] == [*variables, {"name": "A", "value": "b"}], "the sampler is for requests"
+    sampler = [
+        {"name": "OTEL_TRACES_SAMPLER", "value": "traceidratio"},
+        {"name": "OTEL_TRACES_SAMPLER_ARG", "value": "0.5"},
+    ]
+    assert parse_arguments(operator, rendered.operator_arguments()[1:])["tracing_env"] == [*variables, *sampler]
+
+
 def test_the_sweep_takes_its_arguments() -> None:
     (container,) = dict(render().pod_templates())["lookupdb-sweep"]["spec"]["containers"]
     verb = verbs.get_command(click.Context(verbs), "sweep")
@@ -274,33 +297,39 @@ def test_nothing_of_the_prometheus_operator_by_default(defaults: Rendered) -> No
     assert not defaults.find_all("PrometheusRule")
 
 
-def alerts(values: Values) -> dict[str, Any]:
+def rules(values: Values) -> list[dict[str, Any]]:
     (rule,) = render({"prometheusRule": {"enabled": True}, **values}).find_all("PrometheusRule")
-    return {alert["alert"]: alert for alert in rule["spec"]["groups"][0]["rules"]}
+    return [rule for group in rule["spec"]["groups"] for rule in group["rules"]]
+
+
+def alerts(values: Values) -> dict[str, Any]:
+    return {rule["alert"]: rule for rule in rules(values) if "alert" in rule}
 
 
 def test_every_alert_is_documented_and_names_a_metric_that_exists() -> None:
     documented = reference.pages()["reference/metrics.md"]
-    known = Metrics().render().decode() + documented
-    for name, alert in alerts({}).items():
-        metrics = re.findall(r"lookupdb_\w+", alert["expr"])
-        assert metrics, name
-        assert [metric for metric in metrics if metric not in known] == [], name
-        assert f"| `{name}` | {alert['labels']['severity']} |" in documented
+    recorded = [rule["record"] for rule in rules({}) if "record" in rule]
+    known = Metrics().render().decode() + documented + " ".join(recorded)
+    for rule in rules({}):
+        metrics = re.findall(r"(?:dataset:)?lookupdb_[\w:]+", rule["expr"])
+        assert metrics, rule
+        assert [metric for metric in metrics if metric not in known] == [], rule
+        if "alert" in rule:
+            assert f"| `{rule['alert']}` | {rule['labels']['severity']} |" in documented
 
 
 def test_a_dataset_counts_as_unattended_when_its_operator_has_no_metrics() -> None:
     expression = alerts({})["LookupDatasetUnattended"]["expr"]
-    assert expression == "lookupdb_operator_dataset_unattended == 1 unless on (operator) lookupdb_operator_info"
+    assert expression == "lookupdb_dataset_unattended == 1 unless on (operator) lookupdb_operator_info"
 
 
 def test_an_operator_that_is_gone_is_reported() -> None:
     """Its datasets' alerts end with it. The operator has this metric from startup, without any dataset."""
     gone = alerts({})["LookupdbOperatorGone"]["expr"]
-    assert gone == "absent(lookupdb_operator_last_success_age_seconds)"
-    assert "\nlookupdb_operator_last_success_age_seconds " in Metrics().render().decode()
+    assert gone == "absent(lookupdb_operator_last_success_timestamp_seconds)"
+    assert "\nlookupdb_operator_last_success_timestamp_seconds " in Metrics().render().decode()
     of_this_release = alerts({"podMonitor": {"enabled": True}})["LookupdbOperatorGone"]["expr"]
-    assert of_this_release == f'absent(lookupdb_operator_last_success_age_seconds{{job="{NAMESPACE}/lookupdb"}})'
+    assert of_this_release == f'absent(lookupdb_operator_last_success_timestamp_seconds{{job="{NAMESPACE}/lookupdb"}})'
 
 
 def test_what_clients_do_not_wait_for_wakes_nobody_and_is_reported_all_the_same() -> None:

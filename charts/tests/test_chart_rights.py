@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from operator_support.kube import Kube, serving
 from operator_support.kube_rights import Grant, Need, grants
 from operator_support.kube_story import all_steps, condition, dataset, respecified, seen, step_to_build
@@ -16,7 +17,8 @@ from operator_support.kubelet import Kubelet, kubelet_of
 from operator_support.running import operating, until
 from support.ports import free_port
 
-from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
+from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, ROOT, Rendered, Values, parse_arguments, render
+from lookupdb.spark_pods import VERBS
 from lookupdb_operator import command, names
 from lookupdb_operator.cluster import workloads
 from lookupdb_operator.main import OperatorOptions
@@ -166,3 +168,29 @@ async def lost_a_node(kube: Kube) -> None:
     kube.put(pod)
     where = ("Pod", "shop", pod["metadata"]["name"])
     await until(lambda: where not in kube.objects, "the end of a lost pod", lambda: seen(kube))
+
+
+def test_drivers_of_spark_get_pods_of_the_listed_namespaces_and_nothing_else() -> None:
+    listed = ["shop", "search"]
+    rendered = render({"spark": {"namespaces": listed, "serviceAccountName": "driver"}})
+    plain = render()
+    for kind in ("ServiceAccount", "Role", "RoleBinding"):
+        before = plain.find_all(kind)
+        added = [item for item in rendered.find_all(kind) if item not in before]
+        assert [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in added] == [
+            (namespace, "driver") for namespace in listed
+        ]
+    roles = [item for item in rendered.find_all("Role") if item["metadata"]["name"] == "driver"]
+    assert [role["rules"] for role in roles] == [[{"apiGroups": [""], "resources": ["pods"], "verbs": [*VERBS]}]] * 2
+    for binding in rendered.find_all("RoleBinding"):
+        if binding["roleRef"]["name"] == "driver":
+            account = {"kind": "ServiceAccount", "name": "driver", "namespace": binding["metadata"]["namespace"]}
+            assert (binding["subjects"], binding["roleRef"]["kind"]) == ([account], "Role")
+
+
+def test_the_page_shows_the_role_that_the_chart_makes() -> None:
+    page = (ROOT / "docs" / "operations" / "spark.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    shown = [item for block in blocks for item in yaml.safe_load_all(block) if item["kind"] == "Role"]
+    rendered = render({"spark": {"namespaces": ["search"]}})
+    assert [role["rules"] for role in shown] == [rendered.get_object("Role", "lookupdb-spark")["rules"]]

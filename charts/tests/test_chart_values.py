@@ -47,12 +47,42 @@ VARIANTS: dict[str, Values] = {
         }
     },
     "monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "objectives": {
+        "prometheusRule": {
+            "enabled": True,
+            "slo": {"availability": {"objective": 99.99}, "latency": {"objective": 95, "thresholdSeconds": 1}},
+        }
+    },
+    "traces": {
+        "tracing": {
+            "endpoint": "https://collector.example:4318",
+            "sampler": "parentbased_traceidratio",
+            "samplerArg": "0.01",
+            "headersSecret": "collector",
+        }
+    },
     "users by the cluster": {"podSecurity": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}},
     "users of ours, on IPv6": {"podSecurity": {"runAsUser": 2000, "fsGroup": 3000}, "listenAddress": "::"},
     "no gateway": NO_GATEWAY,
     "no gateway before a bucket": {**EXTERNAL, **NO_GATEWAY},
     "one gateway": {"gateway": {"replicas": 1, "serviceAccount": {"create": False, "name": "mine"}}},
+    "Spark": {"spark": {"image": "registry.example/lookupdb-spark:1", "namespaces": ["one", "two"]}},
     "no sweep": {"sweep": {"enabled": False}},
+    "console": {"console": {"enabled": True}, "podMonitor": {"enabled": True}},
+    "console before listed namespaces": {
+        "console": {"enabled": True, "token": {"audience": "lookupdb:pages", "subjects": ["ops/*"]}},
+        "watchNamespaces": ["one", "two"],
+    },
+    "console behind a proxy": {
+        "console": {
+            "enabled": True,
+            "access": "Proxy",
+            "proxy": {"secretName": "proxy"},
+            "ca": {"configMapName": "authorities"},
+            "clients": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}],
+        }
+    },
+    "console for anyone": {"console": {"enabled": True, "access": "Anyone"}, "rbac": {"create": False}},
     "claim of ours": {"store": {"embedded": {"persistence": {"existingClaim": "mine"}}}},
     "sidecar": {"store": {"embedded": {"metadata": "sidecar", "persistence": {"storageClass": "nfs"}}}},
     "part of an umbrella chart": {
@@ -62,6 +92,7 @@ VARIANTS: dict[str, Values] = {
         "operator": {**POD, "extraArgs": ["--workers=8"], "extraEnvFrom": [{"secretRef": {"name": "proxy"}}]},
         "sweep": {**POD, "extraArgs": ["--dry-run"]},
         "gateway": {**POD, "extraArgs": ["--max-requests=64"], "extraEnvFrom": [{"secretRef": {"name": "proxy"}}]},
+        "console": {**POD, "enabled": True, "extraArgs": ["--port=7075"]},
         "store": {"embedded": POD, "env": {"AWS_REGION": "eu-central-1"}},
         "imagePullSecrets": [{"name": "registry"}, {"name": "other"}],
         "commonLabels": {"owner": "data"},
@@ -84,8 +115,17 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "neither store": ({"store": {"embedded": {"enabled": False}}}, "there is no store: set store.url"),
     "both stores": ({"store": {"url": "s3://b"}}, "only one of them can hold generations"),
     "secret of no bucket": ({"store": {"secretName": "s"}}, "the embedded store makes its own credentials"),
-    "no dashboards yet": ({"grafanaDashboard": {"enabled": True}}, "holds no dashboards yet"),
     "a store that pods may not reach": ({"gateway": {"reads": "redirect"}}, "shard pods cannot be sent to it"),
+    "a proxy without a password": (
+        {"console": {"enabled": True, "access": "Proxy"}},
+        "anyone who reaches the console could claim to be the proxy",
+    ),
+    "no way to see the console": ({"console": {"access": "None"}}, "access"),
+    "an audience of the API server": (
+        {"console": {"token": {"audience": "https://kubernetes.default.svc"}}},
+        "audience",
+    ),
+    "an overseer of nowhere": ({"console": {"token": {"subjects": ["*"]}}}, "subjects"),
     "no gateway at all": ({"gateway": {"replicas": 0}}, "replicas"),
     "unknown value": ({"oprator": {}}, "oprator"),
     "unknown value below": ({"store": {"embedded": {"persistence": {"sise": "1Gi"}}}}, "sise"),
@@ -95,6 +135,8 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "root": ({"podSecurity": {"runAsUser": 0}}, "runAsUser"),
     "no user": ({"podSecurity": {"runAsUser": "me"}}, "runAsUser"),
     "no address to listen on": ({"listenAddress": "127.0.0.1"}, "listenAddress"),
+    "no endpoint of traces": ({"tracing": {"endpoint": "collector:4318"}}, "endpoint"),
+    "no sampler": ({"tracing": {"sampler": "some"}}, "sampler"),
     "no quantity": ({"operator": {"resources": {"limits": {"memory": "much"}}}}, "memory"),
 }
 

@@ -11,8 +11,7 @@ from chart_support import ROOT, Rendered, find_schema_errors
 from lookupdb.dataset import schema
 from lookupdb.dataset.spec import parse_resource
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.model import Config, ObservedDataset
 
 CONFIG = Config(image="lookupdb:1.0.0", store="s3://lookupdb", cluster="c1")
 

@@ -23,7 +23,7 @@ STRANGERS_ELSEWHERE = {
 ROUTER_PORTS = (8080, 6379)
 """For clients, by HTTP and by RESP."""
 DATASETS = ("data/airports", "data/people", "other/airports")
-STORE_USERS = ("builder", "shard", "diff", "load")
+STORE_USERS = ("builder", "executor", "shard", "diff", "load")
 
 
 def everybody(cluster: Cluster, but: str = "") -> set[str]:
@@ -55,7 +55,7 @@ def expected(cluster: Cluster, release: str = "lookupdb") -> Matrix:
         return matrix
     for dataset in DATASETS:
         matrix |= {
-            f"{dataset}/builder:9090": set(),
+            **{f"{dataset}/builder:{port}": set() for port in (7078, 7079, 9090)},
             f"{dataset}/shard:7000": {f"{dataset}/router"},
             f"{dataset}/shard:7063": {f"{dataset}/router"},
             f"{dataset}/shard:7064": set(),
@@ -135,6 +135,49 @@ def with_monitoring() -> tuple[Cluster, Matrix]:
     return cluster, matrix
 
 
+def with_spark() -> tuple[Cluster, Matrix]:
+    """Executors reach their driver, and it and each other one reaches their blocks. Another dataset's do not."""
+    cluster = make_cluster(spec={"build": {"engine": "Spark"}})
+    driver, *executors = (f"data/airports/{name}" for name in ("builder", "executor-1", "executor-2"))
+    matrix = expected(cluster) | {f"{driver}:{port}": {*executors} for port in (7078, 7079)}
+    for each in executors:
+        matrix |= {f"{each}:7078": set(), f"{each}:7079": {driver, *executors} - {each}, f"{each}:{OTHER_PORT}": set()}
+    return cluster, matrix
+
+
+def with_a_console() -> tuple[Cluster, Matrix]:
+    """It reads the metrics of datasets, and asks their routers as everybody may."""
+    cluster = make_cluster({"console": {"enabled": True}})
+    matrix = expected(cluster)
+    for target in matrix:
+        if target.endswith(("shard:9090", "router:9090")):
+            matrix[target] |= {"lookupdb/console"}
+    pages = {f"lookupdb/console:{port}": set[str]() for port in (9090, OTHER_PORT)}
+    return cluster, matrix | pages | {"lookupdb/console:7074": everybody(cluster, but="lookupdb/console")}
+
+
+def with_a_console_for_named_clients() -> tuple[Cluster, Matrix]:
+    """Neither the pages nor routers are for everybody; then the console looks up nothing."""
+    values: Values = {
+        "console": {"enabled": True, "clients": [SEARCHERS]},
+        "networkPolicies": {"monitoring": [PROMETHEUS], "routerClients": [SEARCHERS]},
+    }
+    cluster = make_cluster(values)
+    matrix, searchers = expected(cluster), in_namespace(cluster, "data")
+    for target in matrix:
+        if target.endswith(("gateway:9090", "operator:8081", "shard:9090", "router:9090")):
+            matrix[target] |= in_namespace(cluster, "monitoring")
+        if target.endswith(("shard:9090", "router:9090")):
+            matrix[target] |= {"lookupdb/console"}
+        if target.endswith(tuple(f"router:{port}" for port in ROUTER_PORTS)):
+            matrix[target] = searchers - {target.rpartition(":")[0]}
+    pages: Matrix = {
+        "lookupdb/console:9090": in_namespace(cluster, "monitoring"),
+        f"lookupdb/console:{OTHER_PORT}": set(),
+    }
+    return cluster, matrix | pages | {"lookupdb/console:7074": searchers}
+
+
 def _without_targets(matrix: Matrix, pod: str) -> Matrix:
     return {target: sources for target, sources in matrix.items() if not target.startswith(f"{pod}:")}
 
@@ -151,6 +194,9 @@ SCENARIOS: dict[str, Callable[[], tuple[Cluster, Matrix]]] = {
         with_named_clients,
         with_clients_outside,
         with_monitoring,
+        with_spark,
+        with_a_console,
+        with_a_console_for_named_clients,
     )
 }
 

@@ -36,7 +36,7 @@ def describe_namespace(name: str) -> str:
 
 
 def describe_operator() -> str:
-    """Describe the installation's pods and events, and the end of the operator's and the gateway's logs."""
+    """Describe the installation's pods and events, and the end of the logs of operator, gateway and console."""
     namespace_ = release.NAMESPACE
     return "\n".join(
         [
@@ -46,7 +46,10 @@ def describe_operator() -> str:
             _output(
                 "logs", "-n", namespace_, "-l", release.OPERATOR, "--all-containers", "--previous", "--prefix", TAIL
             ),
-            _output("logs", "-n", namespace_, "-l", release.GATEWAY, "--all-containers", "--prefix", TAIL),
+            *(
+                _output("logs", "-n", namespace_, "-l", selector, "--all-containers", "--prefix", TAIL)
+                for selector in (release.GATEWAY, release.CONSOLE)
+            ),
             _output("get", "nodes", "-o", "wide"),
         ]
     )

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 from e2e.support import diagnose
+from e2e.support import prometheus as prometheus_process
 from e2e.support.figures import record
 from e2e.support.scenario import Scenario
 
@@ -21,15 +22,18 @@ SCENARIO_SECONDS: Final = 900
 
 FIRST: Final = (
     "test_first_lookup",
+    "test_spark",
     "test_rebuild",
     "test_failures_build",
     "test_plugin",
     "test_schedule",
+    "test_spark_driver",
     "test_encrypted_lookups",
     "test_failures_rollout",
     "test_secrets_shown",
     "test_suspended",
     "test_pin",
+    "test_pushed",
     "test_shard_pod",
 )
 """Modules that run before all others of their part: the most important, then the longest, so that none runs alone at
@@ -70,11 +74,18 @@ def scenario(request: pytest.FixtureRequest, new_scenario: Callable[..., Scenari
     return new_scenario(_name(request.path))
 
 
+@pytest.fixture(scope="module")
+def prometheus() -> Iterator[prometheus_process.Prometheus]:
+    """A Prometheus that reads the release and all datasets, and evaluates the chart's alerts."""
+    with prometheus_process.running() as running:
+        yield running
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for marker in (
         "side_by_side: a scenario without a goal, with gentle load at most, that disturbs no other; four run at a time",
         "under_load: a scenario under load that disturbs no other, and is far from its goal; three run at a time",
-        "node_lost: the scenario that takes a node away for minutes, beside those above",
+        "node_lost: the scenario that takes a node away for minutes, beside those that run side by side",
     ):
         config.addinivalue_line("markers", marker)
 

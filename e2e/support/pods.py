@@ -17,7 +17,9 @@ CLIENT: Final = "e2e-client"
 INTRUDER: Final = "e2e-intruder"
 KEEPER: Final = "e2e-keeper"
 AUTHORITY: Final = "e2e-authority"
+PUSHER: Final = "e2e-pusher"
 TOKENS: Final = "/tokens"
+WORK: Final = "/work"
 BUILDER_LABELS: Final = {
     "app.kubernetes.io/name": "lookupdb",
     "app.kubernetes.io/managed-by": "lookupdb-operator",
@@ -74,6 +76,18 @@ def intruder(audiences: dict[str, str]) -> Manifest:
         place["name"] = place["name"].replace(".", "-")
     pod["spec"]["volumes"].append({"name": "tokens", "projected": {"sources": tokens}})
     return pod
+
+
+def pusher(account: str, audiences: dict[str, str]) -> tuple[Manifest, Manifest]:
+    """Return the ServiceAccount ``account``, and an ``intruder`` that has its tokens, and WORK to push from."""
+    pod = intruder(audiences)
+    pod["metadata"]["name"] = PUSHER
+    pod["spec"]["serviceAccountName"] = account
+    (container,) = pod["spec"]["containers"]
+    container["resources"]["limits"]["memory"] = "512Mi"
+    container["volumeMounts"].append({"name": "work", "mountPath": WORK})
+    pod["spec"]["volumes"].append({"name": "work", "emptyDir": {}})
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}, pod
 
 
 def authority(certificate: str) -> Manifest:

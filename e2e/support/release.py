@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from e2e.support.kubectl import Manifest, delete, find, get, kubectl, ready_pod, run_in, until
@@ -12,6 +14,7 @@ RELEASE: Final = os.environ.get("E2E_RELEASE", "lookupdb")
 NAMESPACE: Final = os.environ.get("E2E_NAMESPACE", "lookupdb")
 OPERATOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
 GATEWAY: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=gateway"
+CONSOLE: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=console"
 AUDIENCE: Final = f"lookupdb-store:{NAMESPACE}/{RELEASE}"
 """The audience of tokens for its gateway."""
 
@@ -78,6 +81,19 @@ def restart_gateway() -> None:
         seconds=120,
         what="the gateway's pods of before gone",
     )
+
+
+@contextlib.contextmanager
+def stopped_gateway() -> Iterator[None]:
+    """Stop the gateway while the block runs, and wait until it is ready again."""
+    (deployment,) = find("deployments", NAMESPACE, GATEWAY)
+    name, replicas = f"deployment/{deployment['metadata']['name']}", deployment["spec"]["replicas"]
+    kubectl("scale", name, "--namespace", NAMESPACE, "--replicas=0")
+    try:
+        yield
+    finally:
+        kubectl("scale", name, "--namespace", NAMESPACE, f"--replicas={replicas}")
+        kubectl("rollout", "status", name, "--namespace", NAMESPACE, "--timeout=180s", timeout=200)
 
 
 def operator_metrics() -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Runs all scenarios: ``python -m e2e.support.run_scenarios``, followed by arguments of pytest. e2e/run calls it.
 
-Scenarios with next to no load run four at a time, those under load three at a time, both beside the scenario that loses
-a node, which mostly waits. The rest need the cluster for themselves and run last, one by one.
+Scenarios with next to no load run four at a time, beside the scenario that loses a node, which mostly waits. Then those
+under load run three at a time. The rest need the cluster for themselves and run last, one by one.
 
 With E2E_AGAIN=1, failed scenarios run once more, because a slow machine may fail one. Wrong answers are never forgiven:
 they fail the run, and nothing runs again.
@@ -69,9 +69,8 @@ def run_all(scenarios: Callable[[Part, bool], int], *, again: bool, wait_lost: C
     with ThreadPoolExecutor(1) as executor:
         lost = executor.submit(scenarios, NODE_LOST, False)
         wait_lost(lost)
-        codes = {part: scenarios(part, False) for part in (SIDE_BY_SIDE, UNDER_LOAD)}
-        codes[NODE_LOST] = lost.result()
-    codes[ALONE] = scenarios(ALONE, False)
+        codes = {SIDE_BY_SIDE: scenarios(SIDE_BY_SIDE, False), NODE_LOST: lost.result()}
+    codes |= {part: scenarios(part, False) for part in (UNDER_LOAD, ALONE)}
     if again and not wrong_answers.read_lines():
         for part in (part for part, code in codes.items() if code not in (0, NOTHING_SELECTED)):
             _say(f"again, only what failed of {part.name} …")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 from e2e.support import pods, wrong_answers
-from e2e.support.kubectl import Manifest, apply, delete, get, kubectl, patch, run_in, until
+from e2e.support.kubectl import Manifest, apply, delete, kubectl, patch, raw, run_in, until
 from e2e.support.load import Load
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
@@ -80,15 +80,17 @@ class Scenario:
         self.apply(pods.config_map(name, {"records.csv": "\n".join(lines) + "\n"}))
         return keys
 
-    def dataset(self, name: str, source: str, **spec: Any) -> Manifest:
-        """Return a LookupDataset of what ``source()`` applied, with further members of the spec."""
-        origin = {"url": "volume://records.csv", "volume": {"configMapName": source}}
+    def dataset(self, name: str, source_name: str, **spec: Any) -> Manifest:
+        """Return a LookupDataset of what ``source()`` applied under that name, with further members of the spec."""
+        origin = {"url": "volume://records.csv", "volume": {"configMapName": source_name}}
         whole = {"source": origin, "key": {"columns": ["id"]}, "value": {"columns": ["id", "version", "text"]}} | spec
         return {"apiVersion": API_VERSION, "kind": "LookupDataset", "metadata": {"name": name}, "spec": whole}
 
     def resource(self, dataset: str) -> Manifest:
         """Return the LookupDataset from the API server."""
-        return get(LDS, dataset, self.namespace)
+        found: Manifest = json.loads(raw(f"/apis/{API_VERSION}/namespaces/{self.namespace}/lookupdatasets/{dataset}"))
+        found["metadata"].pop("managedFields", None)
+        return found
 
     def status(self, dataset: str) -> Manifest:
         """Return its status; empty while there is none."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from e2e.support import release
 from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, ready_pod, run_in, until
+from e2e.support.pods import config_map
 
 LIST: Final = """
 import json, sys
@@ -18,6 +19,12 @@ store = S3Store.from_url(sys.argv[1])
 print(json.dumps([object["path"] for page in store.list() for object in page]))
 """
 """Prints the path of every object of the store whose URL it is given."""
+_CHECKSUMS: Final = """
+import json, sys
+from obstore.store import S3Store
+index = S3Store.from_url(sys.argv[1]).get(sys.argv[2] + "/manifest.json").bytes()
+print(json.dumps([shard["sha256"] for shard in json.loads(bytes(index))["shards"]]))
+"""
 _REMOVE: Final = """
 import json, sys
 from obstore.store import S3Store
@@ -100,18 +107,35 @@ def live_datasets_config_map() -> str:
     return next(str(volume["configMap"]["name"]) for volume in volumes if "configMap" in volume)
 
 
-def sweep(name: str, *, grace: str) -> str:
-    """Run the chart's sweeper now, as a Job ``name`` with this grace (``24h``, ``0s``). Return its log."""
+def sweep(name: str, *, grace: str, only_namespace: str = "") -> str:
+    """Run the chart's sweeper now, as a Job ``name`` with this grace (``24h``, ``0s``). Return its log.
+    ``only_namespace`` is the only one that is swept."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
     flag = "--grace="
     container["args"] = [*(word for word in container["args"] if not word.startswith(flag)), f"{flag}{grace}"]
-    return _run(name, spec)
+    if not only_namespace:
+        return _run(name, spec)
+    listed = json.loads(get("configmap", live_datasets_config_map(), release.NAMESPACE)["data"]["living.json"])
+    narrowed = json.dumps(listed | {"namespaces": [only_namespace]})
+    apply(config_map(name, {"living.json": narrowed}), namespace=release.NAMESPACE)
+    for volume in spec["template"]["spec"]["volumes"]:
+        if "configMap" in volume:
+            volume["configMap"]["name"] = name
+    try:
+        return _run(name, spec)
+    finally:
+        delete("configmap", name, release.NAMESPACE)
 
 
 def paths(name: str) -> list[str]:
     """List every object in the store, with a Job ``name`` made from the sweeper's."""
     return _run_script(name, LIST)
+
+
+def checksums(name: str, generation: str) -> list[str]:
+    """Return the SHA-256 of each shard of the generation in this folder of the store, with a Job ``name``."""
+    return _run_script(name, _CHECKSUMS, generation)
 
 
 def remove(name: str, prefix: str, *, cluster: str = "") -> list[str]:

@@ -11,14 +11,14 @@ from typing import Final
 import orjson
 
 from fuzzing.target import Target
+from lookupdb.announcement import Announcement, parse_announcement
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import Manifest
 from lookupdb.router.table.routing_table import InvalidTable, parse_table
+from lookupdb.store import bucket_dataset
 from lookupdb.store import dataset as stored_datasets
-from lookupdb.store import publication
 from lookupdb.store.bucket import ObjectState
-from lookupdb.store.dataset import Announcement, parse_announcement
 from lookupdb.store.sweep import read_live_list
 
 _FOLDER: Final = Path(tempfile.mkdtemp(prefix="fuzzing-"))
@@ -62,8 +62,8 @@ def check_claim(data: bytes) -> None:
     """A claim has members, or none."""
     standing = ObjectState(body=data, version={})  # type: ignore[call-arg,unused-ignore]
     for name in ("attempt", "beat", "manifest"):
-        assert isinstance(publication._read_member(standing, name), str | None)
-    assert isinstance(publication._read_decision(standing), bytes | None)
+        assert isinstance(bucket_dataset._read_member(standing, name), str | None)
+    assert isinstance(bucket_dataset._read_decision(standing), bytes | None)
 
 
 def check_live_datasets(data: bytes) -> None:
@@ -114,7 +114,10 @@ _MANIFEST: Final = {
     "value_format": "json",
     "compression": "zstd",
     "dictionary_bytes": 0,
-    "shards": [{"file": "shard-00000-of-00001.lmdb", "bytes": 4096, "records": 3, "sha256": "0" * 64}],
+    "shards": [
+        {"file": "shard-00000-of-00001.lmdb", "bytes": 4096, "records": 3, "sha256": "0" * 64, "dictionary_offset": 0}
+    ],
+    "dictionary": {"outcome": "kept", "reason": "it is nearly as good", "sha256": "0" * 64},
     "totals": {"records": 3, "key_bytes": 9, "value_bytes": 9, "stored_bytes": 9, "file_bytes": 4096},
     "rejected": _ROWS,
     "duplicates": {"count": 0, "samples": []},

@@ -7,8 +7,8 @@ from typing import Any, Final
 import orjson
 
 from fuzzing.target import Target
-from lookupdb_operator.cluster.diagnosis import diagnose_warning
 from lookupdb_operator.cluster.parse import parse_build_result, parse_dataset
+from lookupdb_operator.cluster.workloads import diagnose_warning
 from lookupdb_operator.status import to_json
 
 _META: Final = {"namespace": "default", "name": "airports", "uid": "8d3f6b1a", "generation": 1, "resourceVersion": "1"}

@@ -10,10 +10,17 @@ from urllib.parse import urlsplit
 import click
 import orjson
 
-from lookupdb.cli.options import log_format, option
+from lookupdb.cli.options import NameList, log_format, option
 from lookupdb.errors import UsageError
-from lookupdb_operator import config as configuration
 from lookupdb_operator import names
+from lookupdb_operator.model import (
+    ANY_ADDRESS,
+    DEFAULT_IDENTITY,
+    LISTEN_ADDRESSES,
+    POD_SECURITY,
+    SPARK_SERVICE_ACCOUNT,
+    Config,
+)
 from lookupdb_operator.plan import turns
 
 if TYPE_CHECKING:
@@ -24,18 +31,6 @@ log = logging.getLogger(__name__)
 _STORES: Final = ("s3://", "gs://", "az://")
 _HIGHEST_ID: Final = 2**31 - 1
 """The highest user or group id that the API server accepts."""
-
-
-class _List(click.ParamType[tuple[str, ...]]):
-    """Names separated by commas."""
-
-    name = "a,b,…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Parse ``value`` without empty parts."""
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 class _Json(click.ParamType[Any]):
@@ -68,8 +63,8 @@ class _PodSecurity(_Json):
         """Parse ``value``. Fails also for unknown members, and for invalid ids or root's."""
         parsed: dict[str, Any] = super().convert(value, param, ctx)
         for name, number in parsed.items():
-            if name not in configuration.POD_SECURITY:
-                self.fail(f"{name!r} is none of {', '.join(configuration.POD_SECURITY)}", param, ctx)
+            if name not in POD_SECURITY:
+                self.fail(f"{name!r} is none of {', '.join(POD_SECURITY)}", param, ctx)
             if type(number) is not int or not 1 <= number <= _HIGHEST_ID:
                 self.fail(f"{name} is {number!r}; expected a number from 1 to {_HIGHEST_ID}", param, ctx)
         return parsed
@@ -80,6 +75,16 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 
 @click.command()
 @option("--image", required=True, help="Image of builders, shard servers and routers: the one the operator runs.")
+@option(
+    "--spark-image",
+    default="",
+    help="Image of the drivers and executors of builds by Spark.  [default: none; datasets name theirs]",
+)
+@option(
+    "--spark-service-account",
+    default=SPARK_SERVICE_ACCOUNT,
+    help="ServiceAccount of Spark's drivers in the namespaces of datasets, with the right to create pods.",
+)
 @option("--store", required=True, help="URL of the store: s3://bucket/path, gs://… or az://…")
 @option(
     "--gateway",
@@ -121,14 +126,14 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
 @option(
     "--namespaces",
-    type=_List(),
+    type=NameList(),
     default="",
     help="Namespaces whose datasets are acted on; a Role in each is enough.  [default: all, by a ClusterRole]",
 )
 @option("--namespace", required=True, help="The operator's own namespace, from the downward API.")
 @option(
     "--identity",
-    default=configuration.DEFAULT_IDENTITY,
+    default=DEFAULT_IDENTITY,
     help="NAMESPACE/RELEASE of this installation: a dataset is acted on by one only, the first that saw it.",
 )
 @option("--living-list", default="", help="ConfigMap in its own namespace to keep the list of living datasets in.")
@@ -138,7 +143,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     default="IfNotPresent",
     help="Image pull policy of all pods.",
 )
-@option("--image-pull-secrets", type=_List(), default="", help="Names of pull secrets, present in every namespace.")
+@option("--image-pull-secrets", type=NameList(), default="", help="Names of pull secrets, present in every namespace.")
 @option("--network-policies/--no-network-policies", default=True, help="Whether to write NetworkPolicies.")
 @option(
     "--router-resp/--no-router-resp",
@@ -151,18 +156,24 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 )
 @option("--pod-labels", type=_Json(dict, "a JSON object"), default="{}", help="Further labels of all pods.")
 @option(
+    "--tracing-env",
+    type=_Json(list, "a JSON list"),
+    default="[]",
+    help="Environment variables of routers and builders with the endpoint of traces, as in a container: OTEL_…",
+)
+@option(
     "--pod-security",
     type=_PodSecurity(),
-    default=orjson.dumps(configuration.POD_SECURITY).decode(),
+    default=orjson.dumps(POD_SECURITY).decode(),
     help="runAsUser, runAsGroup and fsGroup of all pods, as JSON; the cluster chooses what is left out.",
 )
 @option(
     "--pod-host",
-    type=click.Choice(configuration.LISTEN_ADDRESSES),
-    default=configuration.ANY_ADDRESS,
+    type=click.Choice(LISTEN_ADDRESSES),
+    default=ANY_ADDRESS,
     help="Where shard servers and routers listen; :: where pods have IPv6 addresses.",
 )
-@option("--host", default=configuration.ANY_ADDRESS, help="Where health and metrics are served.")
+@option("--host", default=ANY_ADDRESS, help="Where health and metrics are served.")
 @option("--port", type=click.IntRange(0, 65535), default=names.OPERATOR_PORT, help="Port of /healthz and /metrics.")
 @option(
     "--resync-seconds",
@@ -196,7 +207,7 @@ def command(**values: Any) -> None:
 
     import uvloop
 
-    from lookupdb_operator.cluster.client import ApiError
+    from lookupdb_operator.cluster.api import ApiError
     from lookupdb_operator.main import run
 
     try:
@@ -215,14 +226,16 @@ def options(**values: Any) -> OperatorOptions:
         )
     _check_gateway(values["gateway"])
     if values["gateway_token_file"] and not values["gateway"]:
-        raise UsageError("--gateway-token-file is for a --gateway, which is missing")
+        raise UsageError("--gateway-token-file needs --gateway")
     if values["create_store_secret"] and not values["store_secret"]:
-        raise UsageError("--create-store-secret creates the Secret named by --store-secret, which is missing")
+        raise UsageError("--create-store-secret needs --store-secret, the name of the Secret to create")
     return OperatorOptions(
-        config=configuration.Config(
+        config=Config(
             image=values["image"],
             store=values["store"],
             cluster=values["cluster_id"],
+            spark_image=values["spark_image"],
+            spark_service_account=values["spark_service_account"],
             image_pull_policy=values["image_pull_policy"],
             image_pull_secrets=values["image_pull_secrets"],
             identity=values["identity"],
@@ -231,6 +244,7 @@ def options(**values: Any) -> OperatorOptions:
             router_clients=tuple(values["router_clients"]),
             admin_clients=tuple(values["admin_clients"]),
             pod_labels={str(name): str(value) for name, value in values["pod_labels"].items()},
+            tracing_env=tuple(values["tracing_env"]),
             pod_security=values["pod_security"],
             pod_host=values["pod_host"],
             gateway=values["gateway"].rstrip("/"),

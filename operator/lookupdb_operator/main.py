@@ -18,21 +18,29 @@ import kopf
 from lookupdb import __version__
 from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
+from lookupdb.tracing import open_tracing
 from lookupdb_operator import names
+from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache
-from lookupdb_operator.cluster.client import AccountKeys, Api, ApiError
+from lookupdb_operator.cluster.client import AccountKeys, Api
 from lookupdb_operator.cluster.cluster import Cluster, Listing
-from lookupdb_operator.cluster.reflector import Informers, make_settings
-from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.live_datasets import GatewayAnnouncer, LiveDatasetsWriter
-from lookupdb_operator.loop.background import Announcements, Resync, RouterPolls, wait_for_api
+from lookupdb_operator.cluster.informers import Informers, make_settings
+from lookupdb_operator.loop.background import Announcements, RouterPolls
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Decide, Reconciler, TurnTaking
+from lookupdb_operator.loop.resync import Resync, wait_for_api
 from lookupdb_operator.metrics import Health, HealthServer, Metrics
+from lookupdb_operator.model import Config, StoreAccess
 from lookupdb_operator.plan import plan, turns
 from lookupdb_operator.plan.turns import TurnQueues
-from lookupdb_operator.store import ShardKeyReader, StoreAccessReader, ensure_credentials
+from lookupdb_operator.store import (
+    GatewayAnnouncer,
+    LiveDatasetsWriter,
+    ShardKeyReader,
+    StoreAccessReader,
+    ensure_credentials,
+)
 
 # Check that the cluster's CustomResourceDefinition has everything that this operator reads and writes.
 #
@@ -159,7 +167,8 @@ async def run(options: OperatorOptions, *, stop: threading.Event | None = None, 
     try:
         registry = operator.informers.make_registry(start=operator.start, stop=operator.stop)
         where: dict[str, Any] = {"namespaces": options.namespaces} if options.namespaces else {"clusterwide": True}
-        await kopf.operator(registry=registry, settings=make_settings(), stop_flag=stop, **where)
+        with open_tracing("lookupdb-operator"):
+            await kopf.operator(registry=registry, settings=make_settings(), stop_flag=stop, **where)
     except Exception:
         if operator.informers.start_error is not None:
             raise operator.informers.start_error from None
@@ -183,7 +192,7 @@ class _Operator:
         )
         self._listing = Listing(api, options.namespaces)
         self._cache = ObjectCache()
-        self._queue: LookQueue[Key] = LookQueue()
+        self._queue: LookQueue[Key] = LookQueue(on_wait=self._metrics.waits.observe)
         self._metrics.depth.set_function(lambda: self._queue.depth)
         self._workers: LookWorkers[Key] | None = None
         self._resync: asyncio.Task[None] | None = None

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from lookupdb import __version__
 from lookupdb.process import listeners
-from lookupdb_operator.model import Unattended
-from lookupdb_operator.plan import clock
+from lookupdb_operator.model import Unattended, parse_moment
 from lookupdb_operator.status import DatasetStatus
 
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LONG_BUCKETS: Final = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200)
+_OUTCOMES: Final = {
+    "built": "succeeded",
+    "adopted": "succeeded",
+    "unchanged": "succeeded",
+    "failed": "failed",
+    "gateClosed": "rejected",
+}
+"""The label of each outcome of a build that is counted."""
 _TRUTHS: Final = ("True", "False", "Unknown")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,7 +58,7 @@ class Metrics:
             registry=self._registry,
         )
         self.seconds = Histogram(
-            "lookupdb_operator_reconcile_seconds",
+            "lookupdb_operator_reconcile_duration_seconds",
             "Duration of a reconcile pass.",
             buckets=_BUCKETS,
             registry=self._registry,
@@ -59,16 +69,26 @@ class Metrics:
             ["verb", "kind"],
             registry=self._registry,
         )
-        self.depth = Gauge("lookupdb_operator_queue_depth", "Datasets waiting for a worker.", registry=self._registry)
-        Gauge(
-            "lookupdb_operator_last_success_age_seconds",
-            "Seconds since the last successful reconcile pass; without datasets, since the last resync.",
+        self.waits = Histogram(
+            "lookupdb_operator_queue_duration_seconds",
+            "Time that a dataset waits for a worker.",
+            buckets=_BUCKETS,
             registry=self._registry,
-        ).set_function(self.success_age)
+        )
+        self.events = DatasetEvents(self._registry)
+        self._registry.register(_BuildInfoCollector())
+        self.depth = Gauge("lookupdb_operator_queue_depth", "Datasets waiting for a worker.", registry=self._registry)
+        self._last_success_time = Gauge(
+            "lookupdb_operator_last_success_timestamp_seconds",
+            "Time of the last successful reconcile pass; without datasets, of the last resync; at first, of startup.",
+            registry=self._registry,
+        )
+        self._last_success_time.set_to_current_time()
 
     def note_success(self) -> None:
         """Note a successful reconcile pass or, without datasets, resync."""
         self._last_success = self._clock()
+        self._last_success_time.set_to_current_time()
 
     def note_progress(self) -> None:
         """Note progress at startup: something was listed."""
@@ -78,13 +98,12 @@ class Metrics:
         """Return seconds since ``note_success`` or ``note_progress``, or since startup."""
         return self._clock() - max(self._last_success, self._last_progress)
 
-    def success_age(self) -> float:
-        """Return seconds since ``note_success``, or since startup."""
-        return self._clock() - self._last_success
-
     def set_status(self, namespace: str, name: str, status: DatasetStatus, *, stale_after: int | None = None) -> None:
         """Show ``status`` as a dataset's state, and the age in seconds beyond which its data are stale."""
         self._datasets.unattended.pop((namespace, name), None)
+        if before := self._datasets.statuses.get((namespace, name)):
+            self.events.note(namespace, name, before, status)
+        self._datasets.note_cutover((namespace, name), status)
         self._datasets.statuses[namespace, name] = status
         self._datasets.limits[namespace, name] = stale_after
 
@@ -95,12 +114,82 @@ class Metrics:
     def forget(self, namespace: str, name: str) -> None:
         """Remove a dataset that is gone or not acted on."""
         self._datasets.statuses.pop((namespace, name), None)
+        self._datasets.cutovers.pop((namespace, name), None)
+        self.events.forget(namespace, name)
         self._datasets.limits.pop((namespace, name), None)
         self._datasets.unattended.pop((namespace, name), None)
 
     def render(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
+
+
+class _BuildInfoCollector(Collector):
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        labels = {"component": "operator", "version": __version__}
+        yield InfoMetricFamily("lookupdb_build", "The version that runs.", value=labels)
+
+
+class DatasetEvents:
+    """Ends of builds, rollouts and cutovers, found by comparing a dataset's statuses. A restarted operator begins with
+    the status that it finds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.builds = Counter(
+            "lookupdb_operator_builds_total",
+            "Builds that ended: succeeded, also because the source is unchanged; failed; or rejected by a gate.",
+            ["namespace", "dataset", "outcome"],
+            registry=registry,
+        )
+        self.build_seconds = Histogram(
+            "lookupdb_operator_build_duration_seconds",
+            "Time from the start of a build to its end.",
+            buckets=_LONG_BUCKETS,
+            registry=registry,
+        )
+        self.rollout_seconds = Histogram(
+            "lookupdb_operator_rollout_duration_seconds",
+            "Time from the start of a rollout until all its servers are in a routing table, or offered for promotion.",
+            buckets=_LONG_BUCKETS,
+            registry=registry,
+        )
+        self.cutover_seconds = Histogram(
+            "lookupdb_operator_cutover_duration_seconds",
+            "Time from writing a routing table until all routers have confirmed it.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+
+    def note(self, namespace: str, dataset: str, before: DatasetStatus, after: DatasetStatus) -> None:
+        """Count what ended between two statuses of a dataset."""
+        for outcome in set(_OUTCOMES.values()):
+            self.builds.labels(namespace, dataset, outcome)  # 0, so that the first one is an increase
+        ended = {(record.generation, record.finished_at) for record in before.builds}
+        for record in after.builds:
+            if record.outcome in _OUTCOMES and (record.generation, record.finished_at) not in ended:
+                self.builds.labels(namespace, dataset, _OUTCOMES[record.outcome]).inc()
+                self.build_seconds.observe(_seconds_between(record.started_at, record.finished_at))
+        starting = {rollout.rollout for rollout in before.rollouts if rollout.is_starting}
+        for rollout in after.rollouts:
+            if rollout.rollout in starting and not rollout.is_starting:
+                self.rollout_seconds.observe(max(0.0, time.time() - parse_moment(rollout.started_at).timestamp()))
+        if after.table and after.table.confirmed_at and before.table:
+            was_confirmed = before.table.confirmed_at and before.table.version == after.table.version
+            if not was_confirmed:
+                self.cutover_seconds.observe(_seconds_between(after.table.written_at, after.table.confirmed_at))
+
+    def forget(self, namespace: str, dataset: str) -> None:
+        """Remove the labels of a dataset that is gone or not acted on."""
+        for outcome in set(_OUTCOMES.values()):
+            with contextlib.suppress(KeyError):
+                self.builds.remove(namespace, dataset, outcome)
+
+
+def _seconds_between(start: str, end: str) -> float:
+    return max(0.0, (parse_moment(end) - parse_moment(start)).total_seconds())
 
 
 class _DatasetCollector(Collector):
@@ -110,21 +199,29 @@ class _DatasetCollector(Collector):
         self.statuses: dict[tuple[str, str], DatasetStatus] = {}
         self.limits: dict[tuple[str, str], int | None] = {}
         self.unattended: dict[tuple[str, str], Unattended] = {}
+        self.cutovers: dict[tuple[str, str], tuple[str, float]] = {}
+        """The generation that all routers serve, and since when."""
+
+    def note_cutover(self, key: tuple[str, str], status: DatasetStatus) -> None:
+        """Note the time at which all routers confirmed another generation than before."""
+        table = status.table
+        if table and table.confirmed_at and self.cutovers.get(key, ("",))[0] != table.generation:
+            self.cutovers[key] = table.generation, parse_moment(table.confirmed_at).timestamp()
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily(
-            "lookupdb_operator_dataset_info",
+            "lookupdb_dataset_info",
             "Active generation and rollout of a dataset.",
             labels=["namespace", "dataset", "generation", "rollout"],
         )
         records = GaugeMetricFamily(
-            "lookupdb_operator_dataset_records", "Records of the active generation.", labels=["namespace", "dataset"]
+            "lookupdb_dataset_records", "Records of the active generation.", labels=["namespace", "dataset"]
         )
         conditions = GaugeMetricFamily(
-            "lookupdb_operator_dataset_condition",
+            "lookupdb_dataset_condition",
             "1 for the current status of a condition, 0 for its other statuses.",
             labels=["namespace", "dataset", "condition", "status"],
         )
@@ -135,7 +232,7 @@ class _DatasetCollector(Collector):
                 for truth in _TRUTHS:
                     conditions.add_metric([*key, condition.type, truth], float(condition.status == truth))
         unattended = GaugeMetricFamily(
-            "lookupdb_operator_dataset_unattended",
+            "lookupdb_dataset_unattended",
             "1 for a dataset that needs action but that this operator leaves alone.",
             labels=["namespace", "dataset", "reason", "operator"],
         )
@@ -160,14 +257,40 @@ class _DatasetCollector(Collector):
             "Age at which the data are stale (refresh.staleAfterSeconds).",
             labels=["namespace", "dataset"],
         )
+        cutovers = GaugeMetricFamily(
+            "lookupdb_dataset_cutover_timestamp_seconds",
+            "Time when all routers had confirmed the generation that they serve; after a restart of the operator, the "
+            "last routing table.",
+            labels=["namespace", "dataset"],
+        )
+        for key, (_, moment_seconds) in sorted(self.cutovers.items()):
+            cutovers.add_metric(key, moment_seconds)
+        sources = GaugeMetricFamily(
+            "lookupdb_dataset_source_timestamp_seconds",
+            "When the source of the active generation was last modified, as far as the source says so.",
+            labels=["namespace", "dataset"],
+        )
+        rollouts = GaugeMetricFamily(
+            "lookupdb_dataset_rollout_started_timestamp_seconds",
+            "Start of the oldest rollout whose servers are not all in a routing table yet.",
+            labels=["namespace", "dataset"],
+        )
         for key, status in sorted(self.statuses.items()):
-            for family, moment in ((built, status.built_at), (refreshed, status.last_refreshed)):
+            running = [
+                parse_moment(rollout.started_at).timestamp() for rollout in status.rollouts if rollout.is_starting
+            ]
+            if running:
+                rollouts.add_metric(key, min(running))
+            active = next((item for item in status.generations if item.generation == status.generation), None)
+            modified = active.source_modified_at if active else ""
+            moments = (built, status.built_at), (refreshed, status.last_refreshed), (sources, modified)
+            for family, moment in moments:
                 if moment:
-                    family.add_metric(key, clock.parse_moment(moment).timestamp())
+                    family.add_metric(key, parse_moment(moment).timestamp())
             limit = self.limits.get(key)
             if limit is not None:
                 limits.add_metric(key, limit)
-        yield from (built, refreshed, limits)
+        yield from (built, refreshed, limits, sources, cutovers, rollouts)
 
 
 # Health, and the server for ``/healthz`` and ``/metrics``.
@@ -202,9 +325,9 @@ class Health:
         if not self._is_alive():
             return "a worker of the queue has ended"
         if (age := self._metrics.progress_age()) > self._patience:
-            return f"no look at a dataset has succeeded for {age:.0f} s, nor has a resync where there are none"
+            return f"no reconcile pass (without datasets: no resync) has succeeded for {age:.0f} s"
         if (age := self._longest_look()) > self._patience:
-            return f"a look at a dataset has not ended for {age:.0f} s"
+            return f"a reconcile pass has not ended for {age:.0f} s"
         return None
 
 

@@ -7,13 +7,85 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
 
+from lookupdb.announcement import Announcement
 from lookupdb.dataset.spec import DatasetSpec
-from lookupdb.store.dataset import Announcement
-from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.status import DatasetStatus
+
+# The operator's settings that are the same for all datasets, from its command line.
+
+
+DEFAULT_IDENTITY: Final = "lookupdb/lookupdb"
+POD_SECURITY: Final[Mapping[str, int]] = {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
+"""User and groups of every process, as in the image. OpenShift assigns its own and accepts no others; leave them out
+there."""
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a pod's own addresses
+SPARK_SERVICE_ACCOUNT: Final = "lookupdb-spark"
+LISTEN_ADDRESSES: Final = (ANY_ADDRESS, "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings of one operator."""
+
+    image: str
+    """The image of builders, shard servers and routers, unless a dataset names another."""
+    store: str
+    """URL of the store: s3://, gs://, az://."""
+    cluster: str
+    """This cluster's prefix in the store; the uid of the kube-system namespace by default."""
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    identity: str = DEFAULT_IDENTITY
+    """``namespace/name`` of this installation; only one acts on a dataset."""
+    network_policies: bool = True
+    """True to write NetworkPolicies."""
+    router_resp: bool = True
+    """True if routers also speak the Redis protocol, on a separate port."""
+    router_clients: tuple[Mapping[str, Any], ...] = ()
+    """NetworkPolicy peers that may send lookups to routers; empty: anyone."""
+    admin_clients: tuple[Mapping[str, Any], ...] = ()
+    """NetworkPolicy peers that may read admin ports: the operator and metric scrapers."""
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    """Additional labels of every pod."""
+    tracing_env: tuple[Mapping[str, Any], ...] = ()
+    """Environment variables of routers and builders with the endpoint of traces, and the routers' sampler; empty: no
+    traces."""
+    pod_security: Mapping[str, int] = field(default_factory=lambda: POD_SECURITY)
+    """runAsUser, runAsGroup and fsGroup of every pod; the cluster chooses missing ones."""
+    pod_host: str = ANY_ADDRESS
+    """Listen address of shard servers and routers; ``::`` for pods with IPv6 addresses."""
+    shard_key: bytes = field(default=b"", repr=False)
+    """The release's key, which shard passwords are derived from; empty: no passwords. It is secret and never shown."""
+    spark_image: str = ""
+    """The image of Spark's drivers and executors, unless a dataset names another; empty: none."""
+    spark_service_account: str = SPARK_SERVICE_ACCOUNT
+    """The ServiceAccount of Spark's drivers, unless a dataset names another."""
+    gateway: str = ""
+    """URL of the gateway, which accepts namespace tokens of builders and fetchers. Empty: they reach the store
+    directly, with its credentials."""
+
+    announces: bool = False
+    """True if the operator can announce active generations through the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """The environment for reaching the store, as it is now. Empty behind a gateway."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables such as AWS_ACCESS_KEY_ID, without prefix."""
+    digest: str = ""
+    """Changes with the environment; empty if there is none."""
+    problem: str | None = None
+    """Why there is no access, as a sentence."""
+
+
+class NotAnnounced(Exception):
+    """The store does not have the announcement, or its state is unknown; a retry may succeed."""
+
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON."""
@@ -51,7 +123,7 @@ class ObservedDataset:
     """The value of the operator annotation: the identity that may act; empty: any operator."""
     deleting: bool = False
     renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """A cache of what ``plan.situation`` derives from the spec, shared by all versions of the dataset with that
+    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset with that
     spec."""
 
     @property
@@ -94,7 +166,7 @@ class ExistingObject:
     content: str = ""
     """For the routing table: a mark that identifies the content that routers read (``manifests.content_mark``)."""
     replicas: int = 0
-    """For a Deployment: the number of pods in its spec, whoever set it."""
+    """For a Deployment: the number of pods in its spec, set by the operator or by an autoscaler."""
     nodes: int = 0
     """For a DaemonSet: the number of nodes it should run on."""
     ready_nodes: int = 0
@@ -129,6 +201,7 @@ class BuildResult:
     file_bytes: int = 0
     largest_shard_bytes: int = 0
     built_at: str = ""
+    source_modified_at: str = ""
     seconds: float = 0.0
     exit_code: int = 0
     reason: str = ""
@@ -372,3 +445,52 @@ class Plan:
     """The announcement for the store once ``status`` is written; None: nothing."""
     idle_reason: str = ""
     """Why nothing is done (another operator's dataset, being deleted, unreadable status); else empty."""
+
+
+# Times in the status: ISO 8601 in UTC, whole seconds.
+#
+# The status never changes because time passes, only at transitions. Everything that is to happen later is compared with
+# ``now``.
+
+
+def format_moment(moment: datetime) -> str:
+    """Format ``moment`` as the status has it: ``2026-01-31T12:00:00Z``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_moment(text: str) -> datetime:
+    """Parse what ``format_moment`` wrote. Raises ValueError for anything else."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def add_seconds(moment: datetime, seconds: float) -> str:
+    """Format the time ``seconds`` after ``moment``."""
+    return format_moment(moment + timedelta(seconds=seconds))
+
+
+def clamp_moment(moment: str, latest: datetime) -> str:
+    """``moment``, but not after ``latest``: with a second's grace, since two machines' clocks are never quite equal."""
+    return format_moment(latest) if parse_moment(moment) > latest + timedelta(seconds=1) else moment
+
+
+def clamp_to_now(moment: str, now: datetime) -> str:
+    """``moment``, if there is one, but not after ``now``."""
+    return clamp_moment(moment, now) if moment else moment
+
+
+def seconds_until(since: str, seconds: float, now: datetime) -> float:
+    """Return how long it is until ``seconds`` have passed ``since``; 0 when they have. Never too short: ``since`` was
+    cut to whole seconds."""
+    due = parse_moment(since) + timedelta(seconds=seconds + 1)
+    return max(0.0, (due - now).total_seconds())
+
+
+def parse_duration(text: str) -> float:
+    """Seconds: 1800 for ``30m``."""
+    return float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
+
+
+def remaining_backoff(retry_at: str, now: datetime) -> float:
+    """Seconds until the next attempt."""
+    return max(0.0, (parse_moment(retry_at) - now).total_seconds())

@@ -41,6 +41,8 @@ OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_
 BUILDER: Final = "builder"
 SHARDS: Final = "shard"
 ROUTER: Final = "router"
+EXECUTOR: Final = "executor"
+"""Executors of a build by Spark. The builder, which is Spark's driver, creates their pods."""
 PUSHER: Final = "pusher"
 """The component that pushes a rollout's images."""
 SYNC: Final = "sync"
@@ -81,6 +83,10 @@ HTTPS_PORT: Final = 443
 SHARD_PORT: Final = 7000
 """The port of the first worker; worker i listens on it + i."""
 ADMIN_PORT: Final = 9090
+DRIVER_PORT: Final = 7078
+"""The port of Spark's driver, in a builder."""
+BLOCKS_PORT: Final = 7079
+"""The port of Spark's block managers, in drivers and executors: results, broadcasts and shuffled rows."""
 OPERATOR_PORT: Final = 8081
 """The port of the operator's own health and metrics."""
 
@@ -107,6 +113,8 @@ SOURCE_PATH: Final = "/source"
 """In a builder: spec.source.volume, read-only."""
 DATASET_PATH: Final = "/etc/lookupdb/dataset"
 DATASET_FILE: Final = "dataset.yaml"
+EXECUTOR_FILE: Final = "executor.yaml"
+"""In a builder that is Spark's driver: the template of its executors' pods."""
 TABLE_PATH: Final = "/etc/lookupdb/table"
 TABLE_FILE: Final = "routing-table.json"
 PASSWORD_KEYS_PATH: Final = "/etc/lookupdb/password-keys"  # noqa: S105 - the name of a folder
@@ -141,6 +149,11 @@ def build(dataset: str, generation: str) -> str:
 def difference_job(dataset: str, suffix: str) -> str:
     """The Job that compares two generations: ``airports-diff-x7k2p``."""
     return f"{dataset}-diff-{suffix}"
+
+
+def prune_job(dataset: str, suffix: str) -> str:
+    """The Job that removes generations: ``airports-prune-x7k2p``."""
+    return f"{dataset}-prune-{suffix}"
 
 
 def load_job(dataset: str, suffix: str) -> str:

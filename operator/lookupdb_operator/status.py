@@ -99,6 +99,12 @@ class BuiltGeneration:
     """The promote annotation that named it before it was built, which has no effect; else empty."""
     adopted_from: str = ""
     """``uid/gN`` of the earlier dataset that it was copied from; empty if it was built."""
+    key_columns: tuple[str, ...] = ()
+    """The columns of its keys, if these have several."""
+    separator: str = ""
+    """What joins them."""
+    source_modified_at: str = ""
+    """When the newest file of its source was modified; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +309,7 @@ class BuildFailure:
     """Failures in a row, for the same content and refresh."""
     retry_at: str
     digest: str = ""
-    """Digest of everything that its Job was made from; a different one is also tried at once."""
+    """Digest of everything that determined its Job. If it differs, the next attempt is made at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +332,7 @@ class BuildRecord:
     """Number of equal results in a row."""
 
 
-# Shards as ranges of text: ``0-3,8`` means five shards. A thousand shards need no thousand members.
+# Shards as ranges of text: ``0-3,8`` means five shards. So a thousand shards do not need a thousand members.
 
 
 ALL: Final = ""
@@ -461,7 +467,16 @@ class CandidateStatus:
 
 MOMENTS: Final = frozenset(
     {
-        *("built_at", "confirmed_at", "finished_at", "refreshed_at", "retry_at", "started_at", "written_at"),
+        *(
+            "built_at",
+            "confirmed_at",
+            "finished_at",
+            "refreshed_at",
+            "retry_at",
+            "source_modified_at",
+            "started_at",
+            "written_at",
+        ),
         *(
             "store_written_at",
             "password_key_written_at",
@@ -606,7 +621,7 @@ class DatasetStatus:
     """Identity of the operator that acts on this dataset."""
     conditions: tuple[Condition, ...] = ()
     phase: str = ""
-    """A one-word summary for people (``plan.conditions``)."""
+    """A one-word summary for people (``plan.planner``)."""
     endpoint: str = ""
     generation: str = ""
     """The active generation, which routers serve. During a shard-by-shard rollout, the last one that they all

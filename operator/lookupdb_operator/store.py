@@ -13,16 +13,39 @@ import functools
 import hashlib
 import json
 import logging
+import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+import orjson
 
 from lookupdb import shard_passwords
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
+from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.store.dataset import StoreAddress
+from lookupdb.store.gateway_wire import (
+    CA_FILE_VARIABLE,
+    CREATE,
+    MODE_HEADER,
+    OBJECT_PATH,
+    VERSION_HEADER,
+    parse_problem,
+)
+from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
 from lookupdb_operator import names
-from lookupdb_operator.cluster.client import Refused
+from lookupdb_operator.cluster.api import Refused
+from lookupdb_operator.cluster.cache import ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.cluster.parse import read_labels
+from lookupdb_operator.model import Manifest, NotAnnounced, ObservedDataset, StoreAccess
 
 # The store's environment for builders and fetchers: settings and a Secret, which is read at each resync.
 
@@ -96,7 +119,7 @@ def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where:
         try:
             merged[key] = base64.b64decode(value or "", validate=True).decode()
         except (binascii.Error, UnicodeDecodeError, TypeError):
-            return StoreAccess(problem=f"{where} has a value for {key} that is no text")
+            return StoreAccess(problem=f"{where} has a value for {key} that is not text")
     return make_access(merged, salt)
 
 
@@ -185,3 +208,262 @@ def _render(namespace: str, name: str) -> dict[str, Any]:
         "type": "Opaque",
         "data": {_DATA_KEY: base64.b64encode(key).decode()},
     }
+
+
+# The list of live datasets for the store's sweep, and announcements through the gateway.
+#
+# The announcer, with the operator's service account, reads the stored announcement and replaces exactly that version,
+# so a late write of a stopped or suspended operator changes nothing.
+
+
+# The list of live datasets: the store's sweep keeps everything that it names.
+
+
+FORMAT_VERSION: Final = 1
+DATA_KEY: Final = "living.json"
+WRITTEN_AT: Final = "writtenAt"
+_ADDRESS: Final = ("namespace", "name", "uid")
+RETAIN: Final = "Retain"
+MOST_RETAINED: Final = 2000
+"""Limit of deleted datasets in the list, about 200 KB. The nightly sweep notes in the store that they are retained."""
+_SHORT_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
+"""The end of a folder's name in the store. The sweep rejects a list with any other form."""
+_DEFAULT_KEEP: Final = 3
+"""keepGenerations if a dataset's spec cannot be read."""
+REFRESH_SECONDS: Final = 600.0
+"""Age at which an unchanged list is rewritten: the sweep rejects one older than an hour."""
+
+
+class LiveDatasetsWriter:
+    """Writes the list when it changes, and every ten minutes because it carries its age.
+
+    Do not call ``write`` before the cache has every dataset.
+    """
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        name: str,
+        cluster_id: str,
+        namespaces: tuple[str, ...],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache = cache
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._cluster_id = cluster_id
+        self._namespaces = namespaces
+        self._now = now
+        self._written: Mapping[str, Any] | None = None
+
+    async def write(self) -> None:
+        """Write the list if it has changed or is old. Raises what ``Api`` raises."""
+        datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
+        if self._written is None:
+            self._written = await self._read()
+        retained = find_retained(self._written, datasets)
+        desired = render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now(), retained)
+        if _needs_writing(desired, self._written):
+            await self._cluster.apply(self._render_config_map(desired))
+            self._written = desired
+
+    async def _read(self) -> Mapping[str, Any] | None:
+        """Return the cluster's list; None if there is none. Raises Refused if the ConfigMap is not the operator's."""
+        found = await self._cluster.get(names.CONFIG_MAP, self._namespace, self._name)
+        if found is None:
+            return None
+        if read_labels(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
+            raise Refused(
+                f"ConfigMap {self._name}",
+                f"the operator needs this name for its list of datasets, but did not create this one: delete it in"
+                f" namespace {self._namespace}; until then the sweep removes nothing",
+            )
+        try:
+            members = orjson.loads((found.get("data") or {}).get(DATA_KEY) or "")
+        except ValueError:
+            return None
+        return members if isinstance(members, dict) else None
+
+    def _render_config_map(self, desired: Mapping[str, Any]) -> Manifest:
+        text = orjson.dumps(desired).decode()  # not indented: 1 MiB holds 6,000 datasets instead of 4,000
+        return {
+            "apiVersion": names.CONFIG_MAP.api_version,
+            "kind": names.CONFIG_MAP.name,
+            "metadata": {"namespace": self._namespace, "name": self._name, "labels": dict(names.OPERATOR_LABELS)},
+            "data": {DATA_KEY: text},
+        }
+
+
+def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | None) -> bool:
+    if existing is None or {**existing, WRITTEN_AT: None} != {**desired, WRITTEN_AT: None}:
+        return True
+    try:
+        age = datetime.fromisoformat(desired[WRITTEN_AT]) - datetime.fromisoformat(existing[WRITTEN_AT])
+    except (ValueError, KeyError, TypeError):
+        return True
+    return abs(age.total_seconds()) >= REFRESH_SECONDS
+
+
+def find_retained(previous: Mapping[str, Any] | None, datasets: Iterable[ObservedDataset]) -> list[dict[str, str]]:
+    """Return deleted datasets whose generations stay in the store, oldest first: those that the previous list retained,
+    and those that it called live but are gone."""
+    alive = {dataset.uid for dataset in datasets}
+    known = _list_entries(previous or {}, "retained")
+    known += [entry for entry in _list_entries(previous or {}, "datasets") if entry.get("retain")]
+    gone = {entry["uid"]: {name: entry[name] for name in _ADDRESS} for entry in known if entry["uid"] not in alive}
+    return list(gone.values())[-MOST_RETAINED:]
+
+
+def _list_entries(members: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the datasets that ``members`` list under ``name`` with an address."""
+    entries = members.get(name)
+    return [
+        entry
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and all(isinstance(entry.get(part), str) for part in _ADDRESS)
+    ]
+
+
+def render_live_datasets(
+    cluster_id: str,
+    namespaces: tuple[str, ...],
+    datasets: list[ObservedDataset],
+    now: float,
+    retained: Sequence[Mapping[str, str]] = (),
+) -> Mapping[str, Any]:
+    """Return the list as of ``now``. It is complete for ``namespaces``, or for all if empty."""
+    return {
+        "formatVersion": FORMAT_VERSION,
+        "cluster": cluster_id,
+        WRITTEN_AT: datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        **({"namespaces": sorted(namespaces)} if namespaces else {}),
+        "datasets": [
+            {
+                "namespace": dataset.namespace,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "keep": _keep(dataset),
+                "protect": sorted(
+                    dataset.status.protected_generations(str(dataset.spec.get("generation", ""))), key=_number
+                ),
+                **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
+                **({"adopt": predecessor} if (predecessor := _find_predecessor(dataset)) else {}),
+            }
+            for dataset in datasets
+        ],
+        **({"retained": list(retained)} if retained else {}),
+    }
+
+
+def _find_predecessor(dataset: ObservedDataset) -> str:
+    """Return the short uid of the earlier dataset that builders adopt, while they do; else empty."""
+    adopt = dataset.spec.get("adopt")
+    uid = adopt.get("uid") if isinstance(adopt, dict) else None
+    if not isinstance(uid, str) or not dataset.status.has_nothing_of_its_own:
+        return ""
+    return uid[:8] if _SHORT_UID.fullmatch(uid[:8]) else ""
+
+
+def _keep(dataset: ObservedDataset) -> int:
+    keep = dataset.spec.get("keepGenerations", _DEFAULT_KEEP)
+    return keep if isinstance(keep, int) and keep > 0 else _DEFAULT_KEEP
+
+
+def _number(generation: str) -> tuple[int, str]:
+    return (int(generation[1:]) if generation[1:].isdecimal() else 0, generation)
+
+
+_SECONDS: Final = aiohttp.ClientTimeout(total=20, connect=3)
+_MAX_ANSWER_BYTES: Final = 64 << 10
+
+
+class GatewayAnnouncer:
+    """Announces to the gateway at ``url`` with the token in ``token_file``, which is read for each request."""
+
+    def __init__(self, url: str, cluster: str, token_file: Path) -> None:
+        self._url = url.rstrip("/")
+        self._cluster = cluster
+        self._token_file = token_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def announce(self, announcement: Announcement) -> None:
+        """Return once the store has ``announcement``, or a later one of the same generation. Raises NotAnnounced."""
+        try:
+            address = StoreAddress(self._cluster, announcement.namespace, announcement.name, announcement.uid)
+        except UsageError as error:
+            raise NotAnnounced(error.message) from error
+        target = f"{OBJECT_PATH}{quote(address.path)}/{ANNOUNCEMENT_NOTE}"
+        try:
+            standing, mode = await self._read(target)
+            if standing is not None and standing.version >= announcement.version:
+                if standing.generation == announcement.generation:
+                    return
+                raise NotAnnounced(
+                    f"{standing.generation} is announced there already, with table version {standing.version}; this"
+                    f" announcement needs a higher version, and has {announcement.version}"
+                )
+            await self._ask("PUT", target, body=announcement.to_json(), headers={MODE_HEADER: mode})
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotAnnounced(
+                f"the gateway {self._url} does not answer: {str(error) or type(error).__name__}"
+            ) from error
+
+    async def _read(self, target: str) -> tuple[Announcement | None, str]:
+        """Return the stored announcement, and the put mode that replaces exactly it. Invalid ones, and those of another
+        dataset, are replaced."""
+        status, headers, body = await self._ask("GET", target, expected=(200, 404))
+        if status == 404:
+            return None, CREATE
+        try:
+            return parse_announcement(body, target), headers.get(VERSION_HEADER, CREATE)
+        except CorruptFile:
+            return None, headers.get(VERSION_HEADER, CREATE)
+
+    async def _ask(
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        expected: tuple[int, ...] = (200,),
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Return status, headers and body of an answer. Raises NotAnnounced if the status is not expected."""
+        shown = {"Authorization": f"Bearer {self._read_token()}", **(headers or {})}
+        request = self._open().request(
+            method, f"{self._url}{target}", data=body, headers=shown, timeout=_SECONDS, allow_redirects=False
+        )
+        async with request as response:
+            content = await response.content.read(_MAX_ANSWER_BYTES)
+            if response.status not in expected:
+                problem = parse_problem(response.status, response.content_type, content, "")
+                raise NotAnnounced(f"the gateway {self._url} answers {response.status}: {problem.detail}")
+            return response.status, response.headers, content[: MAX_ANNOUNCEMENT_BYTES + 1]
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            settings: dict[str, Any] = {}
+            if self._url.startswith("https://"):
+                settings["ssl"] = ssl.create_default_context(cafile=os.environ.get(CA_FILE_VARIABLE) or None)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=16, **settings))
+        return self._session
+
+    def _read_token(self) -> str:
+        """Return the current token. Raises NotAnnounced."""
+        try:
+            with self._token_file.open("rb") as file:
+                token = file.read(MAX_ACCOUNT_TOKEN_BYTES + 1).strip()
+        except OSError as error:
+            raise NotAnnounced(f"the token in {self._token_file} cannot be read: {error.strerror}") from error
+        if not token or len(token) > MAX_ACCOUNT_TOKEN_BYTES or not token.isascii():
+            raise NotAnnounced(f"{self._token_file} holds no token")
+        return token.decode("ascii")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()

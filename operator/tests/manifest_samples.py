@@ -13,9 +13,8 @@ import yaml
 
 from lookupdb.dataset import schema
 from lookupdb.dataset.spec import parse_resource
-from lookupdb_operator import manifests
-from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator import manifests, names
+from lookupdb_operator.model import Config, Manifest, ObservedDataset, StoreAccess
 from lookupdb_operator.status import BuildStatus, GenerationStatus, RolloutStatus, TableStatus
 
 GOLDEN: Final = Path(__file__).parent / "golden"
@@ -35,6 +34,7 @@ FULL_CONFIG: Final = Config(
 GATEWAY_CONFIG: Final = Config(
     image="lookupdb:1.0.0", store="s3://lookupdb", cluster="c1", gateway="http://lookupdb-gateway.lookupdb.svc:7071"
 )
+SPARK_CONFIG: Final = replace(GATEWAY_CONFIG, spark_image="lookupdb-spark:1.0.0")
 ACCESS: Final = StoreAccess(
     environment={"AWS_ENDPOINT_URL": "http://store.lookupdb.svc:7070", "AWS_ACCESS_KEY_ID": "key"}, digest="0011"
 )
@@ -103,6 +103,22 @@ def with_sync(**sync: Any) -> ObservedDataset:
         "resources": {"limits": {"memory": "512Mi"}},
     }
     return airports(shards=1, sync=sync or chosen)
+
+
+def with_spark(
+    spark: dict[str, Any] | None = None, *, of: ObservedDataset | None = None, **build: Any
+) -> ObservedDataset:
+    """The dataset ``of``, or the example, built by Spark."""
+    base = of or airports()
+    own = {"engine": "Spark", "deadlineSeconds": 3600, "spark": spark or {}, **build}
+    return dataset(
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"namespace": base.namespace, "name": base.name, "uid": base.uid},
+            "spec": {**base.spec, "build": {**base.spec["build"], **own}},
+        }
+    )
 
 
 def dataset(resource: dict[str, Any]) -> ObservedDataset:

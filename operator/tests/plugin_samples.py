@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.model import Pod, Trouble
-from lookupdb_operator.plugin.changes import Dataset, DatasetPods
 
 NOW_TEXT: Final = "2026-01-02T12:00:00Z"
 

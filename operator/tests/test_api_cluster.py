@@ -16,8 +16,7 @@ from operator_support.authorities import without_authorities
 from operator_support.recording_server import connected, serving
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.client import (
-    Api,
+from lookupdb_operator.cluster.api import (
     ApiError,
     Conflict,
     NamespaceTerminating,
@@ -26,6 +25,7 @@ from lookupdb_operator.cluster.client import (
     Unauthorized,
     Unreachable,
 )
+from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
 from lookupdb_operator.cluster.parse import parse_dataset
 from lookupdb_operator.manifests import render_image_probe

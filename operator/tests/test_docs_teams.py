@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from lookupdb.dataset import schema
-from lookupdb_operator.gateway.limits import Admission
 from lookupdb_operator.gateway.service import command as gateway
+from lookupdb_operator.gateway.transfers import Admission
 from lookupdb_operator.plan.turns import DEFAULT_LIMIT
 
 ROOT = Path(__file__).parents[2]

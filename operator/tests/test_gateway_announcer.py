@@ -126,7 +126,7 @@ async def test_nobody_else_writes_it_or_takes_it_away(
     shown = token(namespace, account)
     for mode in ({}, {"Lookupdb-Mode": "create"}):
         answer = await gateway.ask("PUT", f"/v1/object/{path}", token=shown, body=b"lie", headers=mode)
-        assert (answer.status, "the operator alone writes it" in answer.json["detail"]) == (403, True)
+        assert (answer.status, "only the operator may write it" in answer.json["detail"]) == (403, True)
     body = orjson.dumps({"paths": [path]})
     assert (await gateway.ask("POST", "/v1/delete", token=shown, body=body)).kind == "forbidden"
     assert bucket.read(path).body == OBJECT

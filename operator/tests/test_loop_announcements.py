@@ -17,13 +17,15 @@ from support.ports import free_port
 from support.signers import rsa_signer
 
 from lookupdb.account_tokens import Caller
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
 from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, Announcement, read_announcement
-from lookupdb_operator.live_datasets import GatewayAnnouncer, NotAnnounced
+from lookupdb.store.dataset import read_announcement
 from lookupdb_operator.loop import background as loop
 from lookupdb_operator.loop.background import Announcements
+from lookupdb_operator.model import NotAnnounced
+from lookupdb_operator.store import GatewayAnnouncer
 
 KEY = ("team", "people")
 DUE = Announcement("team", "people", "3f2b9c1e-77aa", "g12", 17, "2026-11-20T02:04:00Z")
@@ -176,7 +178,7 @@ class TestGateway:
     async def test_what_is_late_changes_nothing(self, announcer: GatewayAnnouncer, people: BucketDataset) -> None:
         await announcer.announce(DUE)
         for late in (replace(DUE, generation="g11", version=16), replace(DUE, generation="g11")):
-            with pytest.raises(NotAnnounced, match="g12 is announced there, by version 17"):
+            with pytest.raises(NotAnnounced, match="g12 is announced there already, with table version 17"):
                 await announcer.announce(late)
         assert read_announcement(people) == DUE
 
@@ -208,7 +210,7 @@ class TestGateway:
         self, announcer: GatewayAnnouncer, people: BucketDataset, token: Path
     ) -> None:
         token.write_text(rsa_signer().token("team"))
-        with pytest.raises(NotAnnounced, match="the operator alone writes it"):
+        with pytest.raises(NotAnnounced, match="only the operator may write it"):
             await announcer.announce(DUE)
         token.unlink()
         with pytest.raises(NotAnnounced, match="cannot be read"):

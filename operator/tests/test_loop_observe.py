@@ -10,13 +10,12 @@ from typing import Any, cast
 import pytest
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.api import Unreachable
 from lookupdb_operator.cluster.cache import ObjectCache
-from lookupdb_operator.cluster.client import Unreachable
 from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
-from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.loop.background import ReportsPending, RouterPolls
 from lookupdb_operator.loop.observe import ImageVolumes, NamespaceWarnings, Observer
-from lookupdb_operator.model import Observed, Predecessor, RouterReport
+from lookupdb_operator.model import Observed, Predecessor, RouterReport, StoreAccess
 from lookupdb_operator.plan import reasons
 
 KEY = ("maps", "airports")
@@ -174,6 +173,15 @@ def test_router_pods_of_a_predecessor_are_not_ours_though_their_replica_set_has_
 def test_router_pods_are_known_by_their_replica_set() -> None:
     ours = pod("airports-router-1-a", "pod-1", ("ReplicaSet", "rs-1"), names.ROUTER, owner_name="airports-router-1")
     other = pod("other-1-a", "pod-2", ("ReplicaSet", "rs-2"), names.ROUTER, owner_name="other-1")
+    assert [one.uid for one in of(cached(("LookupDataset", dataset()), ("Pod", ours), ("Pod", other))).pods] == [
+        "pod-1"
+    ]
+
+
+def test_executors_of_spark_are_known_by_their_driver() -> None:
+    owner = ("Pod", "driver-1")
+    ours = pod("airports-g1-build-a-exec-1", "pod-1", owner, names.EXECUTOR, owner_name="airports-g1-build-a")
+    other = pod("other-g1-build-a-exec-1", "pod-2", owner, names.EXECUTOR, owner_name="other-g1-build-a")
     assert [one.uid for one in of(cached(("LookupDataset", dataset()), ("Pod", ours), ("Pod", other))).pods] == [
         "pod-1"
     ]

@@ -10,11 +10,10 @@ import pytest
 from operator_support.reconcile_bench import DATASET, STATUS, Bench
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
-from lookupdb_operator.config import Config
+from lookupdb_operator.cluster.api import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.loop.queue import RequeueRequested
 from lookupdb_operator.metrics import Health, Metrics
-from lookupdb_operator.model import Absence, ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
+from lookupdb_operator.model import Absence, Config, ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
 from lookupdb_operator.plan import objects
 from lookupdb_operator.status import DatasetStatus
 
@@ -311,7 +310,7 @@ def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
     short = Health(metrics, resync=10.0, is_alive=lambda: True, longest_look=lambda: waited[0])
     assert short.find_problem() is None, "900 s at least"
     waited[0] = 901.0
-    assert "a look at a dataset has not ended for 901 s" in (short.find_problem() or "")
+    assert "a reconcile pass has not ended for 901 s" in (short.find_problem() or "")
     assert health.find_problem() is None
     alive[0] = False
     assert "worker" in (health.find_problem() or "")
@@ -359,7 +358,7 @@ class TestADatasetThatNothingIsDoneAbout:
         _see(bench)
         await bench.look()
         labels = {"namespace": "shop", "dataset": "airports", "reason": "OtherOperator", "operator": "old/release"}
-        name = "lookupdb_operator_dataset_unattended"
+        name = "lookupdb_dataset_unattended"
         assert bench.metrics._registry.get_sample_value(name, labels) == 1
         _see(bench, "own/release")
         await bench.look()

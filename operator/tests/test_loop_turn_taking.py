@@ -11,9 +11,8 @@ import pytest
 from lookupdb.dataset import spec
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.parse import parse_dataset
-from lookupdb_operator.config import Config
 from lookupdb_operator.loop.reconcile import TurnTaking
-from lookupdb_operator.model import Observed, ObservedDataset, Plan
+from lookupdb_operator.model import Config, Observed, ObservedDataset, Plan
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import BuildStatus, DatasetStatus, Ticket
 

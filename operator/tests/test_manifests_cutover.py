@@ -12,8 +12,7 @@ from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything,
 
 from lookupdb.router.table import routing_table as route_table
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.model import Manifest, ObservedDataset, Pod
+from lookupdb_operator.model import Config, Manifest, ObservedDataset, Pod, StoreAccess
 from lookupdb_operator.status import TablePart
 
 CONFIG_MAP_BYTES = 1 << 20

@@ -10,8 +10,8 @@ import pytest
 from manifest_samples import BUILD, CONFIG, FULL_CONFIG, airports, everything, generation, rendered, rollout
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import Config
 from lookupdb_operator.manifests.objects import digest, stamp
+from lookupdb_operator.model import Config
 
 RESOURCES = {"limits": {"memory": "3Gi"}}
 

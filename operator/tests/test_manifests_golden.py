@@ -17,6 +17,7 @@ from manifest_samples import (
     FULL_CONFIG,
     GATEWAY_CONFIG,
     GOLDEN,
+    SPARK_CONFIG,
     airports,
     everything,
     from_config_map,
@@ -24,6 +25,7 @@ from manifest_samples import (
     from_volume,
     rendered,
     with_own_store,
+    with_spark,
     with_sync,
 )
 
@@ -53,6 +55,8 @@ _FILES: dict[str, tuple[Any, ...]] = {
     "volume/shards": rendered(from_volume(), GATEWAY_CONFIG)["shards"],
     "sync/daemon-set": manifests.render_sync(with_sync(), dataclasses.replace(GATEWAY_CONFIG, announces=True)),
     "sync/network-policy": manifests.render_network_policies(with_sync(), FULL_CONFIG)[-1:],
+    "spark/build": manifests.render_builder(with_spark(), BUILD, SPARK_CONFIG),
+    "spark/network-policy": rendered(with_spark(), SPARK_CONFIG)["network-policy"],
     "gateway/shards": rendered(airports(shards=1), GATEWAY_CONFIG)["shards"],
 }
 

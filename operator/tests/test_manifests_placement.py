@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from manifest_samples import BUILD, CONFIG, airports, generation, rollout
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests.pods import render_placement
+from lookupdb_operator.model import Config
 
 SELECTOR = {"a": "b"}
 OURS = {"labelSelector": {"matchLabels": SELECTOR}}
@@ -112,12 +114,12 @@ POD: dict[str, Any] = {
 }
 
 
-def _templates(**spec: Any) -> dict[str, dict[str, Any]]:
+def _templates(config: Config = CONFIG, /, **spec: Any) -> dict[str, dict[str, Any]]:
     of = airports(**spec)
     objects = (
-        *manifests.render_builder(of, BUILD, CONFIG),
-        *manifests.render_shards(of, rollout(), generation(of), 1, CONFIG),
-        *manifests.render_routers(of, CONFIG),
+        *manifests.render_builder(of, BUILD, config),
+        *manifests.render_shards(of, rollout(), generation(of), 1, config),
+        *manifests.render_routers(of, config),
     )
     return {one["kind"]: one["spec"]["template"] for one in objects if "template" in one.get("spec", {})}
 
@@ -136,6 +138,23 @@ def test_what_is_said_of_one_components_pods_changes_no_others(component: str) -
         # The API server drops an empty value: it would never hold what was written.
         assert container["env"][-2:] == [{"name": "A"}, POD["extraEnv"][1]]
         assert [variable["name"] for variable in container["env"][:2]] == ["LOOKUPDB_LOG_FORMAT", "HOME"]
+
+
+def test_traces_are_of_routers_and_builders_and_the_sampler_of_routers() -> None:
+    variables = [
+        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"},
+        {"name": "OTEL_TRACES_SAMPLER", "value": "always_on"},
+        {"name": "OTEL_TRACES_SAMPLER_ARG", "value": "1"},
+    ]
+    config = replace(CONFIG, tracing_env=tuple(variables))
+    own = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://elsewhere:4318"}
+    before = _templates(build={"pod": {"extraEnv": [own]}})
+    after = _templates(config, build={"pod": {"extraEnv": [own]}})
+    assert {kind for kind in before if before[kind] != after[kind]} == {"Deployment"}
+    assert after["Deployment"]["spec"]["containers"][0]["env"][2:] == variables
+    assert after["Job"]["spec"]["containers"][0]["env"][2] == own, "a dataset's own variables come first"
+    assert variables[0] in _templates(config)["Job"]["spec"]["containers"][0]["env"]
+    assert variables[1] not in _templates(config)["Job"]["spec"]["containers"][0]["env"]
 
 
 def test_pods_terms_are_about_pods_of_their_own_component() -> None:

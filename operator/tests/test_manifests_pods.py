@@ -22,10 +22,9 @@ from manifest_samples import (
     rollout,
 )
 
-from lookupdb.dataset.schema import parse_quantity
+from lookupdb.wording import parse_quantity
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.model import Config, Manifest, ObservedDataset
 
 SAMPLES = [
     pytest.param(airports(), CONFIG, id="airports"),

@@ -8,7 +8,7 @@ import pytest
 from manifest_samples import CONFIG, airports, rendered
 
 from lookupdb_operator.model import ObservedDataset
-from lookupdb_operator.plan import conditions
+from lookupdb_operator.plan import planner
 
 CLIENT_CA = {"secretName": "clients", "key": "ca.crt"}
 
@@ -38,7 +38,7 @@ def test_without_it_nothing_of_it_is_there() -> None:
     assert _options(dataset) == {}
     assert [volume["name"] for volume in _pod(dataset)["volumes"] if volume["name"].startswith("tls")] == []
     assert _rendered(dataset, "Service")["ports"][0]["appProtocol"] == "http"
-    assert conditions.find_endpoint(dataset) == "http://airports-router.default.svc"
+    assert planner.find_endpoint(dataset) == "http://airports-router.default.svc"
 
 
 def test_certificate_is_mounted_whole_and_may_be_missing() -> None:
@@ -66,9 +66,9 @@ def test_clients_authorities_come_from_either(client_ca: dict[str, str], source:
 def test_service_and_endpoint_say_https() -> None:
     dataset = _dataset()
     assert _rendered(dataset, "Service")["ports"][0]["appProtocol"] == "https"
-    assert conditions.find_endpoint(dataset) == "https://airports-router.default.svc:80"
+    assert planner.find_endpoint(dataset) == "https://airports-router.default.svc:80"
     secure = airports(router={"tls": {"secretName": "airports-tls"}, "service": {"port": 443}})
-    assert conditions.find_endpoint(secure) == "https://airports-router.default.svc"
+    assert planner.find_endpoint(secure) == "https://airports-router.default.svc"
 
 
 def test_secret_is_read_by_routers_alone() -> None:

@@ -23,8 +23,7 @@ from manifest_samples import (
 
 from lookupdb.store import gateway_wire
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.model import Config, ObservedDataset
 
 SAMPLES = [
     pytest.param(airports(), id="airports"),

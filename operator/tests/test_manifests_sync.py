@@ -16,8 +16,7 @@ from lookupdb.cli.sync import command
 from lookupdb.errors import InvalidManifest
 from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.workloads import parse_existing
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import ObservedDataset
+from lookupdb_operator.model import Config, ObservedDataset
 
 
 def pod_of(of: ObservedDataset, config: Config = GATEWAY_CONFIG) -> dict[str, Any]:
@@ -137,7 +136,7 @@ def test_the_gateway_lets_its_pods_in_by_their_label() -> None:
     ],
 )
 def test_a_folder_of_a_nodes_own_is_refused(path: str) -> None:
-    with pytest.raises(InvalidManifest, match="hostPath is no folder for lookups"):
+    with pytest.raises(InvalidManifest, match="hostPath must be an absolute path"):
         airports(sync={"hostPath": path})
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support.signers import ec_signer, jwks, rsa_signer
 
-from lookupdb_operator.cluster.client import MAX_BYTES, AccountKeys, Answer, Unreachable
+from lookupdb_operator.cluster.api import Answer, Unreachable
+from lookupdb_operator.cluster.client import MAX_BYTES, AccountKeys
 
 
 class Server:

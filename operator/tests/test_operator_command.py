@@ -49,6 +49,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
         *("--host", "127.0.0.1", "--port", "9999", "--resync-seconds", "60", "--workers", "2"),
         *("--max-concurrent-builds", "3", "--max-concurrent-rollouts", "5"),
         *("--gateway", "http://gateway.lookupdb.svc:7071/"),
+        *("--tracing-env", '[{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://c:4318"}]'),
         monkeypatch=monkeypatch,
     )
     assert chosen.store_environment == {"AWS_REGION": "eu", "A": "b=c"}
@@ -63,6 +64,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not config.router_resp
     assert config.router_clients == ({"namespaceSelector": {}},)
     assert config.pod_labels == {"team": "a"}
+    assert config.tracing_env == ({"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://c:4318"},)
     assert config.gateway == "http://gateway.lookupdb.svc:7071"
     assert (config.pod_security, config.pod_host) == ({"runAsUser": 1000}, "::")
 
@@ -106,7 +108,7 @@ def test_every_option_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch
     ("arguments", "message"),
     [
         pytest.param(["--store", "/srv/store"], "not a store that pods share", id="a directory"),
-        pytest.param(["--create-store-secret"], "--store-secret, which is missing", id="nameless Secret"),
+        pytest.param(["--create-store-secret"], "--create-store-secret needs --store-secret", id="nameless Secret"),
         pytest.param(["--store-env", "AWS_REGION"], "is not NAME=VALUE", id="no value"),
         pytest.param(["--gateway", "gateway:7071"], "no URL of a gateway", id="a gateway without a scheme"),
         pytest.param(["--gateway", "http://me:geheim@gateway"], "no URL of a gateway", id="a gateway's password"),

@@ -13,16 +13,9 @@ import pytest
 
 from lookupdb.errors import UsageError
 from lookupdb.store import StoreAddress, sweep
+from lookupdb_operator.cluster.api import Refused
 from lookupdb_operator.cluster.cache import ObjectCache
-from lookupdb_operator.cluster.client import Refused
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.live_datasets import (
-    MOST_RETAINED,
-    REFRESH_SECONDS,
-    LiveDatasetsWriter,
-    find_retained,
-    render_live_datasets,
-)
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.names import Kind
 from lookupdb_operator.status import (
@@ -32,6 +25,13 @@ from lookupdb_operator.status import (
     RefusedGeneration,
     RolloutStatus,
     TableStatus,
+)
+from lookupdb_operator.store import (
+    MOST_RETAINED,
+    REFRESH_SECONDS,
+    LiveDatasetsWriter,
+    find_retained,
+    render_live_datasets,
 )
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
@@ -306,6 +306,6 @@ async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -
         namespaces=(),
     )
     for _ in range(2):
-        with pytest.raises(Refused, match="rename or delete it"):
+        with pytest.raises(Refused, match="but did not create this one: delete it"):
             await writer.write()
     assert cluster.writes == 0

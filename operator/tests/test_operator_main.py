@@ -48,8 +48,9 @@ def _living(kube: Kube, member: str) -> list[object]:
 
 
 def sample(text: str, name: str) -> float:
-    """Return one of the operator's metrics."""
-    found = re.search(rf"^lookupdb_operator_{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    """Return one of the metrics of the operator or its datasets."""
+    prefix = "" if name.startswith("dataset_") else "operator_"
+    found = re.search(rf"^lookupdb_{prefix}{re.escape(name)} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
@@ -268,13 +269,13 @@ async def test_of_two_operators_one_acts(kube: Kube) -> None:
     acted = ["one/lookupdb", "two/lookupdb"].index(owner)
     assert sample(texts[acted], 'api_writes_total{kind="Job",verb="apply"}') == 2
     assert sample(texts[1 - acted], 'api_writes_total{kind="Job",verb="apply"}') == 0
-    assert "lookupdb_operator_dataset_info{" in texts[acted]
-    assert "lookupdb_operator_dataset_info{" not in texts[1 - acted]
+    assert "lookupdb_dataset_info{" in texts[acted]
+    assert "lookupdb_dataset_info{" not in texts[1 - acted]
     for text, identity in zip(texts, ("one/lookupdb", "two/lookupdb"), strict=True):
         assert sample(text, f'info{{operator="{identity}"}}') == 1, "by which an alert knows that it lives"
     unattended = f'dataset="airports",namespace="shop",operator="{owner}",reason="OtherOperator"'
     assert sample(texts[1 - acted], f"dataset_unattended{{{unattended}}}") == 1
-    assert "lookupdb_operator_dataset_unattended{" not in texts[acted]
+    assert "lookupdb_dataset_unattended{" not in texts[acted]
 
 
 async def test_what_is_deleted_while_no_watch_sees_it_comes_back(kube: Kube) -> None:
@@ -325,7 +326,7 @@ async def test_only_the_namespaces_given_are_acted_on(kube: Kube) -> None:
         await until(lambda: not kube.all("Job"), "the end of it", lambda: seen(kube))
 
         async def forgotten() -> bool:
-            return "lookupdb_operator_dataset_info{" not in (await operator.ask("/metrics"))[1]
+            return "lookupdb_dataset_info{" not in (await operator.ask("/metrics"))[1]
 
         await until(forgotten, "no metrics of it")
     assert {write.namespace for write in kube.writes} == {"shop"}

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from lookupdb_operator.cluster.client import Refused, Unreachable
+from lookupdb_operator.cluster.api import Refused, Unreachable
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.model import Manifest
 from lookupdb_operator.store import ShardKeyReader

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from lookupdb_operator.cluster.client import Refused, Unreachable
+from lookupdb_operator.cluster.api import Refused, Unreachable
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.model import Manifest
 from lookupdb_operator.store import StoreAccessReader, ensure_credentials, make_access, merge_secret
@@ -103,8 +103,8 @@ async def test_a_store_without_secret_is_reached_as_the_pods_are_known() -> None
     ("data", "problem"),
     [
         pytest.param({"access-key": ""}, "'access-key', which is no environment variable's name", id="no variable"),
-        pytest.param({"A": "%%%"}, "a value for A that is no text", id="not base64"),
-        pytest.param({"A": "//8="}, "a value for A that is no text", id="not text"),
+        pytest.param({"A": "%%%"}, "a value for A that is not text", id="not base64"),
+        pytest.param({"A": "//8="}, "a value for A that is not text", id="not text"),
     ],
 )
 def test_a_secret_that_cannot_be_an_environment_says_why(data: dict[str, str], problem: str) -> None:

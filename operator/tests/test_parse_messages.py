@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.diagnosis import diagnose_scheduling, diagnose_warning
+from lookupdb_operator.cluster.workloads import diagnose_scheduling, diagnose_warning
 from lookupdb_operator.plan import reasons
 
 

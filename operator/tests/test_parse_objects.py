@@ -11,9 +11,14 @@ from operator_support.bodies import condition, job, meta
 
 from lookupdb_operator import names
 from lookupdb_operator.cluster import workloads
-from lookupdb_operator.cluster.diagnosis import diagnose_warning
 from lookupdb_operator.cluster.parse import parse_dataset, parse_header
-from lookupdb_operator.cluster.workloads import compare_fields, parse_existing, parse_job, parse_shard_set
+from lookupdb_operator.cluster.workloads import (
+    compare_fields,
+    diagnose_warning,
+    parse_existing,
+    parse_job,
+    parse_shard_set,
+)
 from lookupdb_operator.manifests.objects import stamp
 from lookupdb_operator.model import BuildJob, Deletion, ExistingObject, ObjectRef, ShardSet
 from lookupdb_operator.plan import reasons

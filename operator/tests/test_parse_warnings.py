@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb_operator.cluster.diagnosis import diagnose_warning
+from lookupdb_operator.cluster.workloads import diagnose_warning
 from lookupdb_operator.plan import reasons
 
 

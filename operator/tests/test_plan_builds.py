@@ -11,7 +11,7 @@ from operator_support.plan_samples import applied, broken, condition, deleted, s
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import conditions, objects
+from lookupdb_operator.plan import objects, planner
 
 
 def test_the_first_pass_claims_g1_and_makes_all_that_needs_no_generation() -> None:
@@ -35,7 +35,7 @@ def test_the_endpoint_has_the_services_port_also_while_the_spec_cannot_be_used()
     world = serving(router={"service": {"port": 8000}})
     assert world.look().status.endpoint == "http://airports-router.default.svc:8000"
     broken_spec = replace(world.dataset, parsed=None, problem="why", spec={}, status=world.status)
-    assert conditions.find_endpoint(broken_spec) == "http://airports-router.default.svc:8000"
+    assert planner.find_endpoint(broken_spec) == "http://airports-router.default.svc:8000"
 
 
 def test_another_type_of_the_routers_service_is_one_write_and_nothing_that_serves_is_touched() -> None:

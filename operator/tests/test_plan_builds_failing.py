@@ -11,8 +11,8 @@ import pytest
 from operator_support.plan_samples import broken, condition, says, serving, trouble
 from operator_support.plan_world import BEGIN, NEVER, World
 
-from lookupdb_operator.model import BuildResult, Plan, Trouble, Turn, Turns
-from lookupdb_operator.plan import clock
+from lookupdb_operator.model import BuildResult, Plan, Trouble, Turn, Turns, format_moment, parse_moment, seconds_until
+from lookupdb_operator.plan import reasons
 
 
 def failing(fault: BuildResult | Trouble, world: World | None = None) -> World:
@@ -137,7 +137,7 @@ class TestAttempts:
 
     @pytest.mark.parametrize(("count", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1800), (1_000_000, 1800)])
     def test_come_less_and_less_often(self, count: int, seconds: float) -> None:
-        assert clock.retry_delay(count) == seconds
+        assert reasons.retry_delay(count) == seconds
 
     def test_that_succeed_leave_nothing_of_the_failure(self) -> None:
         world = failing(broken())
@@ -196,11 +196,8 @@ def test_going_back_to_what_serves_is_no_failure_any_more() -> None:
 
 
 def test_the_times_in_status_are_read_as_they_were_written() -> None:
-    assert clock.parse_moment(clock.format_moment(BEGIN)) == BEGIN
-    assert (
-        clock.seconds_until(clock.format_moment(BEGIN + timedelta(milliseconds=900)), 10, BEGIN + timedelta(seconds=10))
-        > 0
-    )
+    assert parse_moment(format_moment(BEGIN)) == BEGIN
+    assert seconds_until(format_moment(BEGIN + timedelta(milliseconds=900)), 10, BEGIN + timedelta(seconds=10)) > 0
 
 
 @pytest.mark.parametrize(("newest", "expected"), [("g5", "g6"), ("g999999999", "g2")])

@@ -14,8 +14,8 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.parse import parse_build_result
-from lookupdb_operator.model import BuildResult
-from lookupdb_operator.plan import clock
+from lookupdb_operator.model import BuildResult, parse_moment
+from lookupdb_operator.plan import reasons
 
 WAITING = BuildResult("waiting", reason="WaitingForSource", message="waiting for the success file s3://data/_SUCCESS")
 
@@ -77,10 +77,10 @@ def test_it_is_looked_for_every_five_minutes_at_least() -> None:
     looks = []
     for _ in range(9):
         assert world.status.failure is not None
-        looks.append((clock.parse_moment(world.status.failure.retry_at) - world.now).total_seconds())
+        looks.append((parse_moment(world.status.failure.retry_at) - world.now).total_seconds())
         world.settle(400, until=partial(_has_looked, world, world.status.last_generation))
-    assert looks[0] == pytest.approx(clock.FIRST_RETRY_DELAY, abs=2)
-    assert max(looks) == pytest.approx(clock.LONGEST_WAIT, abs=2)
+    assert looks[0] == pytest.approx(reasons.FIRST_RETRY_DELAY, abs=2)
+    assert max(looks) == pytest.approx(reasons.LONGEST_WAIT, abs=2)
 
 
 def test_a_failure_after_it_is_a_failure() -> None:
@@ -106,7 +106,7 @@ def test_a_clock_that_was_set_back_keeps_nobody_waiting_for_longer() -> None:
     world.now -= timedelta(days=1)
     planned = world.look()
     assert planned.status.failure is not None
-    assert clock.parse_moment(planned.status.failure.retry_at) <= world.now + timedelta(seconds=clock.LONGEST_WAIT)
+    assert parse_moment(planned.status.failure.retry_at) <= world.now + timedelta(seconds=reasons.LONGEST_WAIT)
 
 
 def test_the_builder_gets_its_name_and_nothing_else_of_the_refresh() -> None:

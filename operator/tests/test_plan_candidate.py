@@ -428,7 +428,7 @@ class TestAStatusThatWasLost:
         world.settle(until=lambda: world.status.candidate is not None)
         name = world.status.candidate.generation if world.status.candidate else ""
         assert (world.status.table, world.status.rollout_ticket) == (None, None)
-        assert "what serves is not known" in condition(world.look(), "RolledOut").message
+        assert "the active generation is unknown" in condition(world.look(), "RolledOut").message
         for planned in _stops(world, 60):
             assert "StatefulSet/airports-r1-s0" not in deleted(planned)
         world.annotate_decision(promote=name)

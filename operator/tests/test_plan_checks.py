@@ -12,9 +12,9 @@ from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.dataset.schedule import LONGEST_JITTER
-from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import clock, turns
-from lookupdb_operator.plan.situation import DesiredSchedule
+from lookupdb_operator.model import Turn, Turns, format_moment, parse_moment
+from lookupdb_operator.plan import reasons, turns
+from lookupdb_operator.plan.turns import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 
 HOURLY = {"schedule": "0 * * * *"}
@@ -57,13 +57,13 @@ def due(world: World) -> str:
 class TestASlot:
     def test_is_checked_once_a_little_after_it(self) -> None:
         world = scheduled()
-        next_check = clock.parse_moment(world.status.next_check)
+        next_check = parse_moment(world.status.next_check)
         assert timedelta(0) <= next_check - (BEGIN + timedelta(hours=1)) < timedelta(minutes=5)
         pass_time(world, (next_check - world.now).total_seconds() - 1)
         assert made(world) == 1
         pass_time(world, 3000)
         assert made(world) == 2
-        assert clock.parse_moment(world.status.next_check) == next_check + timedelta(hours=1)
+        assert parse_moment(world.status.next_check) == next_check + timedelta(hours=1)
 
     def test_of_an_unchanged_source_rolls_nothing_out_and_is_seen(self) -> None:
         world = scheduled()
@@ -73,7 +73,7 @@ class TestASlot:
             ("g1", "built"),
             ("g2", "unchanged"),
         ]
-        assert clock.parse_moment(world.status.last_checked) > BEGIN + timedelta(hours=1)
+        assert parse_moment(world.status.last_checked) > BEGIN + timedelta(hours=1)
         assert world.is_settled()
 
     def test_of_a_changed_source_rolls_out_what_it_built(self) -> None:
@@ -100,7 +100,7 @@ class TestASlot:
     def test_whose_check_fails_is_tried_again_with_the_back_off_of_builds(self) -> None:
         world = scheduled()
         world.fails = lambda spec: broken()
-        pass_time(world, 3600 + 300 + clock.FIRST_RETRY_DELAY)
+        pass_time(world, 3600 + 300 + reasons.FIRST_RETRY_DELAY)
         assert due(world)
         assert world.status.failure is not None
         assert world.status.builds[-1].outcome == "failed"
@@ -114,7 +114,7 @@ class TestASlot:
         world = scheduled()
         world.fails = lambda spec: broken()
         pass_time(world, 7200 + 1800 + 300)
-        assert clock.parse_moment(due(world)) == BEGIN + timedelta(hours=2)
+        assert parse_moment(due(world)) == BEGIN + timedelta(hours=2)
         assert world.status.failure is not None
         assert world.status.failure.count > 5, "the back-off goes on"
         world.fails = lambda spec: None
@@ -161,7 +161,7 @@ class TestACheckThatWaits:
         world = scheduled(**refresh)
         world.turns = Turns(build=Turn(is_granted=False, ahead=300))
         pass_time(world, 3600 + 300)
-        assert clock.parse_moment(due(world)) == BEGIN + timedelta(hours=1)
+        assert parse_moment(due(world)) == BEGIN + timedelta(hours=1)
         return world
 
     def test_writes_nothing_however_many_slots_pass(self) -> None:
@@ -179,10 +179,10 @@ class TestACheckThatWaits:
         world.turns = Turns()
         world.reconcile()
         assert world.status.build is not None
-        assert clock.parse_moment(world.status.build.slot) == BEGIN + timedelta(hours=6)
+        assert parse_moment(world.status.build.slot) == BEGIN + timedelta(hours=6)
         world.settle()
         assert (made(world), due(world)) == (2, "")
-        assert clock.parse_moment(world.status.next_check) > world.now
+        assert parse_moment(world.status.next_check) > world.now
 
     def test_is_not_skipped_however_late_its_turn_comes(self) -> None:
         world = self.waiting(startingDeadlineSeconds=600)
@@ -212,14 +212,14 @@ class TestMissedSlots:
         sleep_until(world, BEGIN + timedelta(hours=3, minutes=30))
         world.settle()
         assert made(world) == 2
-        assert clock.parse_moment(world.status.next_check) > BEGIN + timedelta(hours=4)
+        assert parse_moment(world.status.next_check) > BEGIN + timedelta(hours=4)
 
     def test_by_more_than_the_deadline_are_skipped_and_it_is_said(self) -> None:
         world = scheduled(startingDeadlineSeconds=600)
         sleep_until(world, BEGIN + timedelta(hours=3, minutes=30))
         planned = world.reconcile()
         assert planned.status.schedule is not None
-        assert clock.parse_moment(planned.status.schedule.skipped) == BEGIN + timedelta(hours=3)
+        assert parse_moment(planned.status.schedule.skipped) == BEGIN + timedelta(hours=3)
         world.settle()
         assert made(world) == 1
 
@@ -258,7 +258,7 @@ class TestTheClock:
     @pytest.mark.parametrize("seconds", [1, 60, 600, 3599])
     def test_that_was_set_back_over_a_slot_does_not_bring_its_check_again(self, seconds: int) -> None:
         world = scheduled()
-        sleep_until(world, clock.parse_moment(world.status.next_check) + timedelta(seconds=1))
+        sleep_until(world, parse_moment(world.status.next_check) + timedelta(seconds=1))
         world.settle()
         assert made(world) == 2
         world.planner = _skewed(world, timedelta(seconds=-seconds))
@@ -280,7 +280,7 @@ class TestTheClock:
         world = scheduled()
         world.planner = _skewed(world, timedelta(days=-1))
         planned = world.reconcile()
-        limit = clock.format_moment(world.now - timedelta(days=1) + timedelta(seconds=1))
+        limit = format_moment(world.now - timedelta(days=1) + timedelta(seconds=1))
         assert planned.status.last_checked <= limit
         assert all(record.finished_at <= limit for record in planned.status.builds)
 
@@ -335,7 +335,7 @@ class TestTheSchedule:
         world.edit(refresh=HOURLY)
         world.settle()
         assert made(world) == 1
-        assert clock.parse_moment(world.status.next_check) > world.now
+        assert parse_moment(world.status.next_check) > world.now
 
     def test_that_rests_lets_a_build_under_way_go_on_and_does_not_repeat_it(self) -> None:
         world = scheduled()

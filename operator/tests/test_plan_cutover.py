@@ -289,15 +289,18 @@ class TestPinned:
         assert [mark.generation for mark in planned.status.rolled_back] == ["g2"], "some routers may have answered"
 
     def test_of_which_nothing_stands_is_rolled_out_with_its_own_shards_and_keys(self) -> None:
-        world = serving(key={"columns": ["id"], "normalize": ["lowercase"]})
+        world = serving(key={"columns": ["country", "id"], "separator": "|", "normalize": ["lowercase"]})
         world.edit(source={"url": "s3://data/v2.csv"}, key={"columns": ["id"]}, shards=3)
         world.settle()
+        config_map = world.things["ConfigMap", "airports-routing-table"].manifest
+        assert "keyColumns" not in config_map["data"]["routing-table.json"], "g2 has one key column"
         world.edit(generation="g1")
         world.settle()
         assert says(world.look())["RolledOut"] == "True Pinned"
         config_map = world.things["ConfigMap", "airports-routing-table"].manifest
         (entry,) = orjson.loads(config_map["data"]["routing-table.json"])["generations"]
         assert (entry["generation"], entry["rollout"], entry["normalize"]) == ("g1", "r3", ["lowercase"])
+        assert (entry["keyColumns"], entry["separator"]) == (["country", "id"], "|")
         assert len(entry["shards"]) == 2
 
     def test_says_while_the_last_one_drains_what_is_built_and_waits(self) -> None:

@@ -11,8 +11,7 @@ import pytest
 from operator_support.editing_simulation import EditingSimulation
 from operator_support.plan_world import Planner
 
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Observed, Plan
+from lookupdb_operator.model import Config, Observed, Plan
 from lookupdb_operator.plan import plan
 
 pytestmark = pytest.mark.long

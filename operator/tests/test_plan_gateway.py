@@ -11,7 +11,7 @@ from operator_support.plan_samples import applied, broken, condition, rebuilt, s
 from operator_support.plan_world import CONFIG, World
 
 from lookupdb_operator import names
-from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.model import StoreAccess
 
 BEHIND = replace(CONFIG, gateway=GATEWAY)
 SECRET = "Secret/airports-store-uid-1"

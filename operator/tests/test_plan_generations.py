@@ -8,7 +8,7 @@ from operator_support.plan_world import World
 
 from lookupdb_operator.model import Observed
 from lookupdb_operator.plan import generations
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import DatasetStatus, RolledBack
 
 

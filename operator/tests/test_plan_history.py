@@ -8,15 +8,15 @@ import pytest
 from operator_support.plan_samples import broken, serving
 from operator_support.plan_world import BEGIN
 
-from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import builds, clock
+from lookupdb_operator.model import BuildResult, Trouble, format_moment
+from lookupdb_operator.plan import builds
 from lookupdb_operator.status import BuildRecord, BuildStatus, DatasetStatus
 
 NOW = BEGIN + timedelta(minutes=10)
 
 
 def build(number: int) -> BuildStatus:
-    return BuildStatus(f"g{number}", "content", "", "digest", clock.format_moment(BEGIN))
+    return BuildStatus(f"g{number}", "content", "", "digest", format_moment(BEGIN))
 
 
 def built(status: DatasetStatus, number: int) -> DatasetStatus:

@@ -12,7 +12,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Turn, Turns
 from lookupdb_operator.plan import generations as losses
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 
 _REFRESH = "give the annotation lookupdb.dev/refresh another value; or set spec.generation to g2"
 
@@ -91,25 +91,28 @@ def _edited() -> World:
         (
             _pinned,
             "spec.generation pins g1, and nothing that is built would serve in its place: bring it back into the store,"
-            " name another generation, or take spec.generation away",
+            " name another generation, or remove spec.generation",
         ),
         (_pinned_to_another, "g2, which spec.generation pins, replaces it"),
-        (_pinned_to_nothing, "nothing is built in its place while a generation is pinned: take spec.generation away"),
+        (_pinned_to_nothing, "no other generation is built while one is pinned: remove spec.generation"),
         (_suspended, "nothing is built while spec.suspend is true"),
         (
             _rolled_back,
-            "nothing is built in its place by itself, because g2, the newest of this spec, was rolled back from: when"
-            f" the source is as it should be, {_REFRESH}",
+            "nothing is built in its place automatically, because g2, the newest of this spec, was rolled back from:"
+            f" when the source is correct, {_REFRESH}",
         ),
         (
             _rejected,
-            "nothing is built in its place by itself, because g2, the newest of this spec, was rejected: when the"
-            f" source is as it should be, {_REFRESH}",
+            "nothing is built in its place automatically, because g2, the newest of this spec, was rejected: when the"
+            f" source is correct, {_REFRESH}",
         ),
         (_waiting, "g2, which is built, replaces it when it is promoted"),
         (_two_generations, "g2, which is built, replaces it"),
-        (_edited, "what the spec asks for now is built, and replaces it"),
-        (serving, "it is built again by itself; at once, when the annotation lookupdb.dev/refresh gets another value"),
+        (_edited, "a generation of the present spec is built, and replaces it"),
+        (
+            serving,
+            "it is built again automatically; at once if the annotation lookupdb.dev/refresh gets another value",
+        ),
     ],
 )
 def test_of_each_generation_that_is_lost(make_world: Callable[[], World], advice: str) -> None:
@@ -125,7 +128,7 @@ def test_of_one_that_waits_to_be_built_again_since_when() -> None:
     planned = world.reconcile()
     assert planned.status.lost is not None
     assert (
-        f"the store has no such generation; it is built again by itself at {planned.status.lost.retry_at};"
+        f"the store has no such generation; it is built again automatically at {planned.status.lost.retry_at};"
     ) in condition(planned, "Degraded").message
 
 

@@ -15,7 +15,7 @@ from operator_support.plan_world import CONFIG, NEVER, World
 from operator_support.removals import STORE, RemovingSimulation, make_removing
 
 from lookupdb_operator import names
-from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.model import StoreAccess
 from lookupdb_operator.plan import turns
 from lookupdb_operator.status import DatasetStatus
 

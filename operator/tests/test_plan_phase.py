@@ -11,7 +11,7 @@ from operator_support.plan_samples import broken, rebuilt, serving, unconfirmed
 from operator_support.plan_world import NEVER, World
 
 from lookupdb.dataset import schema
-from lookupdb_operator.plan import conditions as phase
+from lookupdb_operator.plan import planner as phase
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import BuildFailure, Condition, DatasetStatus, TableStatus
 

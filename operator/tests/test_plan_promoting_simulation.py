@@ -10,8 +10,7 @@ import pytest
 from operator_support.plan_world import Planner
 from operator_support.promoting_simulation import PromotingSimulation
 
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Observed, Plan
+from lookupdb_operator.model import Config, Observed, Plan
 from lookupdb_operator.plan import plan
 
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ from operator_support.plan_samples import serving
 from operator_support.plan_world import World
 
 from lookupdb_operator.plan import generations
-from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.plan.turns import Desired, Situation
 from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolledBack
 
 MANUAL = {"promotion": "Manual", "drainSeconds": 5}
@@ -78,7 +78,7 @@ class TestPromotedTooEarly:
             world.reconcile()
             world.step()
         assert (world.status.generation, world.status.phase) == ("g1", "CandidateWaiting")
-        assert "promote named g2 before it was built, and does nothing: look at g2" in _rolled_out(world)
+        assert "promote named g2 before it was built, and has no effect: inspect g2" in _rolled_out(world)
 
     def test_it_takes_effect_when_the_annotation_is_taken_away_and_set_again(self) -> None:
         world = self._promoted()

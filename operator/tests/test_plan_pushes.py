@@ -13,8 +13,8 @@ from operator_support.plan_samples import condition, deleted, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
-from lookupdb_operator.model import ObjectRef, Trouble
-from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.model import ObjectRef, Trouble, add_seconds, parse_moment
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.rollouts import BELIEVED_SECONDS
 
 pytestmark = pytest.mark.long  # whole lives
@@ -311,7 +311,7 @@ class TestAnImageThatIsGone:
         world = self.lacking()
         message = condition(world.look(), "Degraded").message
         assert message.count("is not in its registry") == 1
-        assert f"; the next push is at {clock.add_seconds(self.pushed_at(world), BELIEVED_SECONDS)}." in message
+        assert f"; the next push is at {add_seconds(self.pushed_at(world), BELIEVED_SECONDS)}." in message
 
     def test_is_reported_of_servers_that_start_too(self) -> None:
         world = pushing()
@@ -320,7 +320,7 @@ class TestAnImageThatIsGone:
         world.step(5)
         self.lose(world)
         planned = world.reconcile()
-        next_push = clock.add_seconds(self.pushed_at(world), BELIEVED_SECONDS)
+        next_push = add_seconds(self.pushed_at(world), BELIEVED_SECONDS)
         for kind in ("RolledOut", "Degraded"):
             assert condition(planned, kind).reason == reasons.IMAGE_NOT_FOUND
             assert f"; the next push is at {next_push}." in condition(planned, kind).message
@@ -337,7 +337,7 @@ class TestAnImageThatIsGone:
     def pushed_at(self, world: World) -> datetime:
         push = world.status.rollouts[-1].push
         assert push is not None
-        return clock.parse_moment(push.finished_at)
+        return parse_moment(push.finished_at)
 
     def test_and_that_no_push_brings_back_is_pushed_ever_more_seldom(self) -> None:
         pauses = pauses_between(push_uids(self.lacking(), 4 * 3600, 10))

@@ -15,7 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import Plan, Trouble
 from lookupdb_operator.plan import builds as losses
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import DatasetStatus
 
 
@@ -87,7 +87,7 @@ def test_how_to_let_it_through_is_said_where_its_builder_has_not() -> None:
     told = "too few; to accept g2 as it is, set the annotation lookupdb.dev/override-gates to g2"
     assert shown(world.look()).startswith(f"{told}. ")
     world.override("g1")
-    assert shown(world.look()).startswith(f"{told}; it names g1, which is not what was refused. ")
+    assert shown(world.look()).startswith(f"{told}; it names g1, which is not the rejected generation. ")
 
 
 def test_the_sweep_spares_it() -> None:
@@ -166,7 +166,7 @@ class TestOverride:
         generation = world.status.find_generation("g2")
         assert generation is not None
         assert generation.overridden.startswith("maxShrinkPercent: expected")
-        assert "though a gate was closed and overridden (maxShrinkPercent: expected" in shown(world.look())
+        assert "though a gate failed and was overridden (maxShrinkPercent: expected" in shown(world.look())
         assert DatasetStatus.from_json(world.status.to_json()) == world.status
 
     def test_answers_the_refresh_that_it_was_built_for(self) -> None:
@@ -205,7 +205,7 @@ class TestOverride:
         world.step()
         assert world.status.table is not None
         assert world.status.table.generation == "g2"
-        assert "the annotation lookupdb.dev/override-gates names g2, which is not what was refused" in shown(
+        assert "the annotation lookupdb.dev/override-gates names g2, which is not the rejected generation" in shown(
             world.look()
         )
 
@@ -215,7 +215,7 @@ class TestOverride:
         world.override(name)
         planned = world.reconcile()
         assert planned.status.refused is not None
-        assert f"override-gates names {name}, which is not what was refused" in shown(planned)
+        assert f"override-gates names {name}, which is not the rejected generation" in shown(planned)
 
     def test_that_is_there_before_it_was_refused_does_nothing_until_it_is_set_again(self) -> None:
         world = serving()
@@ -223,13 +223,13 @@ class TestOverride:
         refused(world)
         planned = world.reconcile()
         assert planned.status.refused is not None
-        assert "named g2 before it was refused, and does nothing" in shown(planned)
+        assert "named g2 before it was rejected, and has no effect" in shown(planned)
         world.now += timedelta(hours=1)
         assert world.reconcile().status.refused is not None
         world.override("")
         planned = world.reconcile()
         assert planned.status.refused is not None
-        assert "does nothing" not in shown(planned)
+        assert "has no effect" not in shown(planned)
         assert "override-gates=g2 --overwrite" in shown(planned)
         world.override("g2")
         world.settle()
@@ -300,7 +300,7 @@ class TestOverride:
     def test_of_what_never_was_is_reported_though_nothing_was_refused(self) -> None:
         world = serving()
         world.override("g7")
-        assert "names g7, which no gate has refused" in shown(world.reconcile())
+        assert "names g7, which no gate has rejected" in shown(world.reconcile())
 
     def test_of_a_pinned_dataset_lets_it_in_and_rolls_it_out_when_the_pin_is_gone(self) -> None:
         world = refused()
@@ -316,7 +316,7 @@ class TestOverride:
         world = refused()
         world.edit(generation="g2")
         world.step()
-        assert "spec.generation is g2, and a gate has refused it" in shown(world.reconcile(), "Degraded")
+        assert "spec.generation is g2, and a gate has rejected it" in shown(world.reconcile(), "Degraded")
         assert world.status.generation == "g1"
         world.override("g2")
         world.settle()

@@ -11,8 +11,8 @@ from operator_support.plan_samples import serving
 from lookupdb_operator import names
 from lookupdb_operator.model import Absence, ObjectRef, Observed, Pod
 from lookupdb_operator.plan import plan
-from lookupdb_operator.plan.conditions import diagnose_serving, judge_ready
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.planner import diagnose_serving, judge_ready
+from lookupdb_operator.plan.turns import Situation
 
 SERVER = "airports-r1-s0-0"
 LOST_AFTER = Absence(unready=300, deleting=90)

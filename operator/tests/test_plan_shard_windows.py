@@ -14,7 +14,7 @@ from operator_support.plan_world import NEVER, World
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Turn, Turns
 from lookupdb_operator.plan import generations, reasons, windows
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import DatasetStatus
 
 pytestmark = pytest.mark.long  # whole lives
@@ -190,6 +190,7 @@ def test_a_changed_pod_template_is_rolled_out_so_too_and_no_table_mixes_generati
         pytest.param({"shards": 3}, "another number of shards", id="shards"),
         pytest.param({"value": {"format": "raw", "column": "v"}}, "another number of shards", id="value format"),
         pytest.param({"key": {"columns": ["id"], "normalize": ["strip"]}}, "another number of shards", id="normalize"),
+        pytest.param({"key": {"columns": ["id", "code"]}}, "another number of shards", id="key columns"),
     ],
 )
 def test_what_cannot_stand_beside_what_serves_replaces_all_shards_at_once(change: dict[str, Any], why: str) -> None:
@@ -287,7 +288,7 @@ def test_each_window_takes_a_turn_and_waits_for_it_behind_others() -> None:
     world.step(5)
     status, reason, message = _rolled_out(world)
     assert (status, reason) == ("False", reasons.WAITING_FOR_TURN)
-    assert message.startswith("1 of 4 shards answer from g2, the others from g1; the rollout waits for its turn since")
+    assert message.startswith("1 of 4 shards answer from g2, the others from g1; the rollout waits for a slot since")
     assert applied(world.look()) == set()
 
 

@@ -16,9 +16,8 @@ from operator_support.plan_world import Conflict, Planner, World
 from operator_support.simulation import Simulation
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Absence, Manifest, Observed, Plan, RouterReport
-from lookupdb_operator.plan import clock, plan, windows
+from lookupdb_operator.model import Absence, Config, Manifest, Observed, Plan, RouterReport, format_moment, parse_moment
+from lookupdb_operator.plan import plan, windows
 from lookupdb_operator.status import BuildStatus, shorten_shards
 
 pytestmark = pytest.mark.long
@@ -207,7 +206,7 @@ def _is_in_a_hurry(observed: Observed, config: Config, now: datetime) -> Plan:
 def _believes_the_clock_on_the_wall(observed: Observed, config: Config, now: datetime) -> Plan:
     table = observed.dataset.status.table
     if table is not None and table.confirmed_at:
-        passed = (now - clock.parse_moment(table.confirmed_at)).total_seconds()
+        passed = (now - parse_moment(table.confirmed_at)).total_seconds()
         observed = replace(observed, seconds_confirmed=passed)
     return plan(observed, config, now)
 
@@ -259,10 +258,10 @@ def _makes_up_for_what_was_missed(planned: Plan, observed: Observed) -> Plan:
     before, after = observed.dataset.status.schedule, planned.status.schedule
     if before is None or after is None or not after.due or after.due == before.due:
         return planned
-    missed = clock.parse_moment(after.slot) - timedelta(seconds=30)
-    if missed <= clock.parse_moment(before.slot):
+    missed = parse_moment(after.slot) - timedelta(seconds=30)
+    if missed <= parse_moment(before.slot):
         return planned
-    schedule = replace(after, slot=clock.format_moment(missed), due=clock.format_moment(missed))
+    schedule = replace(after, slot=format_moment(missed), due=format_moment(missed))
     return replace(planned, status=replace(planned.status, schedule=schedule, next_check=after.slot))
 
 

@@ -13,13 +13,7 @@ from operator_support.plan_world import World
 from lookupdb_operator import manifests
 from lookupdb_operator.manifests import objects
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.plan.situation import (
-    Ingredients,
-    build_stamps,
-    render_permanent_objects,
-    shard_stamps,
-    table_stamps,
-)
+from lookupdb_operator.plan.turns import Ingredients, build_stamps, render_permanent_objects, shard_stamps, table_stamps
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Stall, TableStatus
 
 GENERATION = generation(airports(), "g1")

@@ -57,7 +57,9 @@ def test_of_a_dataset_whose_status_was_lost_it_does_not_say_that_nothing_serves(
     world.invariants.forget(set(), set())
     world.status = DatasetStatus()
     _reconciled(world)
-    assert condition(world.look(), "RolledOut").message.endswith("; what serves stays, and is not known.")
+    assert condition(world.look(), "RolledOut").message.endswith(
+        "; the active generation is unknown; its servers stay."
+    )
     planned = world.look()
     assert (says(planned)["Built"], says(planned)["RolledOut"]) == ("False Suspended", "False Suspended")
     assert "Deployment/airports-router" not in applied(planned), "it is there since the first look"

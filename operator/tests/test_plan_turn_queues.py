@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from operator_support.plan_world import BEGIN
 
-from lookupdb_operator.model import Turn
-from lookupdb_operator.plan import clock, turns
+from lookupdb_operator.model import Turn, add_seconds
+from lookupdb_operator.plan import turns
 from lookupdb_operator.plan.turns import Key, TurnQueues
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
@@ -18,7 +18,7 @@ A, B, C, D, E = (("shop", name) for name in "abcde")
 
 
 def moment(seconds: float) -> str:
-    return clock.add_seconds(BEGIN, seconds)
+    return add_seconds(BEGIN, seconds)
 
 
 def building(since: float = 0, stalled: float | None = None, reason: str = "Unschedulable") -> DatasetStatus:

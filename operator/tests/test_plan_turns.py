@@ -11,9 +11,8 @@ from operator_support.plan_objects import Takes
 from operator_support.plan_samples import applied, broken, condition, deleted, rebuilt, says, serving, trouble
 from operator_support.plan_world import NEVER, World
 
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Observed, Plan, Predecessor, Turn, Turns
-from lookupdb_operator.plan import clock, plan, turns
+from lookupdb_operator.model import Config, Observed, Plan, Predecessor, Turn, Turns, add_seconds
+from lookupdb_operator.plan import plan, turns
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Ticket
 
 NOT_NOW = Turn(is_granted=False, ahead=7)
@@ -74,7 +73,7 @@ class TestABuildWhoseTurnHasNotCome:
         world.now += timedelta(seconds=31)
         planned = world.reconcile()
         assert says(planned)["Built"] == "False BadSource"
-        assert "The next attempt waits for its turn" in condition(planned, "Built").message
+        assert "The next attempt waits for a slot" in condition(planned, "Built").message
         assert "7 before it" in condition(planned, "Degraded").message
 
     def test_is_forgotten_when_nothing_needs_to_be_built_any_more(self) -> None:
@@ -214,7 +213,7 @@ class TestAStall:
         assert first is not None
         world.step(100)
         world.reconcile()
-        assert world.status.rollouts[-1].stall == first
+        assert [rollout.stall for rollout in world.status.rollouts] == [None, first]  # r1 serves
         planned = world.look()
         assert planned.next_look_in is not None
         assert planned.next_look_in <= turns.PATIENCE - 98
@@ -237,7 +236,7 @@ class TestAStall:
             world.reconcile()
             ticket = world.status.rollout_ticket
             assert ticket is not None
-            assert (ticket.given_up, ticket.since) == (1, clock.add_seconds(world.now, turns.FIRST_BACKOFF))
+            assert (ticket.given_up, ticket.since) == (1, add_seconds(world.now, turns.FIRST_BACKOFF))
             world.turns = Turns()
             world.step(62)
             world.reconcile()

@@ -207,7 +207,7 @@ def test_shard_servers_and_routers_show_nothing(tmp_path: Path) -> None:
     assert "HTTP/1.1 200" in evidence.seen["router answers"]
     assert "HTTP/1.1 401" in evidence.seen["router answers"]
     assert "HTTP/1.1 403" in evidence.seen["router answers"]
-    assert "plain: line 1 is no hash" in evidence.seen["router /status"]
+    assert "plain: line 1 is not the hash of a token" in evidence.seen["router /status"]
     evidence.judge("shard log", "shard cmdline", "router log", "router cmdline", "stranger log", "shard /status")
 
 

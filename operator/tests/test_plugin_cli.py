@@ -21,12 +21,12 @@ from operator_support.running import until
 from plugin_samples import STATUS, answer_lookup, body, condition, generation
 
 from lookupdb_operator import names
+from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.plugin import change_verbs, read_verbs
-from lookupdb_operator.plugin import session as port_forward
-from lookupdb_operator.plugin.changes import Dataset
+from lookupdb_operator.plugin import cluster_session as port_forward
 from lookupdb_operator.plugin.cli import answer_kubectl, cli
 from lookupdb_operator.plugin.options import Seconds
-from lookupdb_operator.plugin.session import ClusterSession
+from lookupdb_operator.plugin.session import DatasetSession
 
 Run = Callable[..., Any]
 UID = "uid-of-airports"
@@ -76,7 +76,7 @@ async def test_status_shows_one_with_its_pods_or_all(kube: Kube, plugin: Run) ->
     assert (one.code, one.err) == (0, "")
     assert one.out.startswith("shop/airports: Ready, serves g12")
     assert "2 shards × 2, 1 server ready" in one.out
-    listed = await plugin("status")
+    listed = await plugin("ls")
     assert [line.split()[0] for line in listed.out.splitlines()] == ["NAME", "airports"]
 
 
@@ -104,7 +104,7 @@ async def test_who_may_not_list_pods_sees_the_rest(kube: Kube, plugin: Run) -> N
     assert ended.code == 0
     assert "Pods cannot be listed:\n  ann cannot list pods\n" in ended.out
     assert "Routers:" not in ended.out, "that there are none is not known"
-    assert json.loads((await plugin("status", "airports", "-o", "json")).out)["problem"] == "ann cannot list pods"
+    assert json.loads((await plugin("status", "airports", "--json")).out)["problem"] == "ann cannot list pods"
     assert (await plugin("top", "airports")).code == 1
 
 
@@ -134,9 +134,9 @@ async def test_status_of_all_namespaces_in_pages(kube: Kube, plugin: Run) -> Non
     elsewhere = body("cities")
     elsewhere["metadata"]["namespace"] = "travel"
     kube.put(elsewhere)
-    listed = await plugin("status", "-A")
+    listed = await plugin("ls", "-A")
     assert [line.split()[:2] for line in listed.out.splitlines()[1:]] == [["shop", "airports"], ["travel", "cities"]]
-    assert [one["name"] for one in json.loads((await plugin("status", "-A", "-o", "json")).out)] == [
+    assert [one["name"] for one in json.loads((await plugin("ls", "-A", "--json")).out)] == [
         "airports",
         "cities",
     ]
@@ -144,7 +144,7 @@ async def test_status_of_all_namespaces_in_pages(kube: Kube, plugin: Run) -> Non
 
 async def test_status_for_machines(kube: Kube, plugin: Run) -> None:
     kube.put(_server(1))
-    told = json.loads((await plugin("status", "airports", "-o", "json")).out)
+    told = json.loads((await plugin("status", "airports", "--json")).out)
     assert told["status"] == _dataset(kube)["status"]
     assert [pod["shard"] for pod in told["pods"]] == [1]
 
@@ -153,12 +153,11 @@ async def test_status_for_machines(kube: Kube, plugin: Run) -> None:
     ("words", "code", "told"),
     [
         (["status", "cities"], 1, "there is no LookupDataset cities in namespace shop"),
-        (["status", "airports", "-A"], 2, "give either a name or -A"),
-        (["status", "airports", "-o", "json", "--watch"], 2, "shows it once"),
+        (["status", "airports", "--json", "--watch"], 2, "shows it once"),
         (["status", "airports", "--context", "other"], 1, "has no context other"),
-        (["rollback"], 2, "Missing argument 'NAME'"),
+        (["rollback"], 2, "Missing argument 'DATASET'"),
         (["stats"], 2, "No such command"),
-        (["rollback", "airports", "--to", "g7"], 1, "holds no g7"),
+        (["rollback", "airports", "g7"], 1, "holds no g7"),
         (["promote", "airports"], 1, "no candidate"),
         (["logs", "airports"], 1, "has no pod of a build"),
     ],
@@ -205,7 +204,7 @@ async def test_of_a_context_that_is_not_there_the_others_are_reported(kube: Kube
     [
         ("status", ""),
         ("refresh", ".."),
-        ("top", "airports/status"),
+        ("top", "shop/airports/status"),
         ("get", "airports", "KJFK", "--generation", "g13\r\nX-Other: 1"),
         ("promote", "airports", "g13\x1b"),
     ],
@@ -241,7 +240,7 @@ def _patched(kube: Kube) -> list[str]:
 async def test_a_refresh_is_the_annotation(kube: Kube, plugin: Run) -> None:
     ended = await plugin("refresh", "airports")
     value = _dataset(kube)["metadata"]["annotations"][names.REFRESH]
-    assert ended.out == f"shop/airports: refresh {value} is asked for\n"
+    assert ended.out == f"shop/airports: refresh {value} is requested\n"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", value)
     assert _patched(kube) == ["patch LookupDataset/airports"]
 
@@ -274,16 +273,16 @@ async def test_who_hardly_waits_does_not_read_that_the_operator_is_silent(kube: 
 async def test_who_waits_for_a_pin_that_is_taken_away_reads_so_at_once(
     kube: Kube, plugin: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = ClusterSession.get_dataset
+    look = DatasetSession.get_dataset
 
-    async def get_dataset(session: ClusterSession, name: str) -> Dataset:
+    async def get_dataset(session: DatasetSession, name: str) -> Dataset:
         found = await look(session, name)
         return replace(found, spec={}) if kube.writes else found
 
-    monkeypatch.setattr(ClusterSession, "get_dataset", get_dataset)
-    ended = await plugin("rollback", "airports", "--to", "g11", "--wait")
+    monkeypatch.setattr(DatasetSession, "get_dataset", get_dataset)
+    ended = await plugin("rollback", "airports", "g11", "--wait")
     assert (ended.code, ended.out) == (1, "")
-    assert "shop/airports: g11 is not pinned any more: the pin was removed\n" in ended.err
+    assert "shop/airports: g11 is no longer pinned: the pin was removed\n" in ended.err
 
 
 async def test_who_waits_reads_what_for_and_at_the_end_what_came_of_it(
@@ -302,9 +301,9 @@ async def test_who_waits_reads_what_for_and_at_the_end_what_came_of_it(
             status = {**status, "refreshed": value, "generations": [generation("g13", refresh=value)]}
         return replace(Dataset.from_body(body(name, **status)), annotations=annotations)
 
-    monkeypatch.setattr(ClusterSession, "get_dataset", get_dataset)
+    monkeypatch.setattr(DatasetSession, "get_dataset", get_dataset)
     ended = await plugin("refresh", "airports", "--wait")
-    assert (ended.code, ended.out) == (0, "shop/airports: the refresh is answered: g13 serves\n")
+    assert (ended.code, ended.out) == (0, "shop/airports: the refresh is done: g13 serves\n")
     assert ended.err == "Building: g13 is being built.\n"
 
 
@@ -335,9 +334,9 @@ async def test_what_was_promoted_before_it_was_built_is_promoted_again(kube: Kub
 
 async def test_a_rollback_pins_and_unpin_takes_the_pin_away(kube: Kube, plugin: Run) -> None:
     ended = await plugin("rollback", "airports")
-    assert ended.out == "shop/airports: g11 is asked for, and is pinned\n"
+    assert ended.out == "shop/airports: g11 is requested, and is pinned\n"
     assert _dataset(kube)["spec"]["generation"] == "g11"
-    assert json.loads((await plugin("unpin", "airports", "-o", "json")).out)["name"] == "airports"
+    assert json.loads((await plugin("unpin", "airports", "--json")).out)["name"] == "airports"
     assert "generation" not in _dataset(kube)["spec"]
 
 
@@ -381,7 +380,7 @@ async def test_the_log_of_the_newest_build(kube: Kube, plugin: Run) -> None:
     assert (ended.code, ended.out) == (0, "reading\nfailed\n")
     path = "/api/v1/namespaces/shop/pods/airports-g10-build-x/log"
     assert asked == [(path, {"container": "build", "tailLines": "5"})]
-    assert json.loads((await plugin("logs", "airports", "-o", "json")).out) == {
+    assert json.loads((await plugin("logs", "airports", "--json")).out) == {
         "namespace": "shop",
         "name": "airports",
         "pod": "airports-g10-build-x",
@@ -409,7 +408,7 @@ def test_a_time_that_is_none_is_refused() -> None:
     [
         ("diff", "airports", "--timeout"),
         ("diff", "airports", "--start-timeout"),
-        ("rollback", "airports", "--to", "g11", "--wait", "--timeout"),
+        ("rollback", "airports", "g11", "--wait", "--timeout"),
         ("status", "airports", "--watch", "--interval"),
         ("top", "airports", "--interval"),
     ],
@@ -440,7 +439,7 @@ async def test_top_measures_the_servers_of_the_active_table_and_the_routers(kube
     lines = ended.out.splitlines()
     assert lines[1].split()[:2] == ["0", "airports-r34-s0-0"]
     assert lines[-1].split(maxsplit=1) == ["airports-router-x", "pods/proxy is forbidden"]
-    told = json.loads((await plugin("top", "airports", "--interval", "0.2", "--all-rollouts", "-o", "json")).out)
+    told = json.loads((await plugin("top", "airports", "--interval", "0.2", "--all-rollouts", "--json")).out)
     assert [server["pod"] for server in told["servers"]] == ["airports-r33-s0-0", "airports-r34-s0-0"]
     assert all(server["lookups"] > 0 for server in told["servers"])
 
@@ -454,7 +453,7 @@ async def test_top_measures_every_shard_in_the_middle_of_a_rollout_shard_by_shar
     for rollout in ("r32", "r33", "r34"):
         for shard in range(4):
             kube.put(_server(shard, rollout))
-    told = json.loads((await plugin("top", "airports", "--interval", "0.1", "-o", "json")).out)
+    told = json.loads((await plugin("top", "airports", "--interval", "0.1", "--json")).out)
     expected = ["r32-s3", "r33-s0", "r33-s2", "r34-s1"]
     assert [server["pod"] for server in told["servers"]] == [f"airports-{name}-0" for name in expected]
     kube.put(body(table=STATUS["table"] | {"parts": [part | {"rollout": "r33", "shardRanges": "0..2"}]}))

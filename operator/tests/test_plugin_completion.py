@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lookupdb_operator.plugin.cli import VARIABLE, cli
+from lookupdb_operator.plugin.cli import cli
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_get_a_script(shell: str) -> None:
     ended = CliRunner().invoke(cli, ["completion", shell])
     assert ended.exit_code == 0
-    assert VARIABLE in ended.output
+    assert "_KUBECTL_LOOKUPDB_COMPLETE" in ended.output
 
 
 def test_the_programs_are_called_as_kubectl_looks_for_them() -> None:

@@ -22,11 +22,11 @@ from plugin_samples import STATUS, body, dataset, generation
 from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.client import Unreachable
+from lookupdb_operator.cluster.api import Unreachable
 from lookupdb_operator.plugin import job_verbs
+from lookupdb_operator.plugin.cluster_session import ClusterSession
 from lookupdb_operator.plugin.job_verbs import Patience
 from lookupdb_operator.plugin.jobs import JobProgress, choose_shard_set
-from lookupdb_operator.plugin.session import ClusterSession
 
 
 @pytest_asyncio.fixture(name="kube")
@@ -37,10 +37,12 @@ async def _kube(tmp_path: Path) -> AsyncIterator[Kube]:
         yield kube
 
 
-async def _compared(kube: Kube, tmp_path: Path, phase: str, log: str, *words: str) -> tuple[Ended, Any]:
+async def _compared(
+    kube: Kube, tmp_path: Path, phase: str, log: str, *words: str, verb: str = "diff"
+) -> tuple[Ended, Any]:
     """Run the program while the Job's pod ends as ``phase``; return both."""
     kube.proxied = lambda request: web.Response(text=log if request.path.endswith("/log") else "")
-    running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", *words, "-n", "shop"))
+    running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", verb, "airports", *words, "-n", "shop"))
     await until(lambda: running.done() or bool(kube.all("Job")), "a Job")
     job = put_job_pod(kube, phase)
     return await running, job
@@ -50,7 +52,7 @@ async def test_compares_what_serves_with_its_candidate(kube: Kube, tmp_path: Pat
     ended, job = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
     assert ended.code == 0
     assert "error" not in ended.err
-    assert ended.out.startswith("g12, 3,000 records\ng13, 3,001 records\n")
+    assert ended.out.startswith("before   g12, 3,000 records, s3://b/g12\nafter    g13, 3,001 records, s3://b/g13\n")
     assert job["metadata"]["name"].startswith("airports-diff-")
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert (arguments[:3], arguments[-1]) == (["diff", "g12", "g13"], "--sampled")
@@ -59,11 +61,25 @@ async def test_compares_what_serves_with_its_candidate(kube: Kube, tmp_path: Pat
 
 async def test_compares_all_keys_and_prints_json(kube: Kube, tmp_path: Path) -> None:
     text = json.dumps(DOCUMENT, indent=2)
-    ended, job = await _compared(kube, tmp_path, "Succeeded", text, "g13", "g12", "--exact", "-o", "json")
+    ended, job = await _compared(kube, tmp_path, "Succeeded", text, "g13", "g12", "--exact", "--json")
     assert json.loads(ended.out) == DOCUMENT
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert arguments[:3] == ["diff", "g13", "g12"]
     assert "--sampled" not in arguments
+
+
+async def test_prune_keeps_what_the_status_names(kube: Kube, tmp_path: Path) -> None:
+    removed = {"dataset": "shop/airports", "dryRun": True, "removed": ["g9", "g10"]}
+    text = json.dumps(removed, indent=2)
+    ended, job = await _compared(kube, tmp_path, "Succeeded", text, "--dry-run", verb="prune")
+    assert (ended.code, ended.out) == (0, "shop/airports: would be removed: g9, g10\n"), ended.err
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[:2] == ["prune", "shop/airports"]
+    assert arguments[arguments.index("--keep") :] == [
+        *("--keep", "2", "--json", "--dry-run"),
+        *("--protect", "g12", "--protect", "g13"),
+    ]
+    assert not kube.all("Job"), "it is deleted"
 
 
 async def test_of_a_job_that_failed_tells_why_and_deletes_it(kube: Kube, tmp_path: Path) -> None:
@@ -212,7 +228,11 @@ async def test_no_request_that_fails_for_a_moment_loses_the_work_of_a_job(
     monkeypatch.setattr(job_verbs, "_POLL_SECONDS", 0.02)
     flaky = _Flaky(monkeypatch, request_)
     ended, _ = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
-    assert (ended.code, ended.out.splitlines()[0], "deleted" in ended.err) == (0, "g12, 3,000 records", False)
+    assert (ended.code, ended.out.splitlines()[0], "deleted" in ended.err) == (
+        0,
+        "before   g12, 3,000 records, s3://b/g12",
+        False,
+    )
     assert flaky.count > 1
     assert [write.verb for write in kube.writes] == ["post", "delete"]
 
@@ -227,7 +247,7 @@ async def test_a_job_may_have_started_while_the_api_server_does_not_say(
         tmp_path / "kubeconfig", "diff", "airports", "-n", "shop", "--start-timeout", "1", "--timeout", "2"
     )
     assert ended.code == 1
-    assert "it was not done after 2 s (--timeout): it has not been seen yet. The last look at it failed:" in ended.err
+    assert "it was not done after 2 s (--timeout): it has not been seen yet. The last poll failed:" in ended.err
     assert not kube.all("Job")
 
 

@@ -16,15 +16,15 @@ from plugin_samples import dataset, generation
 
 from lookupdb.cli.diff import command as diff_command
 from lookupdb_operator import names
-from lookupdb_operator.plugin.changes import NotPossible
+from lookupdb_operator.console.dataset import NotPossible
 from lookupdb_operator.plugin.job_verbs import JobFailed, choose_generations, read_document, render_difference
 from lookupdb_operator.plugin.jobs import render_difference_job
 
 GENERATIONS = [generation("g11"), generation("g12"), generation("g13", shards=3)]
 CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}
 DOCUMENT: dict[str, Any] = {
-    "before": {"generation": "g12", "records": 3000, "where": "s3://b/g12"},
-    "after": {"generation": "g13", "records": 3001, "where": "s3://b/g13"},
+    "before": {"generation": "g12", "records": 3000, "where": "s3://b/g12", "normalize": []},
+    "after": {"generation": "g13", "records": 3001, "where": "s3://b/g13", "normalize": []},
     "added": 1,
     "removed": 0,
     "changed": 2,
@@ -196,7 +196,7 @@ class TestReading:
     def test_is_shown_with_its_samples_and_no_control_characters(self) -> None:
         shown = render_difference(DOCUMENT)
         assert "g13, 3,001 records" in shown
-        assert "a sample" in shown
+        assert "and not all" in shown
         assert "changed  2" in shown
         assert "\x1b" not in shown
 
@@ -207,4 +207,4 @@ class TestReading:
         document = {name: value for name, value in (DOCUMENT | change).items() if value is not None}
         with pytest.raises(JobFailed, match="not what this version reads") as failed:
             render_difference(document)
-        assert "-o json" in (failed.value.hint or "")
+        assert "--json" in (failed.value.hint or "")

@@ -15,7 +15,7 @@ from operator_support.loopback import listening
 from plugin_samples import VALUES, answer_lookup
 from test_plugin_cli import Run, _kube, _plugin, _pod
 
-from lookupdb_operator.plugin import session
+from lookupdb_operator.plugin import cluster_session as session
 
 __all__ = ["_kube", "_plugin"]
 
@@ -53,7 +53,7 @@ async def test_several_keys_are_a_line_each_with_their_generation(kube: Kube, pl
 @pytest.mark.parametrize(("key", "code"), [("KJFK", 0), ("nowhere", 3), ("away", 4)])
 async def test_for_machines_one_key_is_a_line_too(kube: Kube, plugin: Run, key: str, code: int) -> None:
     kube.proxied = answer_lookup
-    one, several = await plugin("get", "airports", key, "-o", "json"), await plugin("get", "airports", key, key)
+    one, several = await plugin("get", "airports", key, "--json"), await plugin("get", "airports", key, key)
     assert (one.code, several.code, one.err) == (code, code, "")
     assert [one.out, one.out] == several.out.splitlines(keepends=True)
 

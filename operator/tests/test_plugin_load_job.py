@@ -17,7 +17,7 @@ from lookupdb.cli.load import make_plan, render_words
 from lookupdb.errors import UsageError
 from lookupdb.load.plan import LoadPlan
 from lookupdb_operator import names
-from lookupdb_operator.plugin.changes import NotPossible
+from lookupdb_operator.console.dataset import NotPossible
 from lookupdb_operator.plugin.job_verbs import JobFailed, count_bytes, fit_keys, read_result
 from lookupdb_operator.plugin.jobs import (
     KEYS_ANNOTATION,
@@ -109,7 +109,7 @@ def test_it_asks_the_routers_service_what_the_command_line_says() -> None:
     assert context.params["headers"] == ("X-A: -b c",)
     assert context.params["conditions"] == ("p99>20ms", "errors>0")
     assert context.params["generation"] == "g13"
-    assert [str(path) for path in context.params["json_files"]] == ["-"]
+    assert context.params["as_json"]
     assert context.params["keys"] == "/etc/lookupdb/load/keys"
 
 

@@ -98,7 +98,7 @@ async def test_prints_what_it_shows_meanwhile_and_the_result(kube: Kube, tmp_pat
 
 
 async def test_prints_json_for_machines(kube: Kube, tmp_path: Path) -> None:
-    ended, _ = await _load(kube, tmp_path, "Succeeded", make_log(), "-o", "json")
+    ended, _ = await _load(kube, tmp_path, "Succeeded", make_log(), "--json")
     assert json.loads(ended.out) == json.loads(json.dumps(make_result()))
 
 

@@ -16,7 +16,7 @@ from operator_support.running import until
 from plugin_samples import body, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.client import Refused, Unauthorized, Unreachable
+from lookupdb_operator.cluster.api import Refused, Unauthorized, Unreachable
 from lookupdb_operator.plugin import change_verbs, session
 from lookupdb_operator.plugin.session import Polls
 
@@ -70,7 +70,7 @@ async def test_a_look_that_fails_for_a_moment_is_followed_by_another_one(
     kube.refused = _AfterTheWrite(kube, [refusal] * 2, lambda: _answer_refresh(kube))
     ended = await _refresh(tmp_path)
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.startswith("shop/airports: the refresh is answered")
+    assert ended.out.startswith("shop/airports: the refresh is done")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_an_api_server_that_goes_on_failing_is_reported_once_and_at_the_en
     assert ended.err.splitlines() == [
         trouble,
         "error: shop/airports is not done after 0.5 s: it waits for the operator to take it up."
-        f" The last look at it failed: {trouble}",
+        f" The last poll failed: {trouble}",
     ], "and not that the operator is silent"
 
 

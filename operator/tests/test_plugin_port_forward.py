@@ -12,8 +12,9 @@ import pytest_asyncio
 from aiohttp import web
 from operator_support.loopback import listening
 
-from lookupdb_operator.cluster.client import Unreachable
-from lookupdb_operator.plugin.session import Target, read_through
+from lookupdb_operator.cluster.api import Unreachable
+from lookupdb_operator.plugin.cluster_session import read_through, render_kubectl
+from lookupdb_operator.plugin.session import Target
 
 KUBECTL = """#!/bin/sh
 echo "$$ $*" > "{told}"
@@ -35,7 +36,7 @@ def _kubectl(folder: Path, does: str) -> tuple[list[str], Path]:
     program, told = folder / "kubectl", folder / "told"
     program.write_text(KUBECTL.format(told=told, does=does))
     program.chmod(0o755)
-    return [str(program), *Target("/config", "prod", "shop").render_kubectl("shop")[1:]], told
+    return [str(program), *render_kubectl(Target("/config", "prod", "shop"), "shop")[1:]], told
 
 
 async def test_what_the_pod_answers_and_the_end_of_the_program(tmp_path: Path, pod_port: int) -> None:

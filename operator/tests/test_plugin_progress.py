@@ -9,8 +9,8 @@ import pytest
 from plugin_samples import HEALTHY, condition, dataset, generation
 
 from lookupdb_operator import names
+from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.plugin import changes
-from lookupdb_operator.plugin.changes import Dataset
 
 WITH_G13 = [generation("g12"), generation("g13")]
 CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}
@@ -129,7 +129,7 @@ def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered(
         pytest.param({"generations": [generation("g12", refresh="now")]}, "g12 serves", id="built"),
         pytest.param(
             {"generations": [generation("g11", refresh="now")], "generation": "g11"},
-            "the source has not changed: g11 serves on",
+            "the source has not changed; g11 keeps serving",
             id="unchanged",
         ),
         pytest.param(
@@ -142,7 +142,7 @@ def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered(
                 "generations": [generation("g11", refresh="now"), generation("g12")],
                 **_conditions(condition("RolledOut", "True", "RolledBack", "g11 was rolled back from.")),
             },
-            "the source has not changed: g12 serves on. g11 was rolled back from.",
+            "the source has not changed; g12 keeps serving. g11 was rolled back from.",
             id="rolled back from",
         ),
         pytest.param({"generations": []}, "g12 serves", id="trimmed since"),
@@ -328,11 +328,11 @@ def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> Non
     ("spec", "status", "failure"),
     [
         pytest.param({"generation": "g11"}, {}, "", id="on the way"),
-        pytest.param({}, {}, "g11 is not pinned any more: the pin was removed", id="unpinned"),
+        pytest.param({}, {}, "g11 is no longer pinned: the pin was removed", id="unpinned"),
         pytest.param(
             {"generation": "g10"},
             {},
-            "g11 is not pinned any more: g10 is pinned instead now",
+            "g11 is no longer pinned: g10 is pinned instead",
             id="another one is pinned",
         ),
         pytest.param(

@@ -14,7 +14,7 @@ from operator_support.phase_worlds import screen_of, view_of
 from operator_support.plan_samples import rebuilt, serving, unconfirmed
 from operator_support.plan_world import World
 
-from lookupdb_operator.plan.conditions import PHASES
+from lookupdb_operator.plan.planner import PHASES
 from lookupdb_operator.plugin import status_view
 
 
@@ -36,7 +36,7 @@ from lookupdb_operator.plugin import status_view
             [
                 ": CandidateWaiting, serves g1",
                 "g2 of r2 has waited for promotion for",
-                "kubectl lookupdb promote -n default airports g2, or reject -n default airports g2",
+                "kubectl lookupdb promote -n default airports g2, or kubectl lookupdb reject -n default airports g2",
                 "r2  g2  candidate",
             ],
             id="a candidate",
@@ -54,7 +54,7 @@ from lookupdb_operator.plugin import status_view
         pytest.param(phase_worlds.pinned, [": Pinned, serves g1", "pinned to g1", "active, pinned"], id="pinned"),
         pytest.param(
             lambda: phase_worlds.failing("BadSource", "people.csv: no such file"),
-            [": Stuck, serves g1", "next attempt at a build in", "failed", "people.csv: no such file"],
+            [": Stuck, serves g1", "the next build attempt, in", "failed", "people.csv: no such file"],
             id="a build failed",
         ),
         pytest.param(

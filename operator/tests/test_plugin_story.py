@@ -53,7 +53,7 @@ async def _serves(kube: Kube, generation: str) -> None:
 async def _refreshes(kube: Kube, kubelet: Kubelet, plugin: Callable[..., Awaitable[Ended]]) -> None:
     ended = await _ended(plugin("refresh", "airports", "--wait"), kube, kubelet)
     assert ended.code == 0, ended.err
-    assert ended.out == "shop/airports: the refresh is answered: g2 serves\n"
+    assert ended.out == "shop/airports: the refresh is done: g2 serves\n"
     assert status_of(kube)["generation"] == "g2"
     await until(lambda: status_of(kube).get("phase") == "Ready", "the end of g1's servers", lambda: seen(kube))
     shown = await plugin("status", "airports")

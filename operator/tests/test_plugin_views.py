@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from plugin_samples import HEALTHY, ROUTERS, SERVERS, condition, dataset, generation, router, server, view
 
+from lookupdb_operator.console.answers import AbsentKey, FoundKey, UnavailableKey, read_answer
+from lookupdb_operator.console.dataset import DatasetPods
+from lookupdb_operator.console.facts import find_role
+from lookupdb_operator.console.figures import MetricSample, bound_quantile, rate
+from lookupdb_operator.console.formats import format_age, format_until
 from lookupdb_operator.plugin import status_view, views
-from lookupdb_operator.plugin.changes import DatasetPods
-from lookupdb_operator.plugin.views import AbsentKey, FoundKey, MetricSample, UnavailableKey, bound_quantile, rate
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "kubectl.md"
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -109,7 +112,7 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
     text = status_view.render(view(*SERVERS, **status), NOW)
     assert _sections(text)["Waits for"] == [
         "a rollout, for 3 min: r35 has 1/2 shards ready.",
-        "next attempt at a build in 30 s, after 3",
+        "the next build attempt, in 30 s, after 3 failures",
         "next check of the source in 2 h, at 2026-01-02T14:00:00Z",
     ]
 
@@ -117,7 +120,7 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (None, "the check of the source of 2026-01-02T11:00:00Z waits to be made"),
+        (None, "the source is due for its check of 2026-01-02T11:00:00Z"),
         (
             {"generation": "g13", "slot": "2026-01-02T11:00:00Z", "startedAt": "2026-01-02T11:59:00Z"},
             "next check of the source now, at 2026-01-02T12:00:00Z",
@@ -165,7 +168,7 @@ def test_a_closed_gate_is_reported_once_and_what_else_is_wrong_beside_it() -> No
     assert [text.count(once) for once in ("minRecords: 1", "removed: 'a'", "override-gates", "at noon")] == [1, 1, 1, 1]
     parts = _sections(text)
     assert parts["Conditions"][-1].endswith(f"as above; {OTHER} g12 keeps serving.")
-    assert parts["Refused by a gate"] == ["g13 of 28,298 records, built 10 min ago"]
+    assert parts["Rejected by a gate"] == ["g13 of 28,298 records, built 10 min ago"]
     assert parts["Builds"][0].endswith("as above")
     assert parts["Builds"][1].endswith("minRecords: 2 of 9")
 
@@ -174,10 +177,10 @@ def test_a_generation_that_a_gate_refused_is_reported_with_how_to_let_it_through
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")
     text = status_view.render(view(*SERVERS, refused=refused, generations=[overridden]), NOW)
-    assert _sections(text)["Refused by a gate"] == [
+    assert _sections(text)["Rejected by a gate"] == [
         "g13 of 9,000 records, built 10 min ago",
         "maxShrinkPercent: 68 % fewer",
-        "to let it through: kubectl annotate lds -n shop airports lookupdb.dev/override-gates=g13 --overwrite",
+        "to override the gate: kubectl lookupdb override-gates -n shop airports g13",
     ]
     assert _sections(text)["Generations"][0].endswith("active, gate overridden")
 
@@ -192,7 +195,7 @@ def test_a_candidate_is_reported_with_what_to_do() -> None:
     assert _sections(text)["Candidate"] == [
         "g13 of r35 has waited for promotion for 5 min",
         "look at it:  kubectl lookupdb get -n shop airports KEY --generation g13",
-        "then:        kubectl lookupdb promote -n shop airports g13, or reject -n shop airports g13",
+        "then:        kubectl lookupdb promote -n shop airports g13, or kubectl lookupdb reject -n shop airports g13",
     ]
     assert _sections(text)["Rollouts"][1].split()[:3] == ["r35", "g13", "candidate"]
 
@@ -210,7 +213,7 @@ def test_a_candidate_is_reported_with_what_to_do() -> None:
     ],
 )
 def test_what_a_rollout_does(members: dict[str, Any], table: dict[str, Any], role: str) -> None:
-    assert status_view._role({"rollout": "r34", **members}, {"table": table}) == role
+    assert find_role({"rollout": "r34", **members}, {"table": table}) == role
 
 
 def test_shards_that_lack_servers_are_named_with_the_first_reasons_and_counted() -> None:
@@ -273,7 +276,7 @@ def test_the_last_builds_newest_first() -> None:
 
 def test_a_dataset_that_nobody_has_looked_at() -> None:
     empty = dict.fromkeys(dataset().status)
-    assert status_view.render(view(**empty), NOW) == "shop/airports: no operator has looked at it yet, serves nothing"
+    assert status_view.render(view(**empty), NOW) == "shop/airports: no operator has reconciled it yet, serves nothing"
 
 
 def test_no_text_of_a_cluster_moves_the_cursor() -> None:
@@ -305,7 +308,7 @@ def test_all_datasets_are_a_table() -> None:
     assert lines[1].split() == ["shop", "airports", "True", "Ready", "Healthy", "g12", "2", "h", "2/2", "28,298"]
     assert (
         status_view.render_list([], NOW, everywhere=False, namespace="shop")
-        == "There are no LookupDatasets in namespace shop."
+        == "There are no datasets in namespace shop."
     )
 
 
@@ -347,7 +350,7 @@ PROBLEM = {"Content-Type": "application/problem+json; charset=utf-8"}
     ],
 )
 def test_what_an_answer_says_of_a_key(status: int, headers: dict[str, str], body: bytes, expected: Any) -> None:
-    assert views.read_answer("k", status, headers, body) == expected
+    assert read_answer("k", status, headers, body) == expected
 
 
 def test_values_are_printed_as_they_came() -> None:
@@ -374,16 +377,16 @@ def _shard(lookups: int, **more: float) -> MetricSample:
 
 def _router(requests: int, failed: int, batches: int) -> MetricSample:
     lines = [
-        f'lookupdb_router_requests_total{{status="2xx"}} {requests}',
-        f'lookupdb_router_requests_total{{status="5xx"}} {failed}',
+        f'lookupdb_router_requests_total{{code="200"}} {requests}',
+        f'lookupdb_router_requests_total{{code="503"}} {failed}',
         f"lookupdb_router_keys_found_total {requests}",
         f"lookupdb_router_keys_unavailable_total {failed}",
         f"lookupdb_router_client_deadline_keys_unavailable_total {failed // 2}",
-        f"lookupdb_router_batch_seconds_sum {batches * 0.0015}",
-        f"lookupdb_router_batch_seconds_count {batches}",
-        'lookupdb_router_batch_seconds_bucket{le="0.001"} 0',
-        f'lookupdb_router_batch_seconds_bucket{{le="0.0025"}} {batches}',
-        f'lookupdb_router_batch_seconds_bucket{{le="+Inf"}} {batches}',
+        f"lookupdb_router_batch_duration_seconds_sum {batches * 0.0015}",
+        f"lookupdb_router_batch_duration_seconds_count {batches}",
+        'lookupdb_router_batch_duration_seconds_bucket{le="0.001"} 0',
+        f'lookupdb_router_batch_duration_seconds_bucket{{le="0.0025"}} {batches}',
+        f'lookupdb_router_batch_duration_seconds_bucket{{le="+Inf"}} {batches}',
     ]
     return MetricSample.parse("\n".join(lines) + "\n")
 
@@ -450,14 +453,14 @@ def test_a_server_that_was_started_again_or_does_not_answer_has_no_rates() -> No
 )
 def test_ages(seconds: float, text: str) -> None:
     moment = (NOW - timedelta(seconds=seconds)).isoformat()
-    assert views.format_age(moment, NOW) == text
+    assert format_age(moment, NOW) == text
 
 
 def test_a_moment_that_is_none_is_not_an_error() -> None:
-    assert (views.format_age("", NOW), views.format_age("soon", NOW), views.format_until("soon", NOW)) == (
+    assert (format_age("", NOW), format_age("soon", NOW), format_until("soon", NOW)) == (
         "",
         "?",
         "?",
     )
-    assert views.format_age((NOW + timedelta(hours=1)).isoformat(), NOW) == "0 s", "a clock is behind"
+    assert format_age((NOW + timedelta(hours=1)).isoformat(), NOW) == "0 s", "a clock is behind"
     assert router(0).ready

@@ -17,7 +17,8 @@ from operator_support.running import until
 
 from lookupdb_operator import names
 from lookupdb_operator.cluster import reflector
-from lookupdb_operator.cluster.client import Api, Refused, Unreachable
+from lookupdb_operator.cluster.api import Refused, Unreachable
+from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.parse import Header, parse_header
 from lookupdb_operator.cluster.reflector import Reflector
 from lookupdb_operator.names import Kind

@@ -3,7 +3,7 @@
 ``INTERFACE`` is the checksum of this file: whatever changes between Python and the kernels is to be seen here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -50,6 +50,15 @@ class ShardFile:
         """
 
 @final
+class RequestHistograms:
+    """The histograms of requests in ``counters``, described by ``lookupdb.process.worker.observe``."""
+
+    def __init__(self, counters: memoryview, bounds: Sequence[int], /) -> None:
+        """``bounds`` are the upper bounds of buckets, in nanoseconds."""
+
+    def observe(self, histogram: int, arrived: int, count: int = 1, /) -> None: ...
+
+@final
 class ShardKernel:
     """A shard file, and what answers lookups from it: ``lookupdb.shard.replies`` and ``turn`` use it."""
 
@@ -57,23 +66,25 @@ class ShardKernel:
         self,
         path: Path,
         slot: memoryview,
-        places: tuple[int, int, int, int],
+        places: tuple[int, int, int, int, int],
+        bounds: Sequence[int],
         error: bytes,
         *,
         read_bytes: int,
         chunk_bytes: int,
         slice_seconds: float,
     ) -> None:
-        """``places`` are those of lookups, misses, commands and sent bytes in ``slot``; ``error`` is the reply for what
-        is damaged. Raises OSError, and ValueError for a file that cannot be read here.
+        """``places`` are those of lookups, misses, commands, sent bytes and the first histogram in ``slot``; ``bounds``
+        are those of its buckets, in nanoseconds; ``error`` is the reply for what is damaged. Raises OSError, and
+        ValueError for a file that cannot be read here.
         """
 
     def run(
         self, epoll: int, fast_path: bytearray, protocols: bytearray, seconds: float
-    ) -> tuple[list[tuple[int, int, bytes, list[bytes], bytes, bool]], list[tuple[int, int]], bool]:
+    ) -> tuple[list[tuple[int, int, bytes, list[bytes], bytes, bool, bool]], list[tuple[int, int]], bool, int]:
         """Wait on ``epoll`` and answer lookups, for so long, until something is not for here, or until a turn was slow.
         Returns what is handed over, as arguments of ``RespConnection.resume`` behind a file descriptor and an error
-        number, events, and whether the turn was slow.
+        number, events, whether the turn was slow, and when its requests arrived.
         """
 
     def idle_seconds(self) -> float:
@@ -82,7 +93,7 @@ class ShardKernel:
     def warmer(self) -> PageWarmer:
         """What reads the pages of this file from disk, for other threads."""
 
-    def answer(self, data: bytes, nil: bytes) -> tuple[bytes, list[bytes], bytes, bool]:
+    def answer(self, data: bytes, nil: bytes, arrived: int) -> tuple[bytes, list[bytes], bytes, bool, bool]:
         """See ``KeyReplies.answer``."""
 
     def replies(self, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:

@@ -22,7 +22,9 @@ from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
 
 if TYPE_CHECKING:
     from jwt.types import Options
+import time
 
+from lookupdb.tokens import Admitted, Denial, Denied, Subjects
 
 # Verification fails closed: a token passes only if everything is as the API server makes it. Invalid tokens are
 # rejected cheaply: the key is looked up by a short header, and the signature verified, before anything else is parsed.
@@ -81,7 +83,7 @@ class KeySource(Protocol):
 
     @property
     def current(self) -> Mapping[str, VerificationKey]:
-        """Return the keys by id. Another object after a change."""
+        """Return the keys by id. After a change it is a new object."""
         ...
 
 
@@ -93,7 +95,7 @@ def find_key_id(token: str) -> str:
         raise InvalidToken("form", "the token is no signed JWT")
     encoded = token[: token.index(".")]
     try:
-        header = orjson.loads(_decode(encoded)) if len(encoded) <= _MAX_HEADER else None
+        header = orjson.loads(decode_part(encoded)) if len(encoded) <= _MAX_HEADER else None
     except ValueError as error:
         raise InvalidToken("form", "the token's header cannot be read") from error
     if not isinstance(header, dict) or not header.keys() <= _HEADER_MEMBERS or not _are_texts(header.values()):
@@ -104,7 +106,7 @@ def find_key_id(token: str) -> str:
     return key_id
 
 
-def _decode(encoded: str) -> bytes:
+def decode_part(encoded: str) -> bytes:
     """Decode a part of a token. Raises ValueError."""
     return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
 
@@ -137,7 +139,7 @@ def _is_signed(token: str, key: VerificationKey) -> bool:
     at each byte in Python."""
     signed, _, signature = token.rpartition(".")
     try:
-        return _ALGORITHMS.get_algorithm_by_name(key.algorithm).verify(signed.encode(), key.key, _decode(signature))
+        return _ALGORITHMS.get_algorithm_by_name(key.algorithm).verify(signed.encode(), key.key, decode_part(signature))
     except Exception:  # any error rejects it
         return False
 
@@ -208,7 +210,7 @@ def parse_keys(text: bytes) -> dict[str, VerificationKey]:
     members = orjson.loads(text)
     entries = members.get("keys") if isinstance(members, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("expected a JSON object with a list of keys")  # noqa: TRY004 - as what is no JSON
+        raise ValueError("expected a JSON object with a list of keys")  # noqa: TRY004 - as what is not JSON
     keys: dict[str, VerificationKey] = {}
     for entry in entries[:_MAX_KEYS]:
         if isinstance(entry, dict) and (key := _parse_key(entry)):
@@ -252,3 +254,67 @@ def are_same(keys: Mapping[str, VerificationKey], other_keys: Mapping[str, Verif
 
 def _identify(keys: Mapping[str, VerificationKey]) -> dict[str, tuple[str, Any]]:
     return {key_id: (key.algorithm, key.key.public_numbers()) for key_id, key in keys.items()}
+
+
+# Service accounts: judges their tokens by the cluster's public keys, and by the list of allowed accounts.
+
+
+NO_KEYS: Final = "the keys of the cluster's service accounts are not known yet"
+
+
+class ServiceAccounts:
+    """Judges tokens for ``audience``. The last readable keys stay until there are others."""
+
+    def __init__(self, audience: str, subjects: Iterable[str], now: Callable[[], float] = time.time) -> None:
+        self._subjects = Subjects(subjects)
+        self.current: Mapping[str, VerificationKey] = {}
+        """Keys by id, for the cache of tokens."""
+        self._tokens = TokenCache(self, (audience,), now)
+        self._unread: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why no token can be judged, or why newer keys cannot be read."""
+        if self._unread:
+            return self._unread
+        return None if self.current else NO_KEYS
+
+    @property
+    def key_count(self) -> int:
+        """The number of known keys."""
+        return len(self.current)
+
+    def take_keys(self, text: bytes | None) -> bool:
+        """Use the keys in the JWKS ``text``, None if there is no file. Return whether the keys changed."""
+        if text is None:
+            self._unread = (
+                "the file of the cluster's keys is gone; the last known keys are used" if self.current else None
+            )
+            return False
+        try:
+            keys = parse_keys(text)
+        except ValueError as error:
+            self._unread = f"the file of the cluster's keys cannot be read: {error}"
+            return False
+        self._unread = None
+        if are_same(keys, self.current):
+            return False
+        self.current = keys
+        return True
+
+    def judge(self, token: str) -> Admitted | Denied:
+        """Judge ``token``."""
+        try:
+            if not self.current:
+                find_key_id(token)  # what is not a JWT is invalid with any keys
+                return Denied(Denial.UNDECIDED, NO_KEYS)
+            verified = self._tokens.verify_for_a_while(token)
+        except InvalidToken as error:
+            return Denied(Denial.UNAUTHENTICATED, error.detail)
+        if verified is None:
+            return Denied(Denial.UNAUTHENTICATED, "the token is signed with a key that is none of this cluster's")
+        caller, until = verified
+        if not self._subjects.allow(caller.namespace, caller.account):
+            detail = f"the service account {caller.namespace}/{caller.account} may not look up in this dataset"
+            return Denied(Denial.FORBIDDEN, f"{detail}; spec.router.auth.serviceAccounts.subjects lists those that may")
+        return Admitted(until)

@@ -56,7 +56,7 @@ def decode(body: bytes | bytearray, keys: Sequence[str]) -> FramedValues:
         or not body.startswith(start[:sizes_at])
         or body[values_at - len(texts) : values_at] != texts
     ):
-        raise InvalidFrames("its keys are not those that were asked for")
+        raise InvalidFrames("its keys are not the requested ones")
     sizes = struct.unpack_from(f"<{count}i", body, sizes_at)
     return _cut(body if isinstance(body, bytes) else memoryview(body), values_at, keys, sizes)
 

@@ -1,41 +1,17 @@
-"""Shared helpers for opening and writing files: errors of a full disk and of files that cannot be opened, and
-syncing."""
+"""Shared helpers for opening and writing files: the limit of open files, and syncing."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from lookupdb.errors import NotEnoughRoom, StoreError
-
-DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The error numbers of a full disk, an exhausted quota, and a file at its maximum size."""
-OPEN_FILES_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
-"""The error numbers for too many open files, of a process and of a machine."""
-RAISE_OPEN_FILES: Final = "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime)"
-"""The hint for too many open files."""
-
-
-def opening_error(path: Path, number: int) -> StoreError | NotEnoughRoom:
-    """Return the error for a file that cannot be opened because of errno ``number``, whatever its content."""
-    message = f"cannot open {path}: {os.strerror(number)}"
-    if number in OPEN_FILES_ERRNOS:
-        return NotEnoughRoom(message, hint=RAISE_OPEN_FILES)
-    if number == errno.ENOMEM:
-        return NotEnoughRoom(message, hint="give this process more memory, address space (ulimit -v) or maps of files")
-    if number in (errno.EACCES, errno.EPERM):
-        return StoreError(message, hint="grant this user read access to it")
-    return StoreError(message)
-
-
-def reading_error(path: Path, offset: int, number: int) -> StoreError:
-    """Return the error for a file that cannot be read from byte ``offset`` on because of errno ``number``."""
-    return StoreError(
-        f"cannot read {path} from byte {offset} on: {os.strerror(number)}",
-        hint="check the disk, or the server of the volume",
-    )
+from lookupdb.errors import OPEN_FILES_ERRNOS, RAISE_OPEN_FILES, NotEnoughRoom
 
 
 def sync_folder(path: Path) -> None:
@@ -71,3 +47,70 @@ def exchange(path: Path, other: Path) -> None:
     if rename(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), str(path))
+
+
+# Open files and sockets: the limit of this process, and the number of clients that it allows.
+#
+# Distributions keep the soft limit at 1,024 for programs that use ``select``; others must raise it.
+
+
+log = logging.getLogger(__name__)
+
+MAX_DESCRIPTORS: Final = 1 << 20
+"""Limit of what is requested: some hosts allow a thousand million, which nothing here could use."""
+_OPEN_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+def raise_limit() -> int:
+    """Raise this process's soft limit of open files to its hard limit. Return the resulting limit.
+
+    Processes started afterwards inherit it. A limit that cannot be raised stays.
+    """
+    soft, hard = (
+        (MAX_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit)
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    goal = min(hard, MAX_DESCRIPTORS)
+    if soft < goal:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (goal, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        except (OSError, ValueError):  # a sandbox may forbid what the kernel would allow
+            return soft
+        return goal
+    return min(soft, MAX_DESCRIPTORS)
+
+
+def free_descriptors() -> int:
+    """Return the number of files that this process can still open, after raising its limit."""
+    try:
+        open_files = sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
+    except OSError:
+        open_files = 0
+    return max(0, raise_limit() - open_files)
+
+
+def require_descriptors(count: int, purpose: str, remedy: str) -> None:
+    """Raise NotEnoughRoom if this process may not open ``count`` files, as ``purpose`` needs.
+
+    ``remedy`` says what else would help besides raising the limit.
+    """
+    limit = raise_limit()
+    if limit < count:
+        raise NotEnoughRoom(
+            f"{purpose} needs {count:,} open files, the limit is {limit:,}",
+            hint=f"{RAISE_OPEN_FILES}, or {remedy}",
+        )
+
+
+@contextmanager
+def enough_descriptors(purpose: str) -> Iterator[None]:
+    """Turn "too many open files" into NotEnoughRoom."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in OPEN_FILES_ERRNOS:
+            raise
+        raise NotEnoughRoom(
+            f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}",
+            hint=RAISE_OPEN_FILES,
+        ) from error

@@ -3,7 +3,10 @@
 LookupdbError (1)
 ├── UsageError (2)           a flag, an address or an argument that cannot be used
 │   ├── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
-│   └── FolderDenied (2)     a folder of this machine cannot be written to
+│   ├── FolderDenied (2)     a folder of this machine cannot be written to
+│   └── EngineMissing (2)    Spark, Java or a library for them is missing, or too old
+│       ├── RightsMissing (2)  Spark's driver may not make executors in Kubernetes
+│       └── ExecutorsRefused (2)  Kubernetes would not let executors in
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
 │   └── SourceMissing (3)    a file of it does not exist
 ├── GateClosed (4)           the new generation failed a gate
@@ -14,11 +17,13 @@ LookupdbError (1)
 │   ├── GenerationMissing (5)  it holds no such whole generation
 │   ├── GenerationExists (5) the generation exists, from another spec or another build
 │   ├── AdoptionFailed (5)   no generation of the named dataset can be adopted
+│   ├── PushRejected (5)     a pushed generation is damaged, or does not fit the spec
 │   ├── NotOnVolume (5)      the folder to serve from still lacks it, or cannot be read
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── RegistryError (5)        a registry of images does not answer, or not correctly
 │   └── RegistryDenied (5)   it refuses our credentials
 ├── NotEnoughRoom (6)        memory or disk
+├── SparkFailed (1)          Spark could not finish a build
 ├── LimitExceeded (7)        a condition of `lookupdb load --fail-if` holds
 └── LookupFailed (1)         a client's request could not be answered
     ├── KeyMissing (3)       no record has the key
@@ -32,6 +37,13 @@ each map these errors in one place.
 """
 
 from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class LookupdbError(Exception):
@@ -65,11 +77,36 @@ class InvalidManifest(UsageError):
 
     reason = "InvalidManifest"
 
+    def __init__(self, message: str, *, hint: str | None = None, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems or (str(self),)
+        """Everything that is wrong with it, one problem each; the message holds the first ones."""
+
 
 class FolderDenied(UsageError):
     """A folder of this machine cannot be written to. For that of a store, see StoreDenied."""
 
     reason = "FolderDenied"
+
+
+class EngineMissing(UsageError):
+    """Something that spec.build.engine needs is missing on this machine, or too old."""
+
+    reason = "EngineMissing"
+
+
+class RightsMissing(EngineMissing):
+    """The ServiceAccount of Spark's driver lacks rights on pods that Spark needs."""
+
+    reason = "RightsMissing"
+    may_pass = True
+
+
+class ExecutorsRefused(EngineMissing):
+    """Kubernetes would not let Spark's executors in, for example because of a quota."""
+
+    reason = "ExecutorsRefused"
+    may_pass = True
 
 
 class BadSource(LookupdbError):
@@ -142,6 +179,13 @@ class AdoptionFailed(StoreError):
     reason = "AdoptionFailed"
 
 
+class PushRejected(StoreError):
+    """A pushed generation is damaged, or does not fit the spec."""
+
+    reason = "PushRejected"
+    may_pass = False
+
+
 class NotOnVolume(StoreError):
     """The folder that a server should serve from does not have the generation or the shard yet, or cannot be read."""
 
@@ -172,6 +216,12 @@ class NotEnoughRoom(LookupdbError):
 
     exit_code = 6
     reason = "NotEnoughRoom"
+
+
+class SparkFailed(LookupdbError):
+    """Spark could not finish a build: it lost executors, or a task of it failed too often."""
+
+    reason = "SparkFailed"
 
 
 class LimitExceeded(LookupdbError):
@@ -262,3 +312,34 @@ class InvalidAnswer(LookupFailed):
     """The server is not a router, or its answer is not well-formed. No part of it is used."""
 
     reason = "InvalidAnswer"
+
+
+# Errors of a full disk and of files that cannot be opened.
+
+
+DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The error numbers of a full disk, an exhausted quota, and a file at its maximum size."""
+OPEN_FILES_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
+"""The error numbers for too many open files, of a process and of a machine."""
+RAISE_OPEN_FILES: Final = "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime)"
+"""The hint for too many open files."""
+
+
+def opening_error(path: Path, number: int) -> StoreError | NotEnoughRoom:
+    """Return the error for a file that cannot be opened because of errno ``number``, whatever its content."""
+    message = f"cannot open {path}: {os.strerror(number)}"
+    if number in OPEN_FILES_ERRNOS:
+        return NotEnoughRoom(message, hint=RAISE_OPEN_FILES)
+    if number == errno.ENOMEM:
+        return NotEnoughRoom(message, hint="give this process more memory, address space (ulimit -v) or maps of files")
+    if number in (errno.EACCES, errno.EPERM):
+        return StoreError(message, hint="grant this user read access to it")
+    return StoreError(message)
+
+
+def reading_error(path: Path, offset: int, number: int) -> StoreError:
+    """Return the error for a file that cannot be read from byte ``offset`` on because of errno ``number``."""
+    return StoreError(
+        f"cannot read {path} from byte {offset} on: {os.strerror(number)}",
+        hint="check the disk, or the server of the volume",
+    )

@@ -51,4 +51,4 @@ def _has_long_number(text: bytes | bytearray) -> bool:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

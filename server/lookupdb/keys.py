@@ -7,10 +7,14 @@ functions. The hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import xxhash
+
+from lookupdb.key_columns import Key, UnusableColumn, join_key
 
 MAX_KEY_BYTES = 511
 """LMDB's limit for a key, in bytes of UTF-8."""
@@ -100,6 +104,24 @@ def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
     return encode
 
 
+def make_columns_encoder(steps: Sequence[str], columns: Sequence[str], separator: str) -> Callable[[Key], bytes]:
+    """Return the function of ``make_key_encoder`` that also takes the columns of a key, as a tuple."""
+    encode = make_key_encoder(steps)
+
+    def encode_columns(key: Key) -> bytes:
+        if isinstance(key, str):
+            return encode(key)
+        if len(columns) < 2:
+            raise InvalidKey("a key of this dataset is one text")
+        try:
+            text = join_key(columns, key, separator)
+        except (TypeError, UnusableColumn) as error:
+            raise InvalidKey(str(error)) from error
+        return encode(text)
+
+    return encode_columns
+
+
 def shard_number(key: bytes, shards: int) -> int:
     """Return the shard of the encoded ``key``, from 0 to ``shards - 1``."""
     return xxhash.xxh3_64_intdigest(key) % shards
@@ -114,3 +136,32 @@ def make_sampler(halvings: int) -> Callable[[bytes], bool]:
     """
     digest, end = xxhash.xxh3_64_intdigest, 1 << (64 - halvings)
     return lambda key: digest(key) < end
+
+
+# Names of shard files and their format version, without LMDB and zstd. See ``shardfile`` for their content.
+#
+# Also passwords of shard servers, and the recognition of a Redis port.
+
+
+FORMAT_VERSION: Final = 1
+
+_FILE_NAME: Final = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}(?:-([0-9a-f]{12}))?\.lmdb")
+
+
+def file_name(shard: int, shards: int, attempt: str = "") -> str:
+    """Return the name of a shard's file within its generation; in a bucket it is unique to the ``attempt`` that built
+    it."""
+    return f"shard-{shard:05d}-of-{shards:05d}{attempt and f'-{attempt}'}.lmdb"
+
+
+def parse_attempt(name: str, shard: int, shards: int) -> str | None:
+    """Return the attempt in the file ``name`` of this shard, "" if it has none; None if this is not the shard's
+    file."""
+    match = _FILE_NAME.fullmatch(name)
+    attempt = (match[1] or "") if match else ""
+    return attempt if name == file_name(shard, shards, attempt) else None
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether ``name`` is the name of a shard's file."""
+    return _FILE_NAME.fullmatch(name) is not None

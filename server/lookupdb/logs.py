@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from lookupdb.wording import escape_controls, render_json
 
+LOG_FILE: Final = "LOOKUPDB_LOG_FILE"
+"""The variable with the file to which `lookupdb up` lets a build write its log, besides the terminal."""
+_context: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=MappingProxyType({}))
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configure_logging(style: Literal["text", "json"] | str, level: int = logging.INFO) -> None:
-    """Send all log records to standard error in ``style``; fields given as ``extra=`` follow the message."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    """Send all log records to standard error in ``style``; fields given as ``extra=`` follow the message. If LOG_FILE
+    names a file, it gets them as text, too."""
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    handlers[0].setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
+    if path := os.environ.get(LOG_FILE):
+        handlers.append(logging.FileHandler(path))
+        handlers[1].setFormatter(_TextFormatter())
+    logging.basicConfig(level=level, handlers=handlers, force=True)
+
+
+@contextmanager
+def log_fields(**fields: str | None) -> Iterator[None]:
+    """Add ``fields`` to the JSON lines that this thread or task logs in the block; None adds nothing."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    token = _context.set({**_context.get(), **given})
+    try:
+        yield
+    finally:
+        _context.reset(token)
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -45,4 +68,4 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return render_json({**entry, **_extra_fields(record)}, default=str).decode()
+        return render_json({**entry, **_context.get(), **_extra_fields(record)}, default=str).decode()

@@ -27,6 +27,17 @@ SAMPLES: Final = 10
 """The number of rejected or duplicate rows that a manifest names; it counts all of them."""
 
 
+def find_generations(status: Any) -> set[str]:
+    """Return all generations that the ``status`` of a LookupDataset names as {"generation": "g12"}, at any depth."""
+    if isinstance(status, list):
+        return {name for item in status for name in find_generations(item)}
+    if not isinstance(status, dict):
+        return set()
+    own = {status["generation"]} if isinstance(status.get("generation"), str) else set()
+    # builds are a history: it names generations that are gone
+    return own.union(*(find_generations(value) for name, value in status.items() if name != "builds"))
+
+
 def generation_number(generation: str) -> int:
     """Return 12 for ``g12``. Raises ValueError if ``generation`` is not a generation's name."""
     match = GENERATION.fullmatch(generation)
@@ -54,6 +65,22 @@ class ShardFile:
     bytes: int
     records: int
     sha256: str
+    dictionary_offset: int = 0
+    """Offset in the file of its copy of the dictionary; 0 if it has none, or an older builder did not record it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryChoice:
+    """Why a generation has its compression dictionary."""
+
+    outcome: str
+    """``kept``: it is that of the generation that was active; or ``trained``."""
+    reason: str
+    sha256: str
+    """Checksum of the dictionary."""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +172,7 @@ class Manifest:
     success_file: str | None = None
     """The identity of the success file before the source was read."""
     refused: Refusal | None = None
-    """Set while a failed gate keeps the generation, which is whole, from being rolled out."""
+    """Set while a failed gate prevents the rollout of the generation."""
     overridden: tuple[str, ...] = ()
     """Reasons of failed gates that somebody has overridden."""
     adopted: AdoptedGeneration | None = None
@@ -153,11 +180,23 @@ class Manifest:
     build: str | None = None
     """The caller's name for the build; None if there is none. A number may be used twice, if its first use was
     forgotten."""
+    dictionary: DictionaryChoice | None = None
+    """None without compression, and if an older builder did not record it."""
+
+    @property
+    def source_modified_at(self) -> str | None:
+        """When the newest file of the source was modified, in whole seconds; None if unknown."""
+        length = len("2026-01-01T00:00:00")
+        return max((f"{file.modified[:length]}Z" for file in self.source if file.modified), default=None)
+
+    def has_same_files(self, other: Manifest) -> bool:
+        """Return whether the shard files are the same, whatever their names."""
+        return [shard.sha256 for shard in self.shards] == [shard.sha256 for shard in other.shards]
 
     def to_json(self) -> bytes:
         """Return indented JSON, for people too."""
         members = {"formatVersion": REFUSED_VERSION if self.refused else FORMAT_VERSION, **asdict(self)}
-        for name in ("refused", "overridden", "adopted", "build"):
+        for name in ("refused", "overridden", "adopted", "build", "dictionary"):
             if not members[name]:
                 del members[name]
         return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -179,12 +218,14 @@ class Manifest:
                 )
             generation_number(members["generation"])
             if (version == REFUSED_VERSION) != ("refused" in members):
-                raise ValueError(f"format version {version} is that of refused generations, and of no others")
+                raise ValueError(f"format version {REFUSED_VERSION} is for rejected generations only, found {version}")
             if version == REFUSED_VERSION:
                 members["refused"] = _parse_refusal(members["refused"])
             members["overridden"] = tuple(map(_check_text, members.get("overridden", ())))
             if "adopted" in members:
                 members["adopted"] = _parse_members(AdoptedGeneration, members["adopted"])
+            if "dictionary" in members:
+                members["dictionary"] = _parse_members(DictionaryChoice, members["dictionary"])
             for name in ("key_columns", "normalize"):
                 members[name] = tuple(map(_check_text, members[name]))
             members["source"] = tuple(_parse_members(SourceFile, entry) for entry in members["source"])
@@ -193,10 +234,8 @@ class Manifest:
                 raise ValueError("it names no shards")
             members["totals"] = _parse_members(Totals, members["totals"])
             for name in ("rejected", "duplicates"):
-                rows = members[name]
-                members[name] = ExcludedRows(
-                    rows["count"], tuple(_parse_members(RowSample, sample) for sample in rows["samples"])
-                )
+                samples = tuple(_parse_members(RowSample, sample) for sample in members[name]["samples"])
+                members[name] = _parse_members(ExcludedRows, {"count": members[name]["count"], "samples": samples})
             return _parse_members(cls, members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{where} is not a manifest: {error}", hint="build the generation again") from error
@@ -207,7 +246,7 @@ def check_density(text: bytes) -> None:
     does: no manifest is like that, nor a claim with one."""
     containers, members = text.count(b"[") + text.count(b"{"), text.count(b",")
     if containers > _MIN_PARTS + len(text) // 32 or members > _MIN_PARTS + len(text) // 8:
-        raise ValueError(f"{containers} lists and objects, {members} members in {len(text)} bytes are too many")
+        raise ValueError(f"too many parts: {containers} lists and objects, {members} members in {len(text)} bytes")
 
 
 def _parse_members(kind: type[T], members: dict[str, Any]) -> T:

@@ -20,8 +20,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lookupdb.errors import UsageError
-from lookupdb.shard_name import begins_redis_reply
-from lookupdb.tls_failures import describe_tls_error, find_certificate_refusal, speaks_no_tls
+from lookupdb.tls_failures import begins_redis_reply, describe_tls_error, find_certificate_refusal, speaks_no_tls
 from lookupdb.wording import strip_secrets
 
 _PANICS: Final = ("PanicException", "RustPanic")

@@ -2,8 +2,8 @@ r"""The shard file: its content, and the form of a stored record.
 
 One LMDB file holds two named databases. ``records`` maps the encoded key (see ``keys``) to the stored value;
 ``meta`` holds ``format``, ``manifest`` (JSON, see ``ShardMeta``) and, if values are compressed, ``dictionary``.
-Nothing in a shard file depends on when, where or as which generation it was built: the same source and the
-same spec give the same bytes. The generation's name is in manifest.json beside it.
+Nothing in a shard file depends on when, where or as which generation it was built: the same source, spec and
+dictionary give the same bytes. The generation's name is in manifest.json beside it.
 
 A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying
 it; or a zstd frame of that, without magic number, checksum and dictionary id, if it is smaller. The first
@@ -28,9 +28,8 @@ import lmdb
 import orjson
 import zstandard
 
-from lookupdb.disk import OPEN_FILES_ERRNOS, opening_error
-from lookupdb.errors import CorruptFile
-from lookupdb.shard_name import FORMAT_VERSION
+from lookupdb.errors import OPEN_FILES_ERRNOS, CorruptFile, opening_error
+from lookupdb.keys import FORMAT_VERSION
 from lookupdb.wording import check_path
 
 RECORDS: Final = b"records"

@@ -66,3 +66,19 @@ def describe_tls_error(error: BaseException) -> str:
     if isinstance(reason, str) and reason:
         return reason.replace("_", " ").lower()
     return getattr(error, "strerror", None) or str(error)
+
+
+# HTTP requests to a Redis port, recognized by their answer, for commands and clients.
+
+
+_REPLY: Final = re.compile(rb"-[A-Z]+ |[+$:*]")
+
+REDIS_HINT: Final = (
+    "this looks like a Redis port, 6379 say. Lookups by HTTP have another one: 8080, or what --port of the router says,"
+    " which `lookupdb up` shows in its line with curl; of a Service 80 or 443"
+)
+
+
+def begins_redis_reply(answer: bytes) -> bool:
+    """Return whether ``answer``, at least its first line, is a Redis server's refusal of an HTTP request."""
+    return _REPLY.match(answer) is not None

@@ -30,6 +30,11 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def join_clauses(*clauses: str) -> str:
+    """Return "FIRST; SECOND". A clause that is a question ends with its question mark alone."""
+    return "; ".join(clauses).replace("?; ", "? ")
+
+
 def format_some(names: Sequence[str], most: int) -> str:
     """Return "a, b, …": at most ``most`` of ``names``."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
@@ -107,3 +112,21 @@ def _program() -> list[str]:
     if not script.is_file():
         return [sys.executable, "-m", "lookupdb"]
     return [os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)]
+
+
+_SUFFIXES: Final = {
+    "": 1.0,
+    "n": 1e-9,
+    "u": 1e-6,
+    "m": 1e-3,
+    **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)},
+}
+
+
+def parse_quantity(text: str) -> float:
+    """Return the number that a Kubernetes quantity denotes: 0.5 for ``500m``. Raises ValueError."""
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]|)", text)
+    if not match:
+        raise ValueError(f"expected a quantity like 2, 500m or 4Gi, found {text!r}")
+    return float(match[1]) * _SUFFIXES[match[2]]

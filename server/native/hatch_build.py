@@ -9,6 +9,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+FALLBACK = ["lmdb", "zstandard"]
+"""What the Python fallback of `lookupdb.open` needs."""
+
 
 class NativeKernels(BuildHookInterface[Any]):
     """Builds the kernels for a wheel. An editable installation gets them from `make`."""
@@ -25,6 +28,7 @@ class NativeKernels(BuildHookInterface[Any]):
         except native_build.NoKernels as error:
             if native_build.explain(error):
                 raise SystemExit(1) from None
+            build_data["dependencies"] += FALLBACK
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["force_include"][str(library)] = f"lookupdb/{native_build.MODULE.name}"

@@ -65,7 +65,7 @@ def test_no_part_of_an_answer_is_one_nor_one_that_goes_on(body: bytes) -> None:
     ids=["none", "fewer", "more", "another order", "another", "other bounds", "another normal form"],
 )
 def test_an_answer_to_another_question_is_refused(keys: list[str]) -> None:
-    with pytest.raises(InvalidFrames, match="not those that were asked for"):
+    with pytest.raises(InvalidFrames, match="not the requested ones"):
         decode(BODY, keys)
 
 

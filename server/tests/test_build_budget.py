@@ -51,6 +51,7 @@ def build(folder: Path, shards: int, *options: str, open_files: int | None = Non
         "build",
         "-f",
         str(folder / "manifest.yaml"),
+        "--json",
     ]
     limit = (open_files, open_files) if open_files else resource.getrlimit(resource.RLIMIT_NOFILE)
     return subprocess.run(
@@ -156,4 +157,4 @@ class TestMemory:
 
     def test_explain_says_what_is_needed(self, tmp_path: Path) -> None:
         write_source(tmp_path, 1)
-        assert "so many shards need 608.0 MiB" in build(tmp_path, 1024, "--explain").stdout
+        assert "needs at least 608.0 MiB" in build(tmp_path, 1024, "--explain").stdout

@@ -409,6 +409,6 @@ class TestProgress:
                 progress.advance(1)
                 progress.end_phase()
         captured = capfd.readouterr()
-        assert captured.err.startswith("auto, done: 1 rows")
+        assert captured.err.startswith("auto, done: 1 row,")
         assert "none" not in captured.err
         assert captured.out == ""

@@ -12,12 +12,12 @@ from support.sources import dataset
 from lookupdb.builder import core
 from lookupdb.builder.build import build_generation
 from lookupdb.builder.core import MergedSlices, map_slice, merge_duplicates, plan_source, reduce_shards
+from lookupdb.builder.dictionary import NO_PREVIOUS, choose_dictionary
 from lookupdb.builder.files import Slice
 from lookupdb.builder.listing import fetch_files, resolve_source
 from lookupdb.builder.options import BuildBudget, BuildOptions, SilentProgress
 from lookupdb.builder.rows import UnfinishedSlice
-from lookupdb.builder.sort import Record, Sorter, make_sample
-from lookupdb.builder.write import choose_dictionary
+from lookupdb.builder.write import Record, Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_number
@@ -83,7 +83,7 @@ def build_by_tasks(spec: DatasetSpec, folder: Path) -> dict[str, Any]:
         sample.add_run(run)
         for key, place, value in found:
             records[shard_number(key, spec.shards)].append((key, place, value))
-    dictionary = choose_dictionary(sample.take_values(), records=merged.rows, shards=spec.shards)
+    dictionary = choose_dictionary(sample.take_values(), NO_PREVIOUS, records=merged.rows, shards=spec.shards)[0]
     meta = ShardMeta(
         f"{spec.namespace}/{spec.name}",
         0,

@@ -25,6 +25,10 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 
 __all__ = ["small_rows"]
 
+TRUE: Final = ("true", "True", "TRUE", "t", "T", "yes", "Yes", "y", "Y", "1")
+FALSE: Final = ("false", "False", "FALSE", "f", "F", "no", "NO", "n", "N", "0")
+BOOLEANS: Final = "true, t, yes, y, 1, false, f, no, n, 0"
+
 
 @pytest.mark.parametrize(
     ("text", "value"),
@@ -75,7 +79,8 @@ def test_without_a_quote_quotes_are_text(tmp_path: Path) -> None:
         ({"type": "integer"}, "-12345678901234567890", "-12345678901234567890"),
         ({"type": "number"}, "1.10", "1.10"),
         ({"type": "number"}, "1E5", "1E5"),
-        ({"type": "boolean"}, "true", "true"),
+        *(({"type": "boolean"}, field, "true") for field in TRUE),
+        *(({"type": "boolean"}, field, "false") for field in FALSE),
         ({"type": "json"}, '"{""a"": [1.0,\n2]}"', '{"a": [1.0, 2]}'),
         ({"type": "integer", "empty": "null"}, "", "null"),
         ({"type": "text", "empty": "null"}, "", "null"),
@@ -96,8 +101,9 @@ def test_typed_columns(tmp_path: Path, column: dict[str, str], field: str, value
         ("number", " ", "expected a number, found text of 1 character (blanks alone)"),
         ("number", "NaN", "expected a number, found text of 3 characters"),
         ("number", '"1,5"', "expected a number, found text of 3 characters (digits with separators)"),
-        ("boolean", "True", "expected true or false, found text of 4 characters (true or false in capitals)"),
-        ("boolean", "1", "expected true or false, found text of 1 character (an integer)"),
+        ("boolean", "on", f"expected a boolean ({BOOLEANS}), found text of 2 characters"),
+        ("boolean", "2", f"expected a boolean ({BOOLEANS}), found text of 1 character (an integer)"),
+        ("boolean", " t", f"expected a boolean ({BOOLEANS}), found text of 2 characters (with blanks around it)"),
         ("json", "{5", "text of 2 characters is not JSON: "),
         ("integer", "", 'expected an integer, found nothing (`empty: "null"` would make it null)'),
     ],
@@ -226,7 +232,7 @@ def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path:
     with pytest.raises(BadSource) as caught:
         read_file(tmp_path, "f.csv", "")
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("it is empty: ")
+    assert caught.value.hint.startswith("check the program that writes it")
     assert "header: false" not in caught.value.hint
 
 

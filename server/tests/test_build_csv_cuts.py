@@ -15,9 +15,9 @@ from support.sources import Read, dataset
 
 from lookupdb.builder.build import SortedRecords
 from lookupdb.builder.core import RowShape
-from lookupdb.builder.csv_dialect import DialectReader, open_csv_reader
 from lookupdb.builder.listing import fetch_files, resolve_source
 from lookupdb.builder.options import SilentProgress
+from lookupdb.builder.rows import DialectReader, open_csv_reader
 from lookupdb.dataset.spec import Csv, DatasetSpec
 from lookupdb.errors import LookupdbError
 

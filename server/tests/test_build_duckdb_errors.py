@@ -13,7 +13,7 @@ UNKNOWN = "DuckDB cannot read it"
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (duckdb.InvalidInputException('Invalid Input Error: Invalid JSON found in Parquet file: "4111"'), "no JSON"),
+        (duckdb.InvalidInputException('Invalid Input Error: Invalid JSON found in Parquet file: "4111"'), "not JSON"),
         (
             duckdb.InvalidInputException("Invalid Input Error: Invalid string encoding found in Parquet file 4111"),
             "UTF-8",

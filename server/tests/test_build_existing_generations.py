@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 from support.shards import write_generation
 
-from lookupdb.builder import existing, gate_facts
+from lookupdb.builder import existing
 from lookupdb.cli.build import command
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shard import server
@@ -28,7 +28,7 @@ def build(folder: Path, normalize: list[str], *options: str) -> dict[str, Any]:
     }
     (folder / "m.yaml").write_text(yaml.safe_dump(resource))
     (folder / "f.csv").write_text("k,v\na,1\n")
-    words = ["-f", str(folder / "m.yaml"), "--store", str(folder / "store"), "--progress", "none", *options]
+    words = ["-f", str(folder / "m.yaml"), "--store", str(folder / "store"), "--progress", "none", "--json", *options]
     done = CliRunner().invoke(command, words, catch_exceptions=False)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -46,7 +46,7 @@ def test_what_other_tables_normalised_is_not_unchanged(
     def built_long_ago(dataset: Any) -> list[Manifest]:
         return [replace(found, unicode="9.0.0") for found in readable(dataset)]
 
-    readable = gate_facts.readable_manifests
+    readable = existing.readable_manifests
     monkeypatch.setattr(existing, "readable_manifests", built_long_ago)
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == outcome
 

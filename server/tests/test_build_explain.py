@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 from pathlib import Path
 
 import duckdb
@@ -77,7 +78,7 @@ class TestExplain:
         project.describe(refresh={"schedule": "0 2 * * *", "timeZone": "Europe/Berlin"})
         assert "\nrefresh      '0 2 * * *' in Europe/Berlin: " in project.build("--explain").stdout
         project.describe(refresh={"schedule": "0 2 * * *"}, suspend=True)
-        assert "\nrefresh      '0 2 * * *' in UTC, which rests\n" in project.build("--explain").stdout
+        assert "\nrefresh      '0 2 * * *' in UTC, suspended\n" in project.build("--explain").stdout
 
     def test_says_that_steps_run_on_the_joined_text_of_a_key(self, project: Project) -> None:
         project.describe(key={"columns": ["id"], "normalize": ["strip"]})
@@ -129,6 +130,99 @@ class TestExplain:
         assert "'idd', which is not there; did you mean 'id'?" in str(project.build("--explain").exception)
 
 
+FILES = {
+    "e.csv": 'id,note,age,rate,tags,none\na,"two\nlines",007,1,[],\nb,x,8,1.5,{},\n',
+    "e.jsonl": '{"id":"a","age":1,"rate":1,"on":true,"tags":["x"],"none":null}\n{"id":7,"rate":1.5}\n',
+}
+TABLES = {
+    "e.csv": [
+        "column  type     sample",
+        "id      text     a",
+        "note    text     two lines",
+        "age     text     007",
+        "rate    number   1",
+        "tags    json     []",
+        "none    unknown",
+        'these look typed, but will be stored as text (in Python, the text "false" is true); to store types, write',
+        "source.csv.columns:",
+        "- {name: rate, type: number, empty: 'null'}",
+        "- {name: tags, type: json, empty: 'null'}",
+    ],
+    "e.jsonl": [
+        "column  type             sample",
+        "id      integer or text  a",
+        "age     integer          1",
+        "rate    number           1",
+        "on      boolean          true",
+        'tags    json             ["x"]',
+        "none    unknown",
+    ],
+    "e.parquet": [
+        "column  type     sample",
+        "id      integer  7",
+        "day     text     2026-11-28",
+        "score   number   1.50",
+        "other   unknown",
+    ],
+}
+
+
+class TestFirstRows:
+    """``--explain`` shows the columns of a local file, with types and values from its first rows."""
+
+    @pytest.mark.parametrize("file", TABLES)
+    def test_are_shown_as_a_table(self, project: Project, file: str) -> None:
+        path = project.folder / file
+        if file in FILES:
+            path.write_text(FILES[file])
+        else:
+            row = "7 AS id, DATE '2026-11-28' AS day, 1.50::DECIMAL(5, 2) AS score, 'x' AS other"
+            duckdb.execute(f"COPY (SELECT {row}) TO '{path}' (FORMAT parquet)")
+        value = {"columns": ["day", "score"]} if file == "e.parquet" else {}
+        project.describe(source={"url": file}, value=value)
+        text = project.build("--explain").stdout
+        shown = text[text.index("\nfirst rows") : text.index("\ncolumns  ")].strip().splitlines()
+        assert shown[0].startswith(f"first rows   {file} (types are a guess")
+        assert [line.strip() for line in shown[1:]] == TABLES[file]
+
+    def warned(self, project: Project) -> list[str]:
+        text = project.build("--explain").stdout
+        return re.findall(r"^ +- \{name: (\w+, type: \w+), empty: 'null'\}$", text, re.MULTILINE)
+
+    def test_warn_of_fields_that_look_typed_and_would_be_text(self, project: Project) -> None:
+        (project.folder / "people.csv").write_text("id,active,age,half\n1,True,3,t\n2,False,,f\n")
+        assert self.warned(project) == ["active, type: boolean", "age, type: integer", "half, type: boolean"]
+        columns = [{"name": "active", "type": "boolean"}]
+        project.describe(source={"url": "people.csv", "csv": {"columns": columns}})
+        assert self.warned(project) == ["age, type: integer", "half, type: boolean"]
+        project.describe(value={"columns": ["half"]})
+        assert self.warned(project) == ["half, type: boolean"]
+        project.describe(value={"column": "active"})
+        assert self.warned(project) == []
+
+    @pytest.mark.parametrize("words", ["1,0", "no,no", "t,", "yes,maybe", "True,1"])
+    def test_guess_booleans_only_from_words_for_both(self, project: Project, words: str) -> None:
+        fields = words.split(",")
+        (project.folder / "people.csv").write_text(f"id,v\n1,{fields[0]}\n2,{fields[1]}\n")
+        assert "v       boolean" not in project.build("--explain").stdout
+
+    @pytest.mark.parametrize("name", ["e.csv.gz", "e.json"])
+    def test_of_compressed_files_and_documents_are_shown(self, project: Project, name: str) -> None:
+        content = b'[{"id":"a","n":5}]' if name == "e.json" else gzip.compress(b"id,n\na,5\n")
+        (project.folder / name).write_bytes(content)
+        project.describe(source={"url": name})
+        assert "  n       integer  5\n" in project.build("--explain").stdout
+
+    def test_a_name_with_a_line_break_stays_on_its_line(self, project: Project) -> None:
+        (project.folder / "people.csv").write_text('id,"a\nb"\n1,2\n')
+        project.describe(source={"url": "people.csv"}, key={"columns": ["id"]})
+        assert "\n               a\\nb    integer  2\n" in project.build("--explain").stdout
+
+    def test_end_at_a_row_that_cannot_be_read(self, project: Project) -> None:
+        (project.folder / "people.csv").write_text('id,name\n1,a\n2,"never closed\n')
+        assert "  id      integer  1\n" in project.build("--explain").stdout
+
+
 class TestExplainedColumns:
     """``--explain`` looks for the spec's columns where files have their names."""
 
@@ -144,7 +238,10 @@ class TestExplainedColumns:
         path = project.folder / "e.parquet"
         duckdb.execute(f"COPY (SELECT {{'mail': 'a'}} AS user, 1 AS score) TO '{path}' (FORMAT parquet)")
         columns, reader = self.lines(project, "e.parquet", "user.mail")
-        assert columns.split(maxsplit=1) == ["columns", "all are in the footer of 1 parquet file"]
+        assert columns.split(maxsplit=1) == [
+            "columns",
+            "all that the manifest names are in the footer of 1 parquet file",
+        ]
         assert reader == "read by      parquet: DuckDB"
         for wrong in ("user.email", "mail"):
             assert "did you mean 'user.mail'?" in self.lines(project, "e.parquet", wrong)[0]
@@ -159,13 +256,13 @@ class TestExplainedColumns:
         assert f"{files[1]} has other columns than" in str(built)
         assert "it lacks 'n' and adds 'm'" in str(built)
         project.describe(source={"urls": list(files)}, value={"columns": ["id"]})
-        assert "all are in the " in project.build("--explain").stdout
+        assert "all that the manifest names are in the " in project.build("--explain").stdout
 
     def test_those_of_json_lines_are_in_its_rows(self, project: Project) -> None:
         path = project.folder / "e.jsonl"
         path.write_text('{"user":{"mail":"a"},"score":1}\n' * 10)
         columns, reader = self.lines(project, "e.jsonl", "user.mail")
-        assert columns.endswith("all are in the first rows of 1 jsonl file")
+        assert columns.endswith("all that the manifest names are in the first rows of 1 jsonl file")
         assert reader.startswith("read by      jsonl: Python")
         assert (
             "which none of its 10 rows has; did you mean 'user.mail'?"
@@ -188,7 +285,7 @@ class TestExplainedColumns:
         for number in range(22):
             (project.folder / f"many-{number}.csv").write_text("id,v\n")
         assert self.lines(project, "many-*.csv", "id")[:2] == [
-            "columns      all are in the header of 20 csv files",
+            "columns      all that the manifest names are in the header of 20 csv files",
             "not looked at in 2 files: behind the first 20",
         ]
 
@@ -196,7 +293,7 @@ class TestExplainedColumns:
         (project.folder / "e.jsonl").write_text("\n")
         (columns, _) = self.lines(project, "e.jsonl", "id")
         assert columns.endswith("e.jsonl has no rows")
-        assert "all are in" not in columns
+        assert "all that the manifest names are in" not in columns
 
     @pytest.mark.parametrize("value", ["0", ""])
     def test_which_kernels_read(self, project: Project, monkeypatch: pytest.MonkeyPatch, value: str) -> None:

@@ -24,7 +24,7 @@ def described(*, uid: str = LOCAL, is_suspended: bool = False, now: datetime = N
 def test_the_next_three_slots_by_the_clock_of_the_schedule() -> None:
     """In Berlin clocks are put back on 2026-10-25 at three."""
     first, *slots, share = described(**BERLIN)
-    assert first == "'0 2 * * *' in Europe/Berlin: a cluster looks at the source at"
+    assert first == "'0 2 * * *' in Europe/Berlin: the source is read at"
     assert slots == [
         "  Sun 2026-10-25 02:00:00 CEST, or up to 300 s later",
         "  Mon 2026-10-26 02:00:00 CET, or up to 300 s later",
@@ -63,12 +63,12 @@ def test_what_begins_too_late_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"suspend": True, **BERLIN}, ["'0 2 * * *' in Europe/Berlin, which rests: refresh.suspend is true"]),
+        ({"suspend": True, **BERLIN}, ["'0 2 * * *' in Europe/Berlin, suspended: refresh.suspend is true"]),
         (
             {"is_suspended": True, **BERLIN},
             [
-                "'0 2 * * *' in Europe/Berlin, which rests",
-                "  suspend is true: a cluster builds nothing and rolls nothing out",
+                "'0 2 * * *' in Europe/Berlin, suspended",
+                "  suspend is true: nothing is built or rolled out",
             ],
         ),
     ],
@@ -80,5 +80,5 @@ def test_what_is_suspended_has_no_slots(given: dict[str, Any], expected: list[st
 
 def test_without_a_schedule_it_says_what_else_makes_a_cluster_look() -> None:
     (line,) = described()
-    assert line.startswith("no schedule: a cluster looks at the source when the spec changes, ")
-    assert described(suspend=True)[1] == "  refresh.suspend is true, and there is no schedule that could rest"
+    assert line.startswith("no schedule: the source is read when the spec changes, ")
+    assert described(suspend=True)[1] == "  refresh.suspend is true, and there is no schedule to suspend"

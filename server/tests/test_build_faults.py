@@ -68,7 +68,7 @@ class Builds:
 
     def arguments(self, *more: str) -> list[str]:
         fixed = ["-f", str(self.manifest), "--store", self.store, "--scratch", str(self.scratch), "--progress", "plain"]
-        return [*fixed, "--memory-limit", "256MiB", *more]
+        return [*fixed, "--memory-limit", "256MiB", "--json", *more]
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         """The command in a process of its own, under way."""

@@ -110,7 +110,7 @@ def test_what_is_not_as_it_is_labelled_is_refused(tmp_path: Path, web: str, form
 @pytest.mark.parametrize("form", ["", "length/"])
 def test_what_is_of_no_format_by_its_name_is_looked_into(web: str, form: str) -> None:
     with pytest.raises(
-        BadSource, match=r"data: its name does not show its format\n  set source\.format, or name it \.csv"
+        BadSource, match=r"data: its name does not show its format\n  set source\.format \(.*\), or name it \.csv"
     ):
         resolve_source(dataset(None, f"{web}/-/{form}data"), volume=None)
     with pytest.raises(BadSource, match=r"data\.gz: its name does not show its format\n  set source\.format"):

@@ -36,7 +36,7 @@ class Builds:
         (self.folder / "people.csv").write_text(f"id,name\n{rows}")
         fixed = ("-f", str(self.manifest), "--store", str(self.folder / "store"), "--progress", "none")
         scratch = ("--scratch", str(self.folder / "scratch"))
-        return CliRunner().invoke(cli, ["build", *fixed, *scratch, *arguments], standalone_mode=False)
+        return CliRunner().invoke(cli, ["build", *fixed, *scratch, "--json", *arguments], standalone_mode=False)
 
     def report(self, records: int, *arguments: str) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(self.build(records, *arguments).stdout.splitlines()[-1])

@@ -20,8 +20,8 @@ from support.up_stack import write_dataset
 from support.waiting import soon, until
 from support.web import QuietHandler, web_server
 
-from lookupdb.up import builds
-from lookupdb.up.up import Up, UpOptions
+from lookupdb_operator.local import kubelet
+from lookupdb_operator.local.up import Up, UpOptions
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +54,7 @@ def url(server: socket.socket) -> str:
 def start_build(directory: Path, store: str, **environment: str) -> subprocess.Popen[str]:
     words = ["build", "-f", str(directory / "people.yaml"), "--store", store, "--scratch", str(directory / "scratch")]
     return subprocess.Popen(
-        [sys.executable, "-m", "lookupdb", *words, "--progress", "none"],
+        [sys.executable, "-m", "lookupdb", *words, "--progress", "none", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -172,7 +172,7 @@ def test_an_up_whose_check_of_the_source_hangs_ends(tmp_path: Path) -> None:
             process = subprocess.Popen(
                 [sys.executable, "-m", "lookupdb", *words], stdout=output, stderr=output, cwd=tmp_path, text=True
             )
-        until(lambda: "Ctrl-C stops it all" in (tmp_path / "output").read_text(), "the banner")
+        until(lambda: "Ctrl-C stops everything" in (tmp_path / "output").read_text(), "the banner")
         hangs = True
         until(lambda: is_asked, "a check of the source")
         interrupt(process, signal.SIGTERM)
@@ -183,10 +183,10 @@ def test_an_up_whose_check_of_the_source_hangs_ends(tmp_path: Path) -> None:
 async def building_up(directory: Path, silent: socket.socket) -> tuple[Up, asyncio.Task[None], int]:
     """An `up` in this process, the task that runs it, and its builder, which is stopped and takes no signal."""
     (directory / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
-    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.1, None, None), lambda _: None)
+    up = Up(UpOptions((directory / "people.yaml",), directory / "data", 0, 0, True, 0.1, None, None), lambda _: None)
     running = asyncio.create_task(up.run())
     (await asyncio.to_thread(silent.accept))[0].close()
-    (builder,) = (pid for pid in children(os.getpid()) if b"build" in command_line(pid))
+    (builder,) = (pid for pid in children(os.getpid()) if b"\0build\0" in command_line(pid))
     os.kill(builder, signal.SIGSTOP)
     return up, running, builder
 
@@ -198,7 +198,7 @@ def command_line(pid: int) -> bytes:
 async def test_up_waits_for_its_builder_for_a_while_and_kills_it(
     tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builds, "INTERRUPTION_SECONDS", 0.2)
+    monkeypatch.setattr(kubelet, "INTERRUPTION_SECONDS", 0.2)
     _, running, builder = await building_up(tmp_path, silent)
     running.cancel()
     await soon(running.done, "its end")
@@ -208,7 +208,7 @@ async def test_up_waits_for_its_builder_for_a_while_and_kills_it(
 async def test_a_second_ctrl_c_kills_the_builder_at_once(
     tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builds, "INTERRUPTION_SECONDS", 600.0)
+    monkeypatch.setattr(kubelet, "INTERRUPTION_SECONDS", 600.0)
     up, running, builder = await building_up(tmp_path, silent)
     running.cancel()
     await asyncio.sleep(0.1)

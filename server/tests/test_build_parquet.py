@@ -157,7 +157,7 @@ def test_a_json_column_that_holds_no_json_is_reported_and_not_shown(tmp_path: Pa
     good = parquet(tmp_path, "SELECT 'a' AS k, " + columns.format("""'"PRIVATE-TEXT"'"""))
     with pytest.raises(BadSource) as raised:
         read_file(tmp_path, "f.parquet", good.replace(b'"PRIVATE-TEXT', wrong))
-    why = "a value that is no JSON" if wrong[:1] == b"x" else "a text that is not UTF-8"
+    why = "a value that is not JSON" if wrong[:1] == b"x" else "a text that is not UTF-8"
     assert str(raised.value).endswith(f"cannot be read as Parquet: the column v: {why}")
     assert "PRIVATE" not in str(raised.value)
 
@@ -186,15 +186,15 @@ def test_members_that_differ_in_case_alone_are_refused_where_they_are_needed(tmp
     file = parquet(tmp_path, "SELECT 'a' AS k, 1 AS v, [{'name1': 1, 'OTHER': 2}] AS s").replace(b"OTHER", b"NAME1")
     with pytest.raises(BadSource, match=r"the column s has members called 'name1' and 'NAME1'") as raised:
         read_file(tmp_path, "f.parquet", file)
-    assert "value.columns takes nothing else" in str(raised.value.hint)
+    assert "the columns to store in value.columns" in str(raised.value.hint)
     assert read_file(tmp_path, "f.parquet", file, value={"columns": ["v"]}).values == {"a": '{"v":1}'}
 
 
 def test_decimals_that_duckdb_makes_doubles_of_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = parquet(tmp_path, "SELECT 'a' AS k, {'d': [1.5::DECIMAL(38, 9)]} AS v")
     assert read_file(tmp_path, "f.parquet", file).values == {"a": '{"v":{"d":[1.500000000]}}'}
-    monkeypatch.setattr(parquet_rows, "_MAX_DIGITS", 37)
-    with pytest.raises(BadSource, match="the column v has decimals of 38 digits, and 37 are read exactly"):
+    monkeypatch.setattr(parquet_rows, "MAX_DIGITS", 37)
+    with pytest.raises(BadSource, match="the column v has decimals of 38 digits, but only 37 can be read exactly"):
         read_file(tmp_path, "f.parquet", file)
 
 

@@ -49,7 +49,9 @@ class Project:
         resource = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "metadata": metadata, "spec": full}
         self.manifest.write_text(yaml.safe_dump(resource))
         fixed = ("-f", str(self.manifest), "--store", self.store, "--scratch", str(self.folder / "scratch"))
-        return CliRunner().invoke(cli, ["build", *fixed, "--progress", "none", *arguments], standalone_mode=False)
+        return CliRunner().invoke(
+            cli, ["build", *fixed, "--progress", "none", "--json", *arguments], standalone_mode=False
+        )
 
     def adopt(self, uid: str = NEW, asked: str = OLD, *arguments: str, **spec: Any) -> dict[str, Any]:
         result = self.build(uid, "--adopt", asked, *arguments, **spec)
@@ -145,7 +147,7 @@ class TestWhatIsAdopted:
         assert project.adopt()["adoptedFrom"] == f"{OLD}/g2"
         error = project.adopt(OTHER, f"{OLD}/g3")["error"]
         assert isinstance(error, AdoptionFailed)
-        assert "it has g3 (refused), g2, g1" in error.message
+        assert "it has g3 (rejected), g2, g1" in error.message
 
     def test_is_none_of_which_a_file_is_missing(self, project: Project) -> None:
         project.shards(OLD)[-1].unlink()

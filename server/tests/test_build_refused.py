@@ -45,7 +45,7 @@ class Project:
 
     def build(self, *arguments: str) -> Any:
         fixed = ("-f", str(self.manifest), "--store", self.store, "--scratch", str(self.folder / "scratch"))
-        return self.run("build", *fixed, "--progress", "none", *arguments)
+        return self.run("build", *fixed, "--progress", "none", "--json", *arguments)
 
     def report(self, *arguments: str) -> dict[str, Any]:
         parsed: dict[str, Any] = json.loads(self.build(*arguments).stdout.splitlines()[-1])
@@ -72,7 +72,7 @@ def test_a_source_that_has_shrunk_by_half_is_refused_unless_something_else_is_sa
     assert result.exception.message.startswith(
         "maxShrinkPercent: expected at most 20 % fewer records, found 500 where g1 has 1,000 (-50.0 %)\n  removed: 'p"
     )
-    assert "g2 is in the store to be looked at, and does not serve" in str(result.exception)
+    assert "g2 is in the store for inspection, and does not serve" in str(result.exception)
     project.describe(gates={"maxShrinkPercent": 50})
     assert project.report()["generation"] == "g3"
 
@@ -135,7 +135,7 @@ def test_an_empty_one_is_not_kept(project: Project) -> None:
     error = project.build().exception
     assert isinstance(error, GenerationRefused)
     assert error.manifest is None
-    assert "nothing was published, because it is empty" in str(error)
+    assert "an empty generation is not published" in str(error)
     assert project.dataset.published_generations() == ("g1",)
 
 

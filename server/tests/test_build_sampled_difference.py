@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,11 @@ from support.buckets import new_bucket, s3_server
 from support.generations import in_batches, publish, records, write
 
 from lookupdb import store
-from lookupdb.builder import gate_facts
-from lookupdb.builder.gate_facts import choose_halvings, choose_shards, compare_with_active
+from lookupdb.builder import existing
+from lookupdb.builder.existing import choose_halvings, choose_shards, compare_with_active
 from lookupdb.builder.gates import SampledDifference
 from lookupdb.errors import CorruptFile, GenerationMissing
-from lookupdb.keys import make_sampler, shard_number
+from lookupdb.keys import file_name, make_sampler, shard_number
 from lookupdb.manifest import ShardFile, Totals
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoredDataset, stored_generation
@@ -36,16 +36,29 @@ def dataset(tmp_path: Path) -> StoredDataset:
     return store.open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "default", "things", "local"))
 
 
+def opener(folder: Path, shards: int, opened: list[str] | None = None) -> Callable[[int], ShardReader]:
+    def open_shard(number: int) -> ShardReader:
+        path = folder / file_name(number, shards)
+        if opened is not None:
+            opened.append(path.name)
+        return ShardReader(path)
+
+    return open_shard
+
+
 class Comparison:
     """Compares contents, as files of a store and files of a builder."""
 
     def __init__(self, dataset: StoredDataset, folder: Path) -> None:
         self.dataset, self.folder = dataset, folder
+        self.opened: list[str] = []
 
     def of(self, before: int, after: int) -> SampledDifference:
         active = publish(self.dataset, "g1", BEFORE, self.folder, shards=before, train=True)
         _, totals = write(self.folder / "new", in_batches(records(AFTER)), shards=after)
-        return compare_with_active(self.dataset, active, self.folder / "new", after, totals, self.folder)
+        return compare_with_active(
+            self.dataset, active, opener(self.folder / "new", after, self.opened), after, totals, self.folder
+        )
 
 
 @pytest.fixture
@@ -75,7 +88,7 @@ def test_values_are_compared_as_lookups_return_them(
     new_dictionary = dictionaries.NEW_DICTIONARY if compression == "zstd" else b""
     batches = in_batches(records(dictionaries.AFTER))
     _, totals = write(tmp_path / "new", batches, shards=after, compression=compression, dictionary=new_dictionary)
-    found = compare_with_active(dataset, active, tmp_path / "new", after, totals, tmp_path)
+    found = compare_with_active(dataset, active, opener(tmp_path / "new", after), after, totals, tmp_path)
     assert (found.added, found.removed, found.same) == (0, 0, dictionaries.SAME)
     assert sorted(key.decode() for key in found.samples["changed"]) == dictionaries.CHANGED
 
@@ -84,7 +97,7 @@ def test_values_are_compared_as_lookups_return_them(
 def test_of_more_a_sample_is_compared_that_is_like_all_of_it(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    monkeypatch.setattr(gate_facts, "MAX_KEYS", 600)
+    monkeypatch.setattr(existing, "MAX_KEYS", 600)
     found = comparison.of(before, after)
     assert not found.is_whole
     assert 400 <= found.compared <= 1600
@@ -97,7 +110,7 @@ def test_what_is_counted_is_exactly_what_differs_of_the_sampled_keys(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
     """The keys of the first shards, of which one in 2^k: in either generation, whatever its number of shards."""
-    monkeypatch.setattr(gate_facts, "MAX_KEYS", 600)
+    monkeypatch.setattr(existing, "MAX_KEYS", 600)
     found = comparison.of(before, after)
     shards = [sum(shard_number(key.encode(), before) == number for key in BEFORE) for number in range(before)]
     chosen = next(count for count in range(1, before + 1) if sum(shards[:count]) >= 600)
@@ -115,18 +128,13 @@ def test_what_is_counted_is_exactly_what_differs_of_the_sampled_keys(
 def test_each_file_is_opened_once_whatever_the_numbers_of_shards(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    opened: list[str] = []
-
-    def open_new(path: Path) -> ShardReader:
-        opened.append(path.name)
-        return ShardReader(path)
+    opened = comparison.opened
 
     def open_old(path: Path) -> ShardReader:
         opened.append(path.name)
         return stored_generation.open_shard(path)
 
-    monkeypatch.setattr(gate_facts, "ShardReader", open_new)
-    monkeypatch.setattr(gate_facts, "open_shard", open_old)
+    monkeypatch.setattr(existing, "open_shard", open_old)
     comparison.of(before, after)
     assert len(opened) == before + after
 
@@ -135,7 +143,7 @@ def test_each_file_is_opened_once_whatever_the_numbers_of_shards(
 def test_long_keys_make_the_sample_smaller_and_never_take_more_memory(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    monkeypatch.setattr(gate_facts, "MAX_KEPT_BYTES", 4000)
+    monkeypatch.setattr(existing, "MAX_KEPT_BYTES", 4000)
     found = comparison.of(before, after)
     assert not found.is_whole
     assert 300 <= found.compared - found.added <= 4000 / 2
@@ -148,7 +156,7 @@ def test_a_shard_that_cannot_be_read_is_an_error(dataset: StoredDataset, tmp_pat
     _, totals = write(tmp_path / "new", in_batches(records(AFTER)), shards=2)
     (Path(dataset.url) / "g1" / active.shards[1].file).unlink()
     with pytest.raises(CorruptFile, match=r"shard-00001-of-00002\.lmdb of g1 is missing"):
-        compare_with_active(dataset, active, tmp_path / "new", 2, totals, tmp_path)
+        compare_with_active(dataset, active, opener(tmp_path / "new", 2), 2, totals, tmp_path)
 
 
 class TestBucket:
@@ -167,7 +175,7 @@ class TestBucket:
             copies.append(len(list(tmp_path.glob("*.lmdb"))))
             return opened(path)
 
-        monkeypatch.setattr(gate_facts, "open_shard", open_shard)
+        monkeypatch.setattr(existing, "open_shard", open_shard)
         found = Comparison(dataset, tmp_path).of(3, 2)
         assert (found.added, found.removed, found.changed, found.same) == (150, 300, 300, 2400)
         assert copies == [1, 1, 1]
@@ -180,13 +188,13 @@ class TestBucket:
         path = f"{dataset.address.path}/g1/{active.shards[0].file}"
         dataset.bucket.objects.put(path, bytes(active.shards[0].bytes))
         with pytest.raises(CorruptFile, match="has checksum"):
-            compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
+            compare_with_active(dataset, active, opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
         dataset.bucket.delete([path])
         with pytest.raises(CorruptFile, match="is missing"):
-            compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
+            compare_with_active(dataset, active, opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
         dataset.remove("g1")
         with pytest.raises(GenerationMissing):
-            compare_with_active(dataset, active, tmp_path / "new", 1, TOTALS, tmp_path)
+            compare_with_active(dataset, active, opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (4, 4), (4, 6), (6, 4), (1, 5)])
@@ -199,12 +207,12 @@ def test_the_generation_with_more_keys_decides_how_many_are_compared(
     after: int,
     is_growing: bool,
 ) -> None:
-    monkeypatch.setattr(gate_facts, "MAX_KEYS", 300)
+    monkeypatch.setattr(existing, "MAX_KEYS", 300)
     small, large = dict(list(BEFORE.items())[:10]), BEFORE
     old, new = (small, large) if is_growing else (large, small)
     active = publish(dataset, "g1", old, tmp_path, shards=before)
     _, totals = write(tmp_path / "new", in_batches(records(new)), shards=after)
-    found = compare_with_active(dataset, active, tmp_path / "new", after, totals, tmp_path)
+    found = compare_with_active(dataset, active, opener(tmp_path / "new", after), after, totals, tmp_path)
     assert not found.is_whole
     assert 250 <= found.compared <= 700
     assert found.differing >= 0.95 * found.compared

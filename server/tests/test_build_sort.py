@@ -17,7 +17,7 @@ import pytest
 from support.sources import dataset, read, read_file
 
 from lookupdb.builder.options import SAMPLE_BYTES
-from lookupdb.builder.sort import SPOOL_BYTES, Sorter
+from lookupdb.builder.write import SPOOL_BYTES, Sorter
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 pytestmark = pytest.mark.long
@@ -286,7 +286,7 @@ def test_equal_keys_stay_in_order_through_several_passes(tmp_path: Path) -> None
 FEW_DESCRIPTORS = """
 import resource, sys
 from pathlib import Path
-from lookupdb.builder.sort import Sorter
+from lookupdb.builder.write import Sorter
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 folder = Path(sys.argv[1])
@@ -308,7 +308,7 @@ def test_runs_beyond_the_limit_of_open_files_are_merged_in_passes(tmp_path: Path
 NO_DESCRIPTORS = """
 import os, resource, sys
 from pathlib import Path
-from lookupdb.builder.sort import Sorter
+from lookupdb.builder.write import Sorter
 from lookupdb.errors import NotEnoughRoom
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

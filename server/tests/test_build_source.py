@@ -331,7 +331,7 @@ def xz_of_window(size: int, content: bytes) -> bytes:
         pytest.param(
             "a.csv.zst",
             zstd_of_window(28, CSV),
-            r"needs a window of 256 MiB to be unpacked, 128 MiB is the most\n  compress it again with `zstd --long=27`",
+            r"needs a window of 256 MiB to be unpacked, the limit is 128 MiB\n  compress it again with `zstd --long",
             id="zstd --long=28",
         ),
         pytest.param(
@@ -343,7 +343,7 @@ def xz_of_window(size: int, content: bytes) -> bytes:
         pytest.param(
             "a.csv.xz",
             xz_of_window(1 << 28, CSV),
-            r"needs more than 128 MiB of memory to be unpacked, which is the most\n  compress it again with `xz -9`",
+            r"needs more than 128 MiB of memory to be unpacked, which is the limit\n  compress it again with `xz -9`",
             id="xz of 256 MiB",
         ),
         pytest.param("a.csv.gz", b"\x1f\x8b\x07" + gzip.compress(CSV)[3:], "of a kind that is not read", id="method"),
@@ -394,7 +394,6 @@ def tar_file(name: str, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "kind", "hint"),
     [
-        pytest.param(b"Obj\x01\x04\x16avro.schema\xd4", "Avro", "write Parquet", id="Avro"),
         pytest.param(b"ORC\n\x06\x12\x04\x08\x02P\0", "ORC", "write Parquet", id="ORC"),
         pytest.param(b"ARROW1\0\0\xff\xff\xff\xff\xf0\x02\0\0", "Arrow", "write Parquet", id="Arrow file"),
         pytest.param(b"\xff\xff\xff\xff\xf0\x02\0\0\x10\0", "Arrow", "write Parquet", id="Arrow stream"),
@@ -626,7 +625,7 @@ def test_objects_are_unpacked_by_their_name_and_known_by_their_first_bytes(tmp_p
             r"b\.csv is gzip by its first bytes, not text in UTF-8\n  set source\.compression: gzip",
         ),
         ("b.csv.gz", packed("gz", packed("xz", CSV)), r"b\.csv\.gz is compressed twice: its gzip stream holds xz"),
-        ("b.avro", b"Obj\x01\x04\x16avro.schema\xd4", r"b\.avro is Avro by its first bytes, which is not read"),
+        ("b.avro", b"Obj\x01\x04\x16avro.schema\xd4", r"b\.avro is damaged: it is cut short"),
         (
             "b",
             packed("gz", CSV),

@@ -58,7 +58,7 @@ class Project:
         fixed = ["-f", str(self.folder / "people.yaml"), "--store", str(self.folder / "store")]
         return CliRunner().invoke(
             command,
-            [*fixed, "--scratch", str(self.folder), "--progress", "none", *arguments],
+            [*fixed, "--scratch", str(self.folder), "--progress", "none", "--json", *arguments],
             standalone_mode=False,
         )
 
@@ -179,7 +179,7 @@ class TestABuild:
             monkeypatch.setattr(pipeline, function.__name__, noted)
 
         note("success file", listing.read_success_file)
-        note("source", listing.resolve_source)
+        note("source", listing.open_source)
         project.build()
         assert looked == ["success file", "source", "success file"]
 
@@ -265,5 +265,5 @@ class TestItsIdentity:
                     identity(f"{url}/done")
 
     def test_of_a_file_of_the_builders_machine_is_not_read_in_a_cluster(self) -> None:
-        with pytest.raises(BadSource, match="such files are not read here"):
+        with pytest.raises(BadSource, match="this build may not read local files"):
             identity("file:///etc/passwd")

@@ -95,7 +95,17 @@ class TestBuild:
         }
         manifest = folder / "people.yaml"
         manifest.write_text(yaml.safe_dump(resource))
-        words = ["-f", str(manifest), "--store", str(folder / "store"), "--scratch", str(folder), "--progress", "none"]
+        words = [
+            "-f",
+            str(manifest),
+            "--store",
+            str(folder / "store"),
+            "--scratch",
+            str(folder),
+            "--progress",
+            "none",
+            "--json",
+        ]
         result = CliRunner().invoke(command, [*words, *more], standalone_mode=False)
         assert result.exception is None, result.exception
         return result.stdout if "--explain" in more else json.loads(result.stdout)

@@ -17,12 +17,11 @@ from support.generations import in_batches, records, write
 
 from lookupdb.builder import core
 from lookupdb.builder.core import Duplicates, Policy, drop_duplicates
-from lookupdb.builder.sort import Record, decode_place, encode_place
-from lookupdb.builder.write import Compressor, choose_dictionary
+from lookupdb.builder.dictionary import NO_PREVIOUS, choose_dictionary
+from lookupdb.builder.write import Compressor, Record, decode_place, encode_place
 from lookupdb.errors import BadSource
-from lookupdb.keys import shard_number
+from lookupdb.keys import file_name, shard_number
 from lookupdb.manifest import ExcludedRows
-from lookupdb.shard_name import file_name
 from lookupdb.shardfile import FRAMED, ShardReader, frame, make_inflater, unframe
 
 FILES = ["a.csv", "b.csv"]
@@ -83,14 +82,14 @@ class TestDuplicates:
 class TestCompression:
     def test_every_value_comes_back(self) -> None:
         values = [frame(value) for value in people(2000).values()]
-        dictionary = choose_dictionary(list(people(4000).values()), records=1_000_000, shards=1)
+        dictionary = choose_dictionary(list(people(4000).values()), NO_PREVIOUS, records=1_000_000, shards=1)[0]
         stored = Compressor(dictionary).store(values)
         inflate = make_inflater(dictionary)
         assert [one if one[0] == FRAMED else inflate(one) for one in stored] == values
 
     def test_what_is_stored_does_not_depend_on_how_values_are_batched(self) -> None:
         values = [frame(value) for value in people(2000).values()]
-        dictionary = choose_dictionary(list(people(4000).values()), records=1_000_000, shards=1)
+        dictionary = choose_dictionary(list(people(4000).values()), NO_PREVIOUS, records=1_000_000, shards=1)[0]
         at_once = Compressor(dictionary).store(values)
         one_by_one = Compressor(dictionary)
         assert [one_by_one.store([value])[0] for value in values] == at_once

@@ -19,14 +19,9 @@ from support.shards import serving, write_generation
 from support.waiting import until
 from test_serve import admin, connected, metrics
 
+from lookupdb.disk import raise_limit
 from lookupdb.errors import UsageError
-from lookupdb.process.limits import (
-    MIN_DESCRIPTORS,
-    RESERVED_DESCRIPTORS,
-    limit_connections,
-    max_client_connections,
-    raise_limit,
-)
+from lookupdb.process.listeners import MIN_DESCRIPTORS, RESERVED_DESCRIPTORS, limit_connections, max_client_connections
 from lookupdb.router.shards.replicas import CONNECTIONS_AN_ENDPOINT
 
 pytestmark = pytest.mark.long
@@ -133,7 +128,7 @@ def test_a_router_answers_as_many_as_it_may_and_tells_the_others(
             assert {answer[:12] for answer in answers(admitted, request)} == {b"HTTP/1.1 200"}
             assert router.get("/readyz", admin=True)[0] == 200
             refused = f"lookupdb_router_connections_refused_total {float(count - possible)}"
-            assert refused in router.get("/metrics", admin=True)[1].decode()
+            assert refused in router.metrics()
 
 
 def test_endpoints_of_a_router_count_too(generation: Path, tmp_path: Path) -> None:

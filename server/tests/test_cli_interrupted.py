@@ -22,7 +22,7 @@ SOON_SECONDS = 15.0
 """Far less than a bucket is waited for, far more than a busy machine needs."""
 STORE = ["--store", "s3://lookups/people", "--cluster-id", "c1"]
 VERBS = {
-    "fetch": ["fetch", *STORE, "--dataset", "people", "--generation", "g1", "--shard", "0", "data"],
+    "fetch": ["fetch", *STORE, "--dataset", "people", "--generation", "g1", "--shard", "0", "--json", "data"],
     "sweep": ["sweep", *STORE, "--living", "living.json"],
     "diff": ["diff", "g1", "g2", *STORE, "--dataset", "people"],
 }

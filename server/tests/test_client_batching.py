@@ -93,7 +93,7 @@ def test_callers_wait_with_no_more_characters_of_keys_than_there_is_room_for(
             until(lambda: len(router.asked) > asked, "the first is under way")  # noqa: B023
             waiting = client.start_all("get", keys)
             until(lambda: client.waiting == len(keys), "they wait: one alone, however long its key is")  # noqa: B023
-            with pytest.raises(Unavailable, match=f"{len(keys)} lookups of this client wait already") as told:
+            with pytest.raises(Unavailable, match=f"{len(keys)} lookups of this client are waiting already") as told:
                 client.get(refused)
             assert (told.value.reason, told.value.keys) == ("ClientQueueFull", (refused,))
             gate.opened.set()

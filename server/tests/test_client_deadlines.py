@@ -16,7 +16,7 @@ from support.faulty_router import CLOSE, Asked, answer, batch, found_all, script
 from support.waiting import until
 
 from lookupdb.client import AsyncClient, Client, Unavailable, sync_transport
-from lookupdb.client.answers import KeyAnswer
+from lookupdb.client.answers import MISSING, KeyAnswer
 from lookupdb.client.async_transport import AsyncCombiner
 from lookupdb.client.core import ClientCore, SharedAnswer, may_leave_together
 from lookupdb.client.settings import check_settings
@@ -147,6 +147,11 @@ def test_whom_the_router_has_told_of_a_deadline_asks_no_second_time() -> None:
     of_leader = Unavailable("", keys=("a",), reason="Deadline", detail="")
     assert not SharedAnswer(["a"], [(["a"], of_router)]).is_late("a")
     assert SharedAnswer(["a"], [(["a"], of_leader)]).is_late("a")
+
+
+def test_callers_of_one_missing_key_share_its_answer() -> None:
+    shared = SharedAnswer(["a", "a"], [(["a"], KeyAnswer(MISSING, "g1"))])
+    assert [shared.take("a"), shared.take("a")] == [KeyAnswer(MISSING, "g1")] * 2
 
 
 @pytest.mark.usefixtures("patient")

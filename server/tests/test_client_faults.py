@@ -152,7 +152,7 @@ BAD_BATCHES = {
     "another key": batch({"a": 1, "c": 2}),
     "found and missing": batch({"a": 1, "b": 2}, ["b"]),
     "missing twice": batch({}, ["a", "a"]),
-    "missing what is no text": batch({"a": 1}, [["b"]]),  # type: ignore[list-item]
+    "missing what is not text": batch({"a": 1}, [["b"]]),  # type: ignore[list-item]
     "no object": answer([1, 2], value_format="json"),
     "nothing found": answer({"generation": "g1", "missing": []}, value_format="json"),
     "no value format": answer({"generation": "g1", "found": {"a": "YQ==", "b": "Yg=="}, "missing": []}),

@@ -16,7 +16,7 @@ from support.shards import write_generation
 import lookupdb
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
 from lookupdb.errors import UsageError
-from lookupdb.shard_name import REDIS_HINT
+from lookupdb.tls_failures import REDIS_HINT
 
 pytest_plugins = ["support.client_fixtures"]
 
@@ -154,7 +154,7 @@ def test_what_is_no_text_is_no_key(client: BlockingClient, key: str, error: type
 
 
 def test_one_text_is_not_many_keys(client: BlockingClient) -> None:
-    with pytest.raises(TypeError, match=r"keys are several texts.*get\(\) takes one"):
+    with pytest.raises(TypeError, match=r"get_many\(\) takes several keys.*get\(\) takes one"):
         client.get_many("key-1")
 
 
@@ -263,15 +263,17 @@ def _run_closed(client: BlockingClient) -> None:
         ("http://router:0", {}, "a scheme, a host"),
         ("http://router:99999", {}, "a scheme, a host"),
         ("http://router/v1/lookup", {}, "ends before /v1"),
+        ("http://router/v1/datasets", {}, "ends before /v1"),
+        ("http://router/v1/datasets/people/lookup", {}, "ends before /v1"),
         ("http://router?x", {}, "a scheme, a host"),
         ("http://ro\r\nuter", {}, "a scheme, a host"),
         ("http://router..example", {}, "a scheme, a host"),
         (f"http://{'a' * 64}.example", {}, "a scheme, a host"),
-        ("http://router", {"timeout": 0}, "timeout is a number of seconds"),
-        ("http://router", {"read_timeout": -1}, "read_timeout is a number of seconds"),
-        ("http://router", {"max_connections": 0}, "max_connections is at least 1"),
-        ("http://router", {"retries": -1}, "retries is at least 0"),
-        ("http://router", {"max_keys": 1.5}, "max_keys is a whole number"),
+        ("http://router", {"timeout": 0}, "timeout must be a number of seconds"),
+        ("http://router", {"read_timeout": -1}, "read_timeout must be a number of seconds"),
+        ("http://router", {"max_connections": 0}, "max_connections must be at least 1"),
+        ("http://router", {"retries": -1}, "retries must be at least 0"),
+        ("http://router", {"max_keys": 1.5}, "max_keys must be a whole number"),
         ("http://router", {"token": "a", "token_file": "b"}, "both token and token_file"),
         ("http://router", {"token": "a b"}, "holds no token"),
         ("http://router", {"token": "secret\r\nX: y"}, "holds no token"),
@@ -289,16 +291,16 @@ def test_arguments_that_cannot_be_used_are_reported(url: str, options: dict[str,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeout": "5"}, "timeout is a number of seconds, found str"),
-        ({"timeout": None}, "timeout is a number of seconds, found NoneType"),
-        ({"timeout": True}, "timeout is a number of seconds, found bool"),
-        ({"read_timeout": "5"}, "read_timeout is a number of seconds or None, found str"),
-        ({"retries": None}, "retries is a whole number, found NoneType"),
-        ({"max_keys": "10"}, "max_keys is a whole number, found str"),
-        ({"cache_bytes": "64MiB"}, "cache_bytes is a whole number, found str"),
-        ({"token": b"secret"}, "token is text or None, found bytes"),
-        ({"token_file": 7}, "token_file is a path or None, found int"),
-        ({"traceparent": "00-secret"}, "traceparent is a function, found str"),
+        ({"timeout": "5"}, "timeout must be a number of seconds, found str"),
+        ({"timeout": None}, "timeout must be a number of seconds, found NoneType"),
+        ({"timeout": True}, "timeout must be a number of seconds, found bool"),
+        ({"read_timeout": "5"}, "read_timeout must be a number of seconds or None, found str"),
+        ({"retries": None}, "retries must be a whole number, found NoneType"),
+        ({"max_keys": "10"}, "max_keys must be a whole number, found str"),
+        ({"cache_bytes": "64MiB"}, "cache_bytes must be a whole number, found str"),
+        ({"token": b"secret"}, "token must be text or None, found bytes"),
+        ({"token_file": 7}, "token_file must be a path or None, found int"),
+        ({"traceparent": "00-secret"}, "traceparent must be a function, found str"),
         ({"tiemout": 5}, "a client has no argument tiemout; it has timeout, connect_timeout, "),
     ],
 )
@@ -307,7 +309,7 @@ def test_arguments_of_another_type_are_reported_by_their_names(options: dict[str
         with pytest.raises(TypeError, match=message) as told:
             make("http://router", **options)  # type: ignore[arg-type]
         assert "secret" not in str(told.value)
-        with pytest.raises(TypeError, match="URL is text, found int"):
+        with pytest.raises(TypeError, match="URL must be text, found int"):
             make(8080)  # type: ignore[arg-type]
 
 

@@ -171,7 +171,7 @@ def test_the_import_loads_neither_builder_nor_server() -> None:
         "lookupdb.batch_frames",
         "lookupdb.errors",
         "lookupdb.exact_json",
-        "lookupdb.shard_name",
+        "lookupdb.key_columns",
         "lookupdb.tls_failures",
     }
     assert not {name.partition(".")[0] for name in modules} & {

@@ -93,6 +93,6 @@ async def test_a_second_answer_within_one_turn_of_the_loop_is_none(pair: tuple[A
 
 def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:
     with scripted(WHOLE + WHOLE) as router, blocking(kind, router.url) as client:
-        with pytest.raises(InvalidAnswer, match="continues behind its Content-Length"):
+        with pytest.raises(InvalidAnswer, match="continues after its Content-Length"):
             client.get("a")
         assert client.get("b") == "b"

@@ -26,12 +26,11 @@ from support.ports import free_port
 from lookupdb.cli import cli
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreError, StoreUnreachable, UsageError
 from lookupdb.manifest import Refusal
-from lookupdb.store import StoreAddress, StoredDataset, directory, open_store, publication
+from lookupdb.store import StoreAddress, StoredDataset, bucket_dataset, directory, open_store
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import CLAIM, BucketDataset
 from lookupdb.store.fetch import copy_generation
 from lookupdb.store.objects import PutMode, Version
-from lookupdb.store.publication import CLAIM
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, LiveDataset, Sweep
 
 pytestmark = pytest.mark.long
@@ -327,13 +326,13 @@ class TestNothingIsRetainedForWhatIsNotThere:
         self, stores: Stores, s3_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         target = BucketDataset(new_bucket(s3_url, monkeypatch), stores.target().address)
-        complete = publication.complete_publication
+        complete = bucket_dataset.complete_publication
 
         def lose_answer(bucket: Bucket, prefix: str, manifest: bytes) -> None:
             complete(bucket, prefix, manifest)
             raise StoreUnreachable("no answer")
 
-        monkeypatch.setattr(publication, "complete_publication", lose_answer)
+        monkeypatch.setattr(bucket_dataset, "complete_publication", lose_answer)
         with pytest.raises(StoreUnreachable):
             copy_generation(stores.source(), target, None, stores.folder, lambda _bytes: None)
         assert target.generations() == ("g2",)

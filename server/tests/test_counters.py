@@ -27,3 +27,15 @@ def test_counters_hold_64_bits() -> None:
     counters = Counters(("bytes",), 1)
     counters.slot(0)[0] = 2**64 - 1
     assert counters.total("bytes") == 2**64 - 1
+
+
+def test_blocks_are_counted_apart_and_the_heartbeat_too() -> None:
+    supervisor_counters = Counters(("lookups", "hits"), 2, 3)
+    worker_counters = Counters(("lookups", "hits"), 2, 3, fd=supervisor_counters.fd)
+    for worker in range(2):
+        for block in range(3):
+            worker_counters.slot(worker, block)[0] = 10 * worker + block
+        worker_counters.beat(worker)
+    assert [supervisor_counters.values("lookups", block) for block in range(3)] == [[0, 10], [1, 11], [2, 12]]
+    assert supervisor_counters.total("hits", 2) == 0
+    assert [supervisor_counters.beats(worker) for worker in range(2)] == [1, 1]

@@ -8,7 +8,7 @@ import sys
 
 PRINT_LIMIT = """
 import resource
-from lookupdb.process.limits import raise_limit
+from lookupdb.disk import raise_limit
 print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
@@ -36,7 +36,7 @@ def test_limit_that_is_at_its_highest_stays() -> None:
 def test_free_descriptors_are_those_that_can_really_be_opened() -> None:
     script = (
         "import os\n"
-        "from lookupdb.process.limits import free_descriptors\n"
+        "from lookupdb.disk import free_descriptors\n"
         "free = free_descriptors()\n"
         "taken = [os.open('/dev/null', os.O_RDONLY) for _ in range(free)]\n"
         "try:\n"

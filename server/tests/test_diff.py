@@ -16,11 +16,12 @@ from click.testing import CliRunner
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.builder import gate_facts
+from lookupdb.builder import existing
 from lookupdb.cli.diff import command
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.stored_generation import StoredGeneration
+from lookupdb.up.run_state import object_file
 from support import dictionaries
 
 OLD = {f"key-{number:05d}": b'{"n":%d,"text":"some text that many have"}' % number for number in range(3000)}
@@ -124,6 +125,38 @@ def test_the_exit_code_tells_only_when_asked_to(
     assert diff(tmp_path, "g1", "g2", "--exit-code").exit_code == code
 
 
+def test_the_dataset_comes_first_and_its_up_knows_what_is_compared(dataset: StoredDataset, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        publish(dataset, f"g{number}", {"a": b"%d" % number}, tmp_path / "scratch")
+    assert both(counted(tmp_path, "things", "g1", "g3")) == ("g1", "g3")
+    data = tmp_path / "data"
+    (data / "store").parent.mkdir()
+    (data / "store").symlink_to(tmp_path / "store")
+    file = object_file(data, "default", "things")
+    file.parent.mkdir(parents=True)
+    status: dict[str, Any] = {"generation": "g2"}
+    file.write_text(json.dumps({"status": status}))
+    assert both(of_data(data, "things", "g1")) == ("g2", "g1")
+    with pytest.raises(UsageError, match="things has no candidate"):
+        of_data(data, "things")
+    file.write_text(json.dumps({"status": status | {"candidate": {"generation": "g3"}}}))
+    assert both(of_data(data, "default/things")) == ("g2", "g3")
+    with pytest.raises(UsageError, match="expected DATASET"):
+        of_data(data, "things", "g1", "g2", "g3")
+
+
+def of_data(data: Path, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(command, [*arguments, "--data", str(data), "--json"], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def both(document: dict[str, Any]) -> tuple[str, str]:
+    return document["before"]["generation"], document["after"]["generation"]
+
+
 def test_generations_may_be_given_as_folders(dataset: StoredDataset, tmp_path: Path) -> None:
     for name in ("g1", "g2"):
         publish(dataset, name, {"a": b"1"}, tmp_path / "scratch")
@@ -178,7 +211,7 @@ def test_a_missing_or_short_file_is_damage_though_both_manifests_have_its_checks
     path.unlink()
     error = diff(tmp_path, "g1", "g2", *options).exception
     assert isinstance(error, CorruptFile)
-    assert error.message == f"{path} is missing, its manifest names it"
+    assert error.message == f"{path} is missing, although its manifest names it"
 
 
 def test_one_is_counted_in_the_singular(dataset: StoredDataset, tmp_path: Path) -> None:
@@ -219,7 +252,7 @@ def test_a_sample_counts_what_was_compared_and_shows_keys_alone(dataset: StoredD
 def test_a_sample_of_more_says_that_it_is_one(
     dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate_facts, "MAX_KEYS", 300)
+    monkeypatch.setattr(existing, "MAX_KEYS", 300)
     publish(dataset, "g1", OLD, tmp_path / "scratch", shards=4)
     publish(dataset, "g2", NEW, tmp_path / "scratch", shards=4)
     found = counted(tmp_path, "g1", "g2", "--sampled")

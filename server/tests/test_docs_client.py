@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from support.fleets import fleet, fleet_entry
 from support.ports import free_port
@@ -21,6 +22,7 @@ from support.shards import write_generation
 import lookupdb.errors
 from lookupdb.client import Client, core
 from lookupdb.client.settings import ClientOptions, ClientSettings
+from lookupdb.testing import Serve
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "client.md").read_text()
 PROGRAMS: dict[str, str] = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
@@ -67,20 +69,38 @@ def run_program(name: str, url: str) -> dict[str, Any]:
 
 
 def test_the_page_has_these_programs() -> None:
-    expected = "first unavailable many candidate asyncio threads gevent cache settings tracing"
+    expected = "first unavailable many candidate columns frame tests asyncio threads gevent cache settings tracing"
     assert list(PROGRAMS) == expected.split()
     assert "```python\n" not in TEXT, "a program has a name, by which it is run here"
 
 
-@pytest.mark.parametrize("name", ["first", "many", "candidate", "asyncio", "threads", "cache", "settings"])
+@pytest.mark.parametrize("name", ["first", "many", "candidate", "frame", "asyncio", "threads", "cache", "settings"])
 def test_a_program_runs(play: Play, name: str, url: str) -> None:
     names = play(name, url)
     if name == "many":
         results = names["results"]
         assert {*results.found} == {"KJFK", "EGLL"}
         assert (results.missing, results.generation, names["partial"].unavailable) == (["nowhere"], "g1", [])
+    if name == "frame":
+        assert names["enriched"]["to_name"].astype(object).tolist() == [
+            NAME.decode(),
+            "London Heathrow Airport",
+            pandas.NA,
+        ]
     if name == "threads":
         assert names["names"][0] == NAME.decode()
+
+
+def test_the_program_with_columns_runs(play: Play, lookupdb_serve: Serve) -> None:
+    names = play("columns", lookupdb_serve({("DE", "1"): "Ada", ("FR", "7"): "Eve"}).url)
+    assert names["people"].get_many([("DE", 1)]).found == {("DE", 1): "Ada"}
+
+
+def test_the_tests_run(lookupdb_serve: Serve) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(PROGRAMS["tests"], "tests", "exec"), names)
+    names["test_my_program"](lookupdb_serve)
+    assert "with serve(" in PROGRAMS["tests"]
 
 
 def test_what_is_unavailable_is_reported(play: Play, url: str) -> None:

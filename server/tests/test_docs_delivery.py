@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from lookupdb import shard_name
+from lookupdb import keys
 from lookupdb.dataset import schema
 from lookupdb.store.dataset import dataset_path
 
@@ -36,4 +36,4 @@ def test_the_path_that_it_shows_is_where_the_store_keeps_a_shard() -> None:
     folder = dataset_path("<cluster id>", "<namespace>", "people", "xxxxxxxx").replace(
         "xxxxxxxx", "<first 8 of the uid>"
     )
-    assert f"`<path>/{folder}/g12/{shard_name.file_name(3, 8)}`" in TEXT
+    assert f"`<path>/{folder}/g12/{keys.file_name(3, 8)}`" in TEXT

@@ -15,7 +15,7 @@ from lookupdb.cli.addressing import DEFAULT_STORE
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.mapped import generation
 from lookupdb.mapped.dataset import REFRESH_SECONDS
-from lookupdb.mapped.location import SYNC_DIR_VARIABLE
+from lookupdb.mapped.generation import SYNC_DIR_VARIABLE
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "in-process.md").read_text()
 (DEMO,) = re.findall(r"^```python demo\n(.*?)^```$", TEXT, re.M | re.S)

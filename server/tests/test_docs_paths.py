@@ -61,14 +61,14 @@ def exists(path: str, document: Path) -> bool:
 
 
 def is_module(name: str) -> bool:
-    """Return whether ``name`` is a module or package of the project, defined in one, or imported late by a package."""
+    """Return whether ``name`` is a module or package of the project, defined in one, or named by a package."""
     *parents, last = name.split(".")
     places = [ROOT / source / Path(*parents) for source in ("server", "operator", ".")]
     return any(
         (place / last).is_dir()
         or any(place.joinpath(f"{last}{suffix}").is_file() for suffix in (".py", ".pyi"))
         or (place.with_suffix(".py").is_file() and last in place.with_suffix(".py").read_text())
-        or ((place / "__init__.py").is_file() and f'name == "{last}"' in (place / "__init__.py").read_text())
+        or ((place / "__init__.py").is_file() and f'"{last}"' in (place / "__init__.py").read_text())
         for place in places
     )
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import itertools
 import re
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +25,7 @@ NOT_OURS: Final = frozenset(
 )
 """Ways to write and samples; what LMDB and the kernel name; what is put together when it is needed."""
 
+_STRING_OR_PROSE = re.compile(r'("(?!"")(?:[^"\\\n]|\\.)*")|""".*?"""|#[^\n]*', re.DOTALL)
 _NAME = re.compile(r"``([A-Za-z_][\w.]*)(?:\(\))?``")
 
 
@@ -66,11 +65,8 @@ def words_of_the_code() -> frozenset[str]:
     words: set[str] = set()
     for path in MODULES:
         words |= {Path(path).stem, Path(path).parent.name}
-        for token in tokenize.generate_tokens(io.StringIO((REPOSITORY / path).read_text()).readline):
-            if token.type == tokenize.NAME:
-                words.add(token.string)
-            elif token.type == tokenize.STRING and not token.string.startswith('"""'):
-                words |= set(re.findall(r"\w+", token.string))
+        code = _STRING_OR_PROSE.sub(lambda found: found[1] or "", (REPOSITORY / path).read_text())
+        words |= set(re.findall(r"\w+", code))
     for pattern in OTHER_CODE:
         for path_of_other in REPOSITORY.glob(pattern):
             words |= set(re.findall(r"\w+", path_of_other.read_text()))

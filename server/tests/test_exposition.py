@@ -39,7 +39,7 @@ class Ours:
         yield labelled_counter("requests", "By status.", [({"status": "2xx"}, 3), ({"status": "5xx"}, 0)])
         yield labelled_gauge("private_bytes", "By process.", [])
         yield info("served", "What is served.", NAMES)
-        yield histogram("seconds", "How long it took.", (0.001, 0.25, 1), (5, 0, 2, 1), 3.25)
+        yield histogram("seconds", "How long it took.", (0.001, 0.25, 1), [({}, (5, 0, 2, 1), 3.25)])
 
 
 class Theirs(Collector):

@@ -32,7 +32,7 @@ def run_full(*words: str, output: str | None = None) -> subprocess.CompletedProc
 
 def test_a_build_goes_on_without_its_progress(tmp_path: Path) -> None:
     write_dataset(tmp_path)
-    words = ["build", "-f", str(tmp_path / "people.yaml"), "--store", str(tmp_path), "--progress", "rich"]
+    words = ["build", "-f", str(tmp_path / "people.yaml"), "--store", str(tmp_path), "--progress", "rich", "--json"]
     run = run_full("-m", "lookupdb", *words)
     assert run.returncode == 0
     assert orjson.loads(run.stdout)["outcome"] == "built"
@@ -40,7 +40,7 @@ def test_a_build_goes_on_without_its_progress(tmp_path: Path) -> None:
 
 def test_a_build_goes_on_when_who_reads_its_progress_is_gone(tmp_path: Path) -> None:
     write_dataset(tmp_path)
-    words = ["build", "-f", str(tmp_path / "people.yaml"), "--store", str(tmp_path), "--progress", "plain"]
+    words = ["build", "-f", str(tmp_path / "people.yaml"), "--store", str(tmp_path), "--progress", "plain", "--json"]
     command = [sys.executable, "-m", "lookupdb", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None

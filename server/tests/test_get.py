@@ -346,7 +346,7 @@ def test_what_was_found_is_printed_when_a_shard_is_away(tmp_path: Path) -> None:
     assert [line["key"] for line in lines if line.get("value") is not None] == here
     assert [line["key"] for line in lines if line.get("unavailable")] == away
     assert ended.returncode == one.returncode == 4
-    assert f"{len(away)} keys could not be asked for".encode() in ended.stderr
+    assert f"{len(away)} keys could not be looked up".encode() in ended.stderr
 
 
 class _Strange(_Handler):

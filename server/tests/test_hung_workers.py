@@ -12,6 +12,7 @@ import orjson
 import pytest
 import redis
 from support.fleets import fleet, fleet_entry
+from support.metrics import without_dataset
 from support.routers import routing
 from support.routing import table_file
 from support.shards import write_generation
@@ -32,7 +33,7 @@ def admin(port: int, path: str) -> tuple[int, str]:
 
 
 def metrics(port: int, prefix: str) -> dict[str, float]:
-    lines = admin(port, "/metrics")[1].splitlines()
+    lines = without_dataset(admin(port, "/metrics")[1]).splitlines()
     figures = (line.rpartition(" ") for line in lines if line.startswith(prefix))
     return {name.removeprefix(prefix): float(value) for name, _, value in figures}
 

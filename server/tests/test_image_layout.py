@@ -22,9 +22,9 @@ from support.shards import write_generation
 from lookupdb.cli.image import command
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.image.artifact import ARCHITECTURES, TarFile, plain_manifest, render_layer, shard_tag
-from lookupdb.image.layout import ImageLayout
+from lookupdb.image.push import ImageLayout
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
-from lookupdb.shard.verify import Verification, locate_shard
+from lookupdb.shard.server import Verification, locate_shard
 from lookupdb.store.stored_generation import find_in_folder
 
 RECORDS = {f"key {number}": os.urandom(50) for number in range(500)}
@@ -196,7 +196,7 @@ def test_a_file_of_another_size_than_announced_ends_no_layer() -> None:
 
 
 def run(*words: str) -> tuple[int, str]:
-    found = CliRunner().invoke(command, words)
+    found = CliRunner().invoke(command, [*words, *([] if "--help" in words else ["--json"])])
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         return getattr(found.exception, "exit_code", 1), f"{found.output}{found.exception}"
     return found.exit_code, found.output

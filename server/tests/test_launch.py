@@ -86,7 +86,7 @@ def test_the_log_format_of_the_command_line_is_that_of_supervisors_and_workers(
         pass
     events = [orjson.loads(line) for line in capfd.readouterr().err.splitlines()]
     loggers = {event["logger"] for event in events}
-    assert {"lookupdb.shard.server", "lookupdb.process.service"} <= loggers, "supervisors"
+    assert {"lookupdb.shard.server", "lookupdb.process.admin"} <= loggers, "supervisors"
     assert "lookupdb.router.table.cutover" in loggers, "the router's worker"
 
 

@@ -67,7 +67,7 @@ def key_file(tmp_path: Path) -> str:
 
 def load(*words: str, asked: bytes = b"") -> tuple[int, dict[str, Any], str]:
     """Exit code, the result, and what is said on standard error."""
-    ended = run_here("load", *words, "--json", "-", asked=asked)
+    ended = run_here("load", *words, "--json", asked=asked)
     document = orjson.loads(ended.stdout) if ended.stdout else {}
     return ended.returncode, document, ended.stderr.decode()
 
@@ -202,7 +202,7 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
         (["--fail-if", "p99"], 2, "is not a condition"),
         (["--distribution", "zipf"], 2, "--distribution zipf is none"),
         (["--header", "Authorization: Bearer x"], 2, "would show a secret"),
-        (["--report", "load.pdf"], 2, "neither ending"),
+        (["--report", "load.pdf"], 2, "none of the endings"),
         (["--at", "13"], 2, "a generation is called g1"),
         (["--at", "g13"], 1, "does not serve g13: g1 is active"),
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read: No such file"),
@@ -259,7 +259,7 @@ def test_a_report_of_the_environment_may_have_a_colon_in_its_name(
 
 def test_results_are_written_to_all_files_that_are_given(url: str, key_file: str, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a.json", "b.json", "a.html", "b.svg")]
-    words = [word for file in files for word in ("--json" if file.suffix == ".json" else "--report", str(file))]
+    words = [word for file in files for word in ("--report", str(file))]
     code, document, said = load(url, "--keys", key_file, "--duration", "0.3", "--warmup", "0", *words)
     assert code == 0, said
     assert orjson.loads(files[0].read_bytes()) == orjson.loads(files[1].read_bytes()) == document
@@ -410,7 +410,7 @@ def test_a_signal_ends_it_with_the_result_so_far(
     url: str, key_file: str, tmp_path: Path, router: Router, number: signal.Signals
 ) -> None:
     result = tmp_path / "result.json"
-    process = _start(url, key_file, "--rate", "100", "--warmup", "0", "--json", str(result), "--processes", "2")
+    process = _start(url, key_file, "--rate", "100", "--warmup", "0", "--report", str(result), "--processes", "2")
     until(lambda: len(children(process.pid)) == 2, "senders")
     senders = children(process.pid)
     assert process.stderr is not None
@@ -428,7 +428,7 @@ def test_a_signal_ends_it_with_the_result_so_far(
 
 def test_files_are_written_though_nobody_reads_what_is_printed(url: str, key_file: str, tmp_path: Path) -> None:
     files = [tmp_path / "result.json", tmp_path / "report.svg"]
-    words = ["--rate", "20", "--warmup", "0", "--duration", "1", "--json", str(files[0]), "--report", str(files[1])]
+    words = ["--rate", "20", "--warmup", "0", "--duration", "1", "--report", str(files[0]), "--report", str(files[1])]
     with _start(url, key_file, *words) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -438,13 +438,14 @@ def test_files_are_written_though_nobody_reads_what_is_printed(url: str, key_fil
 
 
 def test_a_file_that_cannot_be_written_does_not_lose_the_others(url: str, key_file: str, tmp_path: Path) -> None:
-    files = [Path("/dev/full"), tmp_path / "result.json", tmp_path / "report.svg"]  # a disk that has no room
+    files = [tmp_path / "full.json", tmp_path / "result.json", tmp_path / "report.svg"]
+    files[0].symlink_to("/dev/full")  # a disk that has no room
     words = ["--rate", "20", "--warmup", "0", "--duration", "1"]
-    words += ["--json", str(files[0]), "--json", str(files[1]), "--report", str(files[2])]
+    words += [word for file in files for word in ("--report", str(file))]
     with _start(url, key_file, *words) as process:
         _, message = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "/dev/full cannot be written: No space left on device" in message
+    assert "full.json cannot be written: No space left on device" in message
     assert all(file.stat().st_size for file in files[1:])
 
 

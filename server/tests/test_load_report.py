@@ -146,11 +146,11 @@ def test_without_its_library_a_report_is_refused_before_the_load_and_the_rest_wo
     assert load().returncode == 4
 
 
-@pytest.mark.parametrize("option", ["--json", "--report"])
-def test_where_results_cannot_be_written_is_said_before_the_load(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize("name", ["load.json", "load.svg"])
+def test_where_results_cannot_be_written_is_said_before_the_load(tmp_path: Path, name: str) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
-    file = tmp_path / "not there" / "load.svg"
-    ended = run_here("load", nowhere, "--keys", "-", option, str(file))
+    file = tmp_path / "not there" / name
+    ended = run_here("load", nowhere, "--keys", "-", "--report", str(file))
     assert ended.returncode == 2, "4, if the router had been asked"
     assert f"{file} cannot be written: there is no folder {file.parent}" in ended.stderr.decode()
 

@@ -20,17 +20,32 @@ def members(tmp_path: Path) -> dict[str, Any]:
     sample = {"file": "f", "row": 1, "reason": "why"}
     found["rejected"] = {"count": 1, "samples": [sample]}
     found["source"] = [{"url": "u", "bytes": 1, "etag": None, "modified": None}]
+    found["dictionary"] = {"outcome": "trained", "reason": "why", "sha256": "aa"}
     return found
 
 
 def test_members_of_a_later_revision_are_passed_over(members: dict[str, Any]) -> None:
     before = Manifest.from_json(orjson.dumps(members), "m")
     places = [members, members["totals"], members["rejected"], members["duplicates"]]
-    places += [members["shards"][0], members["source"][0], members["rejected"]["samples"][0]]
+    places += [members["shards"][0], members["source"][0], members["rejected"]["samples"][0], members["dictionary"]]
     for place in places:
         place["ofALaterRevision"] = {"any": ["thing"]}
     assert Manifest.from_json(orjson.dumps(members), "m") == before
     assert before.rejected.samples == (RowSample("f", 1, "why"),)
+
+
+def test_what_older_builders_did_not_record_is_optional(members: dict[str, Any]) -> None:
+    del members["dictionary"], members["shards"][0]["dictionary_offset"]
+    found = Manifest.from_json(orjson.dumps(members), "m")
+    assert (found.dictionary, found.shards[0].dictionary_offset) == (None, 0)
+    assert b'"dictionary":' not in found.to_json()
+
+
+@pytest.mark.parametrize("dictionary", [None, 1, "kept", [], {}, {"outcome": "kept"}])
+def test_a_choice_that_is_none_is_no_manifests(members: dict[str, Any], dictionary: Any) -> None:
+    members["dictionary"] = dictionary
+    with pytest.raises(CorruptFile, match="is not a manifest"):
+        Manifest.from_json(orjson.dumps(members), "m")
 
 
 @pytest.mark.parametrize("name", ["shards", "totals", "unicode", "formatVersion"])
@@ -45,6 +60,8 @@ def test_a_member_that_is_missing_is_named(members: dict[str, Any], name: str) -
     [
         ("shards", 0, "file"),
         ("shards", 0, "bytes"),
+        ("shards", 0, "dictionary_offset"),
+        ("dictionary", "sha256"),
         ("totals", "records"),
         ("rejected", "samples", 0, "row"),
         ("source", 0, "etag"),

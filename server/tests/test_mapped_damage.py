@@ -60,7 +60,7 @@ def test_a_value_that_is_no_json(tmp_path: Path) -> None:
     folder = write_generation(tmp_path, {"a": b"[1", "b": b"[1]"}, value_format="json")
     mapping = open_dataset(folder)
     for use in (lambda: mapping["a"], lambda: mapping.get_many(["b", "a"]), lambda: list(mapping.values())):
-        with pytest.raises(CorruptFile, match="what is stored under 'a' is damaged: it is no JSON: "):
+        with pytest.raises(CorruptFile, match="what is stored under 'a' is damaged: it is not JSON: "):
             use()
     assert mapping.raw("a") == b"[1"
     assert mapping["b"] == [1]

@@ -10,10 +10,10 @@ import pytest
 from support.mapped import SyncedDataset
 from support.shards import write_generation
 
+from lookupdb.announcement import Announcement
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
 from lookupdb.mapped import open_dataset
-from lookupdb.mapped.location import GenerationFolder, StoreFolder, SyncedFolder, locate
-from lookupdb.store.dataset import Announcement
+from lookupdb.mapped.generation import GenerationFolder, StoreFolder, SyncedFolder, locate
 
 RECORDS = {"a": b"1"}
 

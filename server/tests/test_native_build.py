@@ -298,6 +298,15 @@ def build_wheel(machine: Machine, wheels: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+def required_by(wheel: Path) -> set[str]:
+    """The packages that a wheel needs without its extras."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    needed = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+    return {text for text in needed if ";" not in text}
+
+
 def test_a_wheel_from_where_cargo_is_holds_the_kernels_and_its_tag_says_so(machine: Machine, wheels: Path) -> None:
     run = build_wheel(machine, wheels)
     assert run.returncode == 0, run.stderr
@@ -312,6 +321,7 @@ def test_a_wheel_from_where_cargo_is_holds_the_kernels_and_its_tag_says_so(machi
         assert "Root-Is-Purelib: false" in archive.read(next(n for n in names if n.endswith("/WHEEL"))).decode()
     assert len(names) == len(set(names))
     assert {"lookupdb/native.py", "lookupdb/_native.pyi", "lookupdb_operator/main.py"} <= set(names)
+    assert required_by(wheel) == {"click", "orjson", "xxhash"}
     assert not [name for name in names if name.endswith((".rs", ".toml")) or "native_build" in name]
 
 
@@ -324,6 +334,9 @@ def test_a_wheel_from_where_it_is_not_is_pure_python(machine: Machine, wheels: P
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if ".so" in name]
+    assert required_by(wheel) == {"click", "orjson", "xxhash", "lmdb", "zstandard"}, (
+        "the fallback reads shards by these"
+    )
 
 
 def test_a_wheel_with_kernels_that_are_demanded_and_cannot_be_built_is_none(machine: Machine, wheels: Path) -> None:

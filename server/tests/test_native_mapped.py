@@ -81,7 +81,7 @@ def items(view: MappedDataset, part: str, raw: bool) -> list[Any]:
 TEXTS = st.one_of(st.text(max_size=6), st.text(" aAbB\t\x1c\x85ßİΣ", max_size=5), st.integers(0, 30).map(str))
 
 
-@settings(SAME, max_examples=80)
+@settings(SAME, max_examples=40)
 @given(
     content=st.dictionaries(TEXTS, st.one_of(st.text(max_size=30), st.integers(-5, 5), st.none()), max_size=30),
     absent=st.lists(st.one_of(TEXTS, st.none(), st.integers(), st.binary(max_size=3)), max_size=12),

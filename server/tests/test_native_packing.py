@@ -17,8 +17,8 @@ from support.generations import in_batches, records, write
 from test_build_write import people
 
 from lookupdb import native
-from lookupdb.builder.sort import Record
-from lookupdb.builder.write import NativePacker, choose_dictionary, make_packer
+from lookupdb.builder.dictionary import NO_PREVIOUS, choose_dictionary
+from lookupdb.builder.write import NativePacker, Record, make_packer
 from lookupdb.errors import UsageError
 from lookupdb.manifest import ShardFile, Totals
 
@@ -26,7 +26,7 @@ SHARDS = 3
 PEOPLE = list(people(4000).values())
 DICTIONARIES = {
     "none": b"",
-    "trained": choose_dictionary(PEOPLE, records=10**6, shards=1),
+    "trained": choose_dictionary(PEOPLE, NO_PREVIOUS, records=10**6, shards=1)[0],
     "plain": b"".join(PEOPLE[:50]),
 }
 

@@ -19,10 +19,10 @@ from support.waiting import until
 from test_resp import ODD_KEYS, request
 
 from lookupdb import native
+from lookupdb.keys import file_name
 from lookupdb.resp.requests import RequestParser
 from lookupdb.shard import loop
-from lookupdb.shard.limits import CHUNK_BYTES, READ_BYTES, ServerLimits
-from lookupdb.shard_name import file_name
+from lookupdb.shard.limits import CHUNK_BYTES, DURATIONS, READ_BYTES, ServerLimits
 from lookupdb.shardfile import ShardReader, frame
 
 VALUES = {f"key {number}": b"value %d of the sample " % number * (number % 60) for number in range(500)}
@@ -50,7 +50,7 @@ def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def play(path: Path, kernels: str, script: Script, limits: ServerLimits | None = None) -> tuple[list[bytes], object]:
-    """Return the bytes sent to each of three clients, and the counters."""
+    """Return the bytes sent to each of three clients, and the counters; of durations, how many there are."""
     with InProcessWorker(path, kernels, limits) as worker:
         clients = [worker.connect(1 << 14) for _ in range(3)]
         for number, data, reads in script:
@@ -63,7 +63,11 @@ def play(path: Path, kernels: str, script: Script, limits: ServerLimits | None =
         assert worker.worker.budget.total == sum(
             connection.held_bytes for connection in worker.worker.connections.values()
         )
-        return replies, worker.counters()
+        counters = worker.counters()
+        for *buckets, nanoseconds in DURATIONS.values():
+            counters[buckets[0]] = sum(map(counters.pop, buckets[1:]), counters[buckets[0]])
+            del counters[nanoseconds]
+        return replies, counters
 
 
 KEYS = st.one_of(

@@ -14,10 +14,10 @@ import pytest
 
 from lookupdb import native
 from lookupdb.builder.core import Duplicates, drop_duplicates
-from lookupdb.builder.sort import SPOOL_BYTES, Record, Sorter, encode_place, make_sample
+from lookupdb.builder.write import SPOOL_BYTES, Record, Sorter, encode_place, make_sample
 from lookupdb.errors import BadSource
 
-SEEDS = range(4)
+SEEDS = range(2)
 EDGE_KEYS = [
     b"",
     b"\x00",

@@ -120,7 +120,9 @@ def test_a_setting_of_a_server_deep_within() -> None:
 
 def test_an_image_is_written_and_its_folder_told_with_escapes(project: Project, odd: Path) -> None:
     project.built()
-    ended = run_here("image", "write", f"{project.dataset.url}/g1", "--out", str(odd / "image"), "--progress", "none")
+    ended = run_here(
+        "image", "write", f"{project.dataset.url}/g1", "--out", str(odd / "image"), "--progress", "none", "--json"
+    )
     assert ended.returncode == 0
     assert orjson.loads(ended.stdout)["folder"].endswith("/f\\udcfflder/image")
 

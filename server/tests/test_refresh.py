@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.command_line import run_here
 
 from lookupdb.dataset import spec
 from lookupdb.errors import InvalidManifest
@@ -51,7 +50,7 @@ def test_what_an_api_server_refuses() -> None:
         ({"schedule": "75 2 * * *"}, "a number of a schedule is too large"),
         ({"schedule": "0 2 * * *", "timeZone": "Local"}, "by its name in the IANA database"),
         ({"schedule": "0 2 * * *", "timeZone": "+02:00"}, "by its name in the IANA database"),
-        ({"startingDeadlineSeconds": 60}, "startingDeadlineSeconds is for a schedule"),
+        ({"startingDeadlineSeconds": 60}, "startingDeadlineSeconds needs schedule"),
         ({"schedule": "0 2 * * *", "startingDeadlineSeconds": 1}, "refresh.startingDeadlineSeconds"),
         ({"successFile": "ftp://data/_SUCCESS"}, "successFile is a name in the source's folder, or a url"),
         ({"successFile": "part-*"}, "it has no wildcards"),
@@ -79,10 +78,9 @@ def test_what_only_lookupdb_sees(refresh: dict[str, Any], message: str) -> None:
 def test_a_bad_schedule_ends_each_verb_with_2(verb: str, tmp_path: Path) -> None:
     path = tmp_path / "people.yaml"
     path.write_text(yaml.safe_dump(resource({"url": "people.csv"}, schedule="0 25 * * *")))
-    command = [sys.executable, "-m", "lookupdb", verb, "-f", str(path)]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    ended = run_here(verb, "-f", str(path))
     assert ended.returncode == 2
-    assert "refresh.schedule: expected five cron fields" in ended.stderr
+    assert b"refresh.schedule: expected five cron fields" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -130,10 +128,11 @@ def test_a_success_file_may_be_anywhere() -> None:
 
 
 def test_of_several_folders_it_must_be_said_which() -> None:
-    with pytest.raises(InvalidManifest, match=r"is of 2 folders \(s3://data/a/, s3://data/b/\): give its whole url"):
+    told = r"is in 2 folders \(s3://data/a/, s3://data/b/\): give the success file's whole url"
+    with pytest.raises(InvalidManifest, match=told):
         parsed({"urls": ["s3://data/a/a.csv", "s3://data/b/b.csv"]}, successFile="_SUCCESS")
 
 
 def test_an_example_has_no_folder() -> None:
-    with pytest.raises(InvalidManifest, match="an example, which is in none"):
+    with pytest.raises(InvalidManifest, match="an example, which has no folder"):
         parsed({"url": "example://airports.csv"}, successFile="_SUCCESS")

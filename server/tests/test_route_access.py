@@ -17,6 +17,7 @@ from support.examples import SAME
 from support.signers import Signer, claims_of, ec_signer, jwks, rsa_signer
 from support.waiting import soon
 
+from lookupdb.account_tokens import NO_KEYS, ServiceAccounts
 from lookupdb.router import access as watch
 from lookupdb.router.access import (
     MAX_HASHES,
@@ -29,9 +30,7 @@ from lookupdb.router.access import (
     read_bearer_token,
     read_token_hashes,
 )
-from lookupdb.router.accounts import NO_KEYS, ServiceAccounts
-from lookupdb.router.subjects import Admitted, Denial, Denied, Subjects, is_subject
-from lookupdb.tokens import MAX_TOKEN_BYTES
+from lookupdb.tokens import MAX_TOKEN_BYTES, Admitted, Denial, Denied, Subjects, is_subject
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = b"kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"

@@ -12,11 +12,11 @@ import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, generation, request, serving, serving_to
 from support.signers import claims_of, ec_signer, jwks
 
+from lookupdb.account_tokens import ServiceAccounts
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
-from lookupdb.router.accounts import ServiceAccounts
 from lookupdb.router.clients import front
 from lookupdb.router.http.connection import HttpConnection
-from lookupdb.router.http.exchanges import RepeatedBatch, RepeatedLookup
+from lookupdb.router.http.repeated import RepeatedBatch, RepeatedLookup
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"

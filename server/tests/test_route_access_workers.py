@@ -94,7 +94,7 @@ def test_a_plain_token_is_refused_and_not_shown(table: Path, tokens: Path) -> No
         ask = Asking(router)
         assert (ask(TOKEN), ask(NEXT)) == (200, 401)
         status = router.get("/status", admin=True)[1].decode()
-        assert "plain: line 1 is no hash of a token" in status
+        assert "plain: line 1 is not the hash of a token" in status
         assert NEXT not in status
         ask.close()
 
@@ -136,7 +136,7 @@ def test_a_service_account_looks_up_until_its_token_expires(table: Path, tmp_pat
         brief = sign(exp=int(time.time()) - 6)  # clocks may differ by ten seconds
         assert ask(brief) == 200
         until(lambda: ask(brief) == 401, "it has expired", 30)
-        metrics = router.get("/metrics", admin=True)[1].decode()
+        metrics = router.metrics()
         assert "lookupdb_router_requests_forbidden_total 1.0" in metrics
         replace(keys, json.dumps(jwks(ec_signer("ec-2"))))
         until(lambda: ask(sign()) == 401, "the key is gone", 15)
@@ -160,9 +160,9 @@ def test_only_a_worker_that_judges_service_accounts_imports_what_verifies_them()
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--auth-keys", "jwks.json"), "found only some of these"),
-        (("--auth-audience", AUDIENCE), "found only some of these"),
-        (("--auth-subject", "a/b", "--auth-keys", "jwks.json"), "found only some of these"),
+        (("--auth-keys", "jwks.json"), "only some are given"),
+        (("--auth-audience", AUDIENCE), "only some are given"),
+        (("--auth-subject", "a/b", "--auth-keys", "jwks.json"), "only some are given"),
         (("--auth-keys", "k", "--auth-audience", "a", "--auth-subject", "a"), "names a service account, found 'a'"),
         (
             (

@@ -167,7 +167,7 @@ class TestReplies:
             wire = Wire().used()
             wire.asked = 2
             wire.receive(data)
-            assert wire.closed[0].startswith("answered what is not RESP")
+            assert wire.closed[0].startswith("answered something other than RESP")
             assert not wire.replies
 
     def test_a_list_within_a_list_closes_it_before_there_is_room_for_it(self) -> None:
@@ -177,7 +177,7 @@ class TestReplies:
                     wire = Wire().used()
                     wire.asked = 2
                     wire.receive(b"*2\r\n" + first + f"{kind}200000000\r\n".encode(), step)
-                    assert wire.closed == ["answered what is not RESP: an element that is no value"]
+                    assert wire.closed == ["answered something other than RESP: an element that is no value"]
                     assert not wire.replies
                     assert wire.budget.used == 0
 
@@ -196,7 +196,7 @@ class TestReplies:
             wire.asked = 2
             for piece in pieces:
                 wire.receive(piece)
-            assert wire.closed[0].startswith("answered what is not RESP")
+            assert wire.closed[0].startswith("answered something other than RESP")
             assert wire.budget.used == 0
 
     def test_what_a_server_says_is_not_quoted_when_values_are_asked_for(self) -> None:
@@ -244,7 +244,7 @@ class TestPong:
     def test_any_other_answer_closes_the_connection(self, data: bytes) -> None:
         wire = Wire().pinged()
         wire.receive(data)
-        assert wire.closed[0].startswith("answered what is not RESP: expected b'+PONG")
+        assert wire.closed[0].startswith("answered something other than RESP: expected b'+PONG")
 
 
 class TestElements:

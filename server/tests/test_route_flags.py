@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 from lookupdb.cli.route import DIRECTIVES, command
 from lookupdb.dataset import schema
-from lookupdb.dataset.spec import Router, parse_resource
+from lookupdb.dataset.spec import ROUTER_FLAGS, Router, parse_resource, render_router_flags
 from lookupdb.errors import InvalidManifest, UsageError
-from lookupdb.router.budget import FLAGS, render_flags
 
 RESOURCE: dict[str, Any] = {
     "apiVersion": schema.api_version(),
@@ -24,8 +23,8 @@ RESOURCE: dict[str, Any] = {
 
 
 def test_every_field_has_a_flag_of_the_command() -> None:
-    assert list(FLAGS) == [field.name for field in dataclasses.fields(Router)]
-    assert set(FLAGS.values()) <= {flag for parameter in command.params for flag in parameter.opts}
+    assert list(ROUTER_FLAGS) == [field.name for field in dataclasses.fields(Router)]
+    assert set(ROUTER_FLAGS.values()) <= {flag for parameter in command.params for flag in parameter.opts}
 
 
 def test_directives_for_caches_are_those_of_the_crd_and_none_ends_the_field() -> None:
@@ -34,7 +33,7 @@ def test_directives_for_caches_are_those_of_the_crd_and_none_ends_the_field() ->
     for field in ("public, max-age=60", "no-store", "private,max-age=0, stale-while-revalidate=30"):
         spec = {**RESOURCE["spec"], "router": {"cacheControl": field}}
         router = parse_resource({**RESOURCE, "spec": spec}).router
-        assert render_flags(router)["--cache-control"] == router.cache_control == field
+        assert render_router_flags(router)["--cache-control"] == router.cache_control == field
     for field in ("", "max-age=60\n", "a\r\nX: y", "max-age = 60", "public,", "x" * 201, "maß=1"):
         spec = {**RESOURCE["spec"], "router": {"cacheControl": field}}
         with pytest.raises(InvalidManifest):
@@ -52,6 +51,6 @@ def test_what_a_cache_may_share_is_refused_where_tokens_are_asked_for(tmp_path: 
 
 def test_the_commands_defaults_are_the_datasets() -> None:
     defaults = {parameter.opts[0]: parameter.default for parameter in command.params}
-    assert render_flags(parse_resource(RESOURCE).router) == {
-        flag: defaults[flag] for flag in FLAGS.values() if flag != "--cache-control"
+    assert render_router_flags(parse_resource(RESOURCE).router) == {
+        flag: defaults[flag] for flag in ROUTER_FLAGS.values() if flag != "--cache-control"
     }, "which has none"

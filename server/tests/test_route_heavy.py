@@ -29,7 +29,8 @@ from support.scripted_shard import Script, ScriptedShard, answer, hold
 from support.shards import write_generation
 from support.waiting import soon
 
-from lookupdb import shard_name, shardfile
+from lookupdb import shardfile
+from lookupdb.keys import file_name
 from lookupdb.router.batch_keys import UNAVAILABLE
 from lookupdb.router.lookups import Problem
 from lookupdb.router.shards.lane import Lane
@@ -360,7 +361,7 @@ def test_a_damaged_shard_file_costs_the_damaged_key_alone(tmp_path: Path) -> Non
     values = {f"key{number}": b"value %d of the sample " % number * 9 for number in range(300)}
     generation = write_generation(tmp_path, values)
     with fleet(generation) as shards, routing(write_table(tmp_path, generation, shards)) as router:
-        path = generation / shard_name.file_name(0, 1)
+        path = generation / file_name(0, 1)
         path.chmod(0o644)
         with path.open("r+b") as file:  # in place, as a failing disk does
             file.seek(path.read_bytes().index(shardfile.frame(values["key7"])))

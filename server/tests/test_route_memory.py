@@ -22,7 +22,7 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.waiting import until
 
-from lookupdb.process import limits
+from lookupdb import disk
 from lookupdb.process.memory import private_bytes
 from lookupdb.router import budget
 
@@ -44,7 +44,7 @@ def value(name: str) -> bytes:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("memory")
-    limits.raise_limit()
+    disk.raise_limit()
     records = {name: value(name) for name in LARGE} | {f"small{number}": b"%d" % number for number in range(100)}
     generation = write_generation(home, records, shards=2, value_format="json")
     with fleet(generation) as shards:
@@ -85,7 +85,7 @@ def worker_pid(router: Router) -> int:
 
 
 def metric(router: Router, name: str) -> float:
-    lines = router.get("/metrics", admin=True)[1].decode().splitlines()
+    lines = router.metrics().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"lookupdb_router_{name} "))
 
 

@@ -277,8 +277,8 @@ class TestTheCommandLine:
     @pytest.mark.parametrize(
         ("words", "variables", "sentence"),
         [
-            (["--password-sha256", "ABC"], {}, "must be 64 hexadecimal digits in small letters, found 'ABC'"),
-            (["--password-sha256", "g" * 64], {}, "must be 64 hexadecimal digits"),
+            (["--password-sha256", "ABC"], {}, "must be 64 lowercase hexadecimal digits, found 'ABC'"),
+            (["--password-sha256", "g" * 64], {}, "must be 64 lowercase hexadecimal digits"),
             (["--password-sha256", "a" * 64], {"LOOKUPDB_PASSWORD": "s3cret"}, "a password and the hash of one"),
         ],
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.fleets import Shards, fleet, fleet_entry
+from support.metrics import without_dataset
 from support.routers import Router, routing
 from support.routing import mixed, table_file
 from support.shards import Running, write_generation
@@ -179,7 +180,7 @@ async def test_sixteen_steps_there_and_back_lose_no_answer_and_give_no_wrong_one
                         assert (told or {}).get(target) == counts.get(target)
                     assert router.reports("generation") == [target] * 2
         assert load.wrong == []
-        metrics = router.get("/metrics", admin=True)[1].decode()
+        metrics = router.metrics()
     assert "lookupdb_router_keys_unavailable_total 0.0" in metrics
     assert f"lookupdb_router_table_version {version}.0" in metrics
     assert "lookupdb_router_endpoints_broken_total 0.0" in metrics
@@ -201,7 +202,7 @@ def test_while_it_lasts_it_is_told_how_many_shards_are_whose(generations: Genera
         assert found.items() <= of_key.items()
         with pytest.raises(LookupFailed, match=r"412: This generation is not served: .* rolled out shard by shard"):
             client.find_value(url, KEYS[0], "g13")
-        metrics = router.get("/metrics", admin=True)[1].decode()
+        metrics = router.metrics()
         assert f"lookupdb_router_endpoints_ready {2 * SHARDS}.0" in metrics
 
 
@@ -252,6 +253,6 @@ def open_connections(server: Running) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", server.admin, timeout=30)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
-        metrics = connection.getresponse().read().decode()
+        metrics = without_dataset(connection.getresponse().read().decode())
     [line] = [line for line in metrics.splitlines() if line.startswith("lookupdb_shard_open_connections ")]
     return int(float(line.split()[1]))

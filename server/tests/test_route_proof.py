@@ -13,7 +13,7 @@ from lookupdb.router.servers.link import QUESTION, NotProven, connect
 
 LINES = "".join(f"{name}:{value}\r\n" for name, value in identity().members().items()).encode()
 PROOF = b"$%d\r\n%b\r\n" % (len(LINES), LINES)
-SAID = f"{SURPLUS}|what is not RESP"
+SAID = f"{SURPLUS}|something other than RESP"
 REFUSED = (NotProven, ConnectionError)
 """The latter where it is no answer to anything: a list."""
 PARTS = [b"$5\r\nWR", b"*2\r\n", b"$", b"+OK\r\n"]

@@ -355,7 +355,7 @@ def test_the_command_line_names_all_commands() -> None:
 def test_metrics(router: Router) -> None:
     with client_of(router) as client:
         client.get("k1")
-    text = router.get("/metrics", admin=True)[1].decode()
+    text = router.metrics()
     found = re.search(r"^lookupdb_router_resp_commands_total (\d+)", text, re.MULTILINE)
     assert found is not None
     assert int(found[1]) > 0

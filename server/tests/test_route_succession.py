@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 from support.routing import entry, mixed, table
 
-from lookupdb.router.table.cutover import (
-    awaited_shards,
+from lookupdb.router.table.cutover import awaited_shards, may_ask_for_previous, may_still_ask_for_previous
+from lookupdb.router.table.routing_table import (
+    RoutingTable,
     describe_contradiction,
     diagnose_refusal,
-    may_ask_for_previous,
-    may_still_ask_for_previous,
     tells_contradiction,
 )
-from lookupdb.router.table.routing_table import RoutingTable
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}

@@ -31,7 +31,7 @@ from lookupdb.errors import UsageError
 pytestmark = pytest.mark.long
 
 KEYS = {f"k{i}": b"v%d" % i for i in range(200)}
-ONE_FOUND = ('lookupdb_router_requests_total{status="2xx"} 1.0', "lookupdb_router_keys_found_total 1.0")
+ONE_FOUND = ('lookupdb_router_requests_total{code="200"} 1.0', "lookupdb_router_keys_found_total 1.0")
 """Lines of /metrics after one lookup."""
 
 
@@ -55,7 +55,7 @@ def table(tmp_path: Path, generation: Path, shards: Shards) -> Path:
 
 
 def metrics_of(router: Router) -> str:
-    return router.get("/metrics", admin=True)[1].decode()
+    return router.metrics()
 
 
 def restarted(router: Router) -> bool:
@@ -119,7 +119,7 @@ async def test_a_killed_shard_server_costs_no_request_when_there_is_a_replica(tm
                 before = clients.answered
                 await soon(lambda: clients.answered > before + 500, "requests are still answered")
             assert clients.failures == []
-            metrics = router.get("/metrics", admin=True)[1].decode()
+            metrics = router.metrics()
             assert "lookupdb_router_keys_unavailable_total 0.0" in metrics
 
 
@@ -137,7 +137,7 @@ async def test_no_request_fails_while_the_table_moves_to_a_new_generation(
             await soon(lambda: clients.answered > before + 100, "requests are answered")
         assert clients.failures == []
         assert clients.refused == 0
-        assert "lookupdb_router_table_version 4.0" in router.get("/metrics", admin=True)[1].decode()
+        assert "lookupdb_router_table_version 4.0" in router.metrics()
         assert router.get("/v1/dataset")[0] == 200
 
 
@@ -167,7 +167,7 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
         until(lambda: router.get("/v1/lookup/k1")[0] == 503, "without a table all is unavailable")
         assert b"the router has no valid routing table yet" in router.get("/v1/lookup/k1")[1]
         assert router.get("/v1/dataset")[0] == 503
-        assert b"lookupdb_router_reloads_refused_total 0.0" in router.get("/metrics", admin=True)[1]
+        assert "lookupdb_router_reloads_refused_total 0.0" in router.metrics()
         rewrite(path, table_file(without))
         until(lambda: router.reports("unreachedShards") == [[1]], "one shard is reached")
         assert (router.get("/readyz", admin=True)[0], router.get("/readyz")[0]) == (503, 503)
@@ -188,7 +188,7 @@ def test_a_router_of_one_dataset_serves_no_other(table: Path) -> None:
         until(lambda: sentence in (router.reports("error")[0] or ""), "the table is refused")
         assert router.reports("datasetUid") == [None]
         assert router.get("/v1/lookup/k1")[0] == 503
-        assert b"lookupdb_router_reloads_refused_total 1.0" in router.get("/metrics", admin=True)[1]
+        assert "lookupdb_router_reloads_refused_total 1.0" in router.metrics()
     with routing(table, "--dataset-uid", "local") as router:
         assert router.get("/v1/lookup/k1") == (200, b"v1")
         assert router.reports("datasetUid") == ["local"]
@@ -237,6 +237,7 @@ def test_a_worker_imports_nothing_it_does_not_need() -> None:
         "yaml",
         "cel",
         "email",
+        "opentelemetry",
         "prometheus_client",
         "_ssl",
     }
@@ -259,6 +260,21 @@ def test_the_defaults_of_the_command_line_are_the_resources() -> None:
 def test_tls_options_come_together(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="TLS needs a certificate and its key"):
         route.command.main(["--table", "t", "--tls-cert", str(tmp_path / "tls.crt")], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "a router needs routing tables"),
+        (["--table", "t", "--dataset", "people=t"], "a router needs routing tables"),
+        (["--dataset", "people"], "--dataset takes different names, each with a file"),
+        (["--dataset", "people=t", "--dataset", "people=u"], "--dataset takes different names, each with a file"),
+        (["--dataset", "a=t", "--dataset", "b=u", "--resp-port", "0"], "--resp-port serves one dataset"),
+    ],
+)
+def test_tables_are_given_one_way(words: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        route.command.main(words, standalone_mode=False)
 
 
 def test_router_speaks_tls_once_there_is_a_certificate(table: Path, tmp_path: Path) -> None:

@@ -41,18 +41,21 @@ def test_what_a_network_policy_takes_is_accepted_and_means_nothing_to_a_laptop(c
 
 def test_what_a_cluster_would_refuse_of_a_network_is_refused() -> None:
     for block, said in (
-        ({"cidr": "10.0.0.0/33"}, r"router\.clients\[1\]\.ipBlock\.cidr is no network, found '10\.0\.0\.0/33'"),
-        ({"cidr": "10.0.0.1/8"}, r"ipBlock\.cidr is no network, found '10\.0\.0\.1/8': .*host bits"),
-        ({"cidr": "300.0.0.0/8"}, r"ipBlock\.cidr is no network"),
-        ({"cidr": "10::1::/8"}, r"ipBlock\.cidr is no network"),
-        ({"cidr": "10.0.0.0/08"}, r"ipBlock\.cidr is no network, .*begins with 0"),
-        ({"cidr": "::ffff:10.0.0.0/104"}, r"ipBlock\.cidr is no network, .*IPv4 network is written as such"),
-        ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/40"]}, r"ipBlock\.except\[0\] is no network"),
-        ({"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}, r"except\[0\] is no smaller network within 10\.0\.0\.0/8"),
-        ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}, r"except\[0\] is no smaller network within"),
-        ({"cidr": "10.0.0.0/8", "except": ["2001:db8::/32"]}, r"except\[0\] is no smaller network within"),
-        ({"cidr": "2001:db8::/32", "except": ["10.0.0.0/40"]}, r"except\[0\] is no network"),
-        ({"cidr": "::/0", "except": ["10.0.0.0/8"]}, r"except\[0\] is no smaller network within ::/0"),
+        ({"cidr": "10.0.0.0/33"}, r"router\.clients\[1\]\.ipBlock\.cidr is not a network, found '10\.0\.0\.0/33'"),
+        ({"cidr": "10.0.0.1/8"}, r"ipBlock\.cidr is not a network, found '10\.0\.0\.1/8': .*host bits"),
+        ({"cidr": "300.0.0.0/8"}, r"ipBlock\.cidr is not a network"),
+        ({"cidr": "10::1::/8"}, r"ipBlock\.cidr is not a network"),
+        ({"cidr": "10.0.0.0/08"}, r"ipBlock\.cidr is not a network, .*begins with 0"),
+        ({"cidr": "::ffff:10.0.0.0/104"}, r"ipBlock\.cidr is not a network, .*IPv4 network is written as such"),
+        ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/40"]}, r"ipBlock\.except\[0\] is not a network"),
+        (
+            {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]},
+            r"except\[0\]: expected a smaller network within 10\.0\.0\.0/8",
+        ),
+        ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}, r"except\[0\]: expected a smaller network within"),
+        ({"cidr": "10.0.0.0/8", "except": ["2001:db8::/32"]}, r"except\[0\]: expected a smaller network within"),
+        ({"cidr": "2001:db8::/32", "except": ["10.0.0.0/40"]}, r"except\[0\] is not a network"),
+        ({"cidr": "::/0", "except": ["10.0.0.0/8"]}, r"except\[0\]: expected a smaller network within ::/0"),
     ):
         with pytest.raises(InvalidManifest, match=f"people: spec.*{said}"):
             parse({"podSelector": {}}, {"ipBlock": block})

@@ -241,7 +241,7 @@ def test_what_files_held_counts_while_their_folder_cannot_be_read(tmp_path: Path
 
     told, problems = asyncio.run(watch())
     assert told == [{"app": b"a"}, {"app": b"a"}, {}]
-    problem = "the folder of the files cannot be read (Too many open files): what they held last counts"
+    problem = "the folder of the files cannot be read (Too many open files): their last content stays in use"
     assert problems == [(), (problem,), ()]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lookupdb import keys
+from lookupdb import keys, wording
 from lookupdb.builder import files, listing
 from lookupdb.dataset import schema, spec
 from lookupdb.errors import InvalidManifest
@@ -107,13 +107,13 @@ def test_quantities_are_numbers_or_text() -> None:
 
 def test_a_quantity_stands_for_a_number() -> None:
     for text, number in (("2", 2), ("500m", 0.5), ("4Gi", 4 << 30), ("1.5k", 1500), ("1e3", 1000), ("10u", 1e-5)):
-        assert schema.parse_quantity(text) == pytest.approx(number)
+        assert wording.parse_quantity(text) == pytest.approx(number)
 
 
 def test_what_is_no_quantity() -> None:
     for text in ("", "Gi", "4GB", "4 Gi", "one"):
         with pytest.raises(ValueError, match=r"quantity|float"):
-            schema.parse_quantity(text)
+            wording.parse_quantity(text)
 
 
 def test_what_a_cluster_says_of_a_dataset_is_a_manifest_too() -> None:
@@ -190,6 +190,10 @@ def test_what_does_not_fit_is_named_with_its_path() -> None:
             {"source": {"url": "a", "csv": {"delimiter": "||"}}},
             "spec.source.csv.delimiter: expected at most 1 character, found '||'",
         ),
+        (
+            {"source": {"url": "a.csv", "colums": []}},
+            "did you mean spec.source.csv.columns or spec.source.parquet.columns?",
+        ),
         ({"normalize": []}, "spec.normalize is not a field; did you mean spec.key.normalize?"),
         ({"format": "csv"}, "did you mean spec.source.format or spec.value.format?"),
         ({"key": {"delimiter": "x"}}, "did you mean spec.source.csv.delimiter?"),
@@ -202,8 +206,8 @@ def test_what_does_not_fit_is_named_with_its_path() -> None:
         ({"duplicates": "newest"}, "spec.duplicates: 'newest' is not one of"),
         ({"key": {"columns": ["k"], "normalize": ["lower"]}}, ", did you mean lowercase?"),
         ({"source": {"url": None}}, "spec.source.url: expected text, found nothing"),
-        ({"source": {}}, "spec.source: give either url or urls"),
-        ({"source": {"url": "a", "urls": ["b"]}}, "give either url or urls"),
+        ({"source": {}}, "spec.source: set url or urls, but not both"),
+        ({"source": {"url": "a", "urls": ["b"]}}, "set url or urls, but not both"),
         ({"source": {"url": "volume://a.csv"}}, "needs volume"),
         ({"source": {"url": "a", "csv": {"header": False}}}, "csv.columns"),
         ({"value": {"format": "raw"}}, "format raw needs column"),
@@ -224,7 +228,7 @@ def test_what_does_not_fit_is_named_with_its_path() -> None:
     [
         (
             {f"shardz{number}": 1 for number in range(1000)},
-            "spec.shardz19 is not a field; did you mean shards?; and 980 more",
+            "spec.shardz19 is not a field; did you mean shards? and 980 more",
         ),
         ({"x" * 1_000_000: 1}, f"spec.{'x' * 80}… is not a field"),
         (
@@ -289,6 +293,20 @@ def test_a_name_that_is_none_is_told_once_and_in_words() -> None:
         with pytest.raises(InvalidManifest) as caught:
             spec.parse_resource({**resource(), "metadata": {"name": name}})
         assert caught.value.message.startswith(said)
+
+
+@pytest.mark.parametrize("field", ["namespace", "uid"])
+@pytest.mark.parametrize("found", [5, None, {"a": "b"}])
+def test_a_namespace_and_a_uid_are_text(field: str, found: Any) -> None:
+    with pytest.raises(InvalidManifest, match=f"metadata.{field} must be text"):
+        spec.parse_resource({**resource(), "metadata": {"name": "people", field: found}})
+
+
+@pytest.mark.parametrize("field", ["annotations", "labels"])
+@pytest.mark.parametrize("found", [5, ["a"], {"a": 5}, {"a": None}, {1: "a"}])
+def test_annotations_and_labels_are_texts_as_in_a_cluster(field: str, found: Any) -> None:
+    with pytest.raises(InvalidManifest, match=f"metadata.{field} must be a mapping of text to text"):
+        spec.parse_resource({**resource(), "metadata": {"name": "people", field: found}})
 
 
 def test_what_is_required_is_named_with_its_path() -> None:
@@ -423,7 +441,7 @@ def test_every_field_is_described_and_every_list_map_and_text_is_bounded() -> No
         pytest.param(
             "path,html\n/a,b", "expected a mapping with apiVersion, kind, metadata and spec, found 'path,", id="CSV"
         ),
-        pytest.param("&a [*a]", "is no manifest: expected a mapping", id="a list that holds itself"),
+        pytest.param("&a [*a]", "is not a manifest: expected a mapping", id="a list that holds itself"),
         pytest.param(
             "apiVersion: lookupdb.dev/v1alpha1\nkind: LookupDataset\nmetadata: {name: a}\nspec: &a {source: *a}",
             "",
@@ -442,7 +460,7 @@ def test_what_is_no_manifest_is_told_with_its_file_and_what_to_give_instead(tmp_
     (tmp_path / "pages.csv").write_text("path,html\n/a,b\n")
     with pytest.raises(InvalidManifest) as caught:
         spec.read_manifest(tmp_path / "pages.csv")
-    assert caught.value.message.startswith(f"{tmp_path}/pages.csv is no manifest: expected a mapping")
+    assert caught.value.message.startswith(f"{tmp_path}/pages.csv is not a manifest: expected a mapping")
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("give the YAML that begins with apiVersion: lookupdb.dev/v1alpha1 and kind:")
 
@@ -479,7 +497,7 @@ def test_data_in_place_of_a_manifest_are_not_read_through(tmp_path: Path) -> Non
     data = tmp_path / "people.csv"
     data.write_bytes(b"id,name\n")
     os.truncate(data, 1 << 40)  # it has holes, and would not fit into memory
-    with pytest.raises(InvalidManifest, match="is no manifest: it has more than 1 MiB") as caught:
+    with pytest.raises(InvalidManifest, match="is not a manifest: it has more than 1 MiB") as caught:
         spec.read_manifest(data)
     assert caught.value.hint is not None
     assert "spec.source names the data" in caught.value.hint

@@ -18,8 +18,7 @@ from support.shards import serving, stop, write_generation
 from support.waiting import until
 
 from lookupdb.errors import CorruptFile, NotOnVolume, StoreError, UsageError
-from lookupdb.shard.server import await_shard, find_shard
-from lookupdb.shard.verify import Verification, locate_shard
+from lookupdb.shard.server import Verification, await_shard, find_shard, locate_shard
 from support import launching
 
 RECORDS = {f"key {number}": b"value %d" % number for number in range(500)}

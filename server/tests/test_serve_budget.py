@@ -12,7 +12,7 @@ from support.shards import write_generation
 from support.two_kinds import KINDS, InProcessWorker
 from test_serve import request
 
-from lookupdb.shard_name import file_name
+from lookupdb.keys import file_name
 
 CLIENTS = 10
 VALUE_BYTES = 1_100_000

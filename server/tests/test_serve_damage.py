@@ -15,9 +15,9 @@ import zstandard
 from support.shards import Running, serving, write_generation
 from test_serve import await_growth, await_silence, connect, connected, metrics, request
 
-from lookupdb import shard_name, shardfile
+from lookupdb import keys, shardfile
 from lookupdb.errors import CorruptFile
-from lookupdb.shard.replies import DAMAGED
+from lookupdb.shard.commands import DAMAGED
 from lookupdb.shardfile import MAX_VALUE_BYTES, frame
 from lookupdb.store import stored_generation
 
@@ -51,7 +51,7 @@ def compressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def overwrite(generation: Path, old: bytes, new: bytes) -> int:
     """Put ``new`` where the shard file holds ``old``, in place: whoever has mapped the file sees it. The offset."""
-    path = generation / shard_name.file_name(0, 1)
+    path = generation / keys.file_name(0, 1)
     content = path.read_bytes()
     assert content.count(old) == 1
     write(path, content.index(old), new)
@@ -66,7 +66,7 @@ def damaged(served: Served, old: bytes, new: bytes) -> Iterator[Running]:
     try:
         yield server
     finally:
-        write(generation / shard_name.file_name(0, 1), offset, old)
+        write(generation / keys.file_name(0, 1), offset, old)
     with connected(server) as client:
         assert client.get(BAD) == VALUES[BAD]
 
@@ -127,7 +127,7 @@ DAMAGES: dict[str, bytes] = {
     "a length too large": b"$999\r\n",
     "a length that takes the next reply too": b"$%d\r\n" % (len(STORED) - 2),
     "no length": b"$\r\n\r\n",
-    "a length that is no number": b"$+1\r\n",
+    "a length that is not a number": b"$+1\r\n",
     "no reply at all": bytes(8),
     "another kind of reply": b":104\r\n",
     "what stands for missing": b"_\r\n",
@@ -185,7 +185,7 @@ def compressed_sample(directory: Path) -> tuple[Path, bytes]:
 
 def stored_value(generation: Path) -> bytes:
     """The stored value of BAD, which is compressed."""
-    with shardfile.ShardReader(generation / shard_name.file_name(0, 1)) as shard:
+    with shardfile.ShardReader(generation / keys.file_name(0, 1)) as shard:
         stored = shard.txn.get(BAD.encode())
     assert stored is not None
     assert stored[0] != shardfile.FRAMED
@@ -255,7 +255,7 @@ def branch_pages(path: Path) -> list[int]:
 
 def test_keys_behind_a_damaged_page_are_errors_and_all_others_are_answered(tmp_path: Path) -> None:
     generation = write_generation(tmp_path, VALUES)
-    path = generation / shard_name.file_name(0, 1)
+    path = generation / keys.file_name(0, 1)
     with serving(generation) as server, connect(server) as client:
         (root,) = branch_pages(path)
         (node,) = struct.unpack_from("<H", path.read_bytes(), root + 16 + 2 * 2)
@@ -292,7 +292,7 @@ def test_damage_is_logged_once_and_not_for_each_lookup(tmp_path: Path, capfd: py
 def test_a_reader_of_the_file_is_told_of_a_damaged_value(tmp_path: Path) -> None:
     generation, stored = compressed_sample(tmp_path)
     overwrite(generation, stored, bytes(len(stored)))
-    with shardfile.ShardReader(generation / shard_name.file_name(0, 1)) as shard:
+    with shardfile.ShardReader(generation / keys.file_name(0, 1)) as shard:
         assert shard.find(b"key 1") == frame(VALUES["key 1"])
         with pytest.raises(CorruptFile, match="does not decompress"):
             shard.find(BAD.encode())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lookupdb.process.service import _explain_unready
+from lookupdb.process.admin import _explain_unready
 from lookupdb.process.supervisor import WorkerState
 
 

@@ -13,7 +13,7 @@ import lmdb
 import pytest
 import zstandard
 
-from lookupdb import shard_name, shardfile
+from lookupdb import keys, shardfile
 from lookupdb.errors import CorruptFile, LookupdbError, NotEnoughRoom, StoreError
 from lookupdb.shardfile import ShardMeta, ShardReader
 
@@ -177,6 +177,6 @@ def test_members_of_a_later_revision_survive() -> None:
 
 
 def test_names_sort_by_shard() -> None:
-    names = [shard_name.file_name(shard, 11) for shard in range(11)]
+    names = [keys.file_name(shard, 11) for shard in range(11)]
     assert names == sorted(names)
     assert names[3] == "shard-00003-of-00011.lmdb"

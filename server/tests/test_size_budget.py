@@ -47,7 +47,9 @@ def test_a_package_is_measured_with_its_folders(tmp_path: Path) -> None:
     assert measure(tmp_path, is_nested=False) == Size(files=2, lines=2, functions=2, most_files=2)
 
 
-def test_every_package_has_a_budget() -> None:
+def test_every_package_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files alone are counted here: `make check` measures the rest."""
+    monkeypatch.setattr(size_budget, "measure", lambda folder, **_: SIZE._replace(files=len([*folder.rglob("*.py")])))
     sizes = size_budget.measure_packages()
     assert {"lookupdb", "lookupdb.builder", "lookupdb_operator.plan"} <= set(sizes)
     assert sum(size.files for size in sizes.values()) > 100

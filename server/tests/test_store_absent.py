@@ -121,7 +121,7 @@ def test_one_that_does_not_come_is_named(
     use_server(endpoint, monkeypatch)
     (tmp_path / "airports.yaml").write_text(AIRPORTS)
     words = ["-f", str(tmp_path / "airports.yaml"), "--store", "s3://lookups", "--store-wait", "0.6"]
-    result = CliRunner().invoke(build, [*words, "--progress", "none"], standalone_mode=False)
+    result = CliRunner().invoke(build, [*words, "--progress", "none", "--json"], standalone_mode=False)
     assert isinstance(result.exception, StoreUnreachable)
     assert said in result.exception.message
     assert "cannot reach s3://lookups at http://" in result.exception.message

@@ -16,8 +16,8 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket_dataset import CLAIM
 from lookupdb.store.fetch import fetch_shard
-from lookupdb.store.publication import CLAIM
 from lookupdb.store.sweep import MARK_NOTE, LiveDataset, Sweep
 
 pytestmark = pytest.mark.long

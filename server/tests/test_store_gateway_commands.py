@@ -17,8 +17,7 @@ from support.waiting import until
 from lookupdb.errors import StoreUnreachable
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import StoreAddress, open_store
-from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.publication import CLAIM
+from lookupdb.store.bucket_dataset import CLAIM, BucketDataset
 from lookupdb.store.sweep import prune
 
 PEOPLE = """

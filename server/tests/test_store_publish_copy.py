@@ -28,8 +28,7 @@ from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store import bucket as bucket_objects
 from lookupdb.store import gateway as gateway_client
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
-from lookupdb.store.publication import CLAIM
+from lookupdb.store.bucket_dataset import CLAIM, BucketDataset, BucketStore
 
 pytestmark = pytest.mark.long
 

@@ -35,7 +35,7 @@ from lookupdb.errors import (
     UsageError,
 )
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.shard.verify import locate_shard
+from lookupdb.shard.server import locate_shard
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
@@ -92,7 +92,7 @@ def names(folder: Path) -> list[str]:
 
 def arguments(url: str, folder: Path, *more: str, generation: str = "g1", shard: int = 0) -> list[str]:
     words = ["--store", url, "--cluster-id", "c1", "--namespace", "team", "--dataset", "things"]
-    words += ["--uid", "3f2b9c1e-77aa", "--generation", generation, "--shard", str(shard)]
+    words += ["--json", "--uid", "3f2b9c1e-77aa", "--generation", generation, "--shard", str(shard)]
     return [*words, *more, str(folder)]
 
 
@@ -304,7 +304,7 @@ class TestCommand:
     @pytest.mark.parametrize("given", [["team/things"], ["team/things", "--namespace", "team"]], ids=str)
     def test_a_dataset_may_be_named_with_its_namespace(self, tmp_path: Path, given: list[str]) -> None:
         address = ["--store", str(tmp_path / "store"), "--cluster-id", "c1", "--uid", "3f2b9c1e"]
-        words = [*address, "--dataset", *given, "--generation", "g1", "--shard", "0", str(tmp_path / "data")]
+        words = [*address, "--dataset", *given, "--generation", "g1", "--shard", "0", "--json", str(tmp_path / "data")]
         run = CliRunner().invoke(command, words, standalone_mode=False)
         assert run.exception is None, run.exception
         told = json.loads(run.stdout)
@@ -332,8 +332,17 @@ class TestCommand:
         assert (told["outcome"], told["reason"], told["exitCode"]) == ("failed", "GenerationMissing", 5)
         assert "has no generation g1" in told["message"]
 
+    @pytest.mark.usefixtures("local")
+    def test_a_pipe_gets_a_sentence_unless_json_is_asked_for(self, tmp_path: Path) -> None:
+        words = arguments(str(tmp_path / "store"), tmp_path / "data")
+        words.remove("--json")
+        run = CliRunner().invoke(command, words, standalone_mode=False)
+        assert run.exception is None, run.exception
+        assert run.stdout == "shard-00000-of-00001.lmdb: fetched\n"
+
     def test_a_terminal_gets_of_a_failure_its_message_and_json_when_it_is_asked_for(self, tmp_path: Path) -> None:
         words = ["fetch", *arguments(str(tmp_path / "store"), tmp_path / "data")]
+        words.remove("--json")
         code, out, error = run_at_terminal(*words)
         assert (code, out) == (5, b"")
         assert error.count(b"has no generation g1") == 1

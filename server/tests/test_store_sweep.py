@@ -16,7 +16,7 @@ from support.sweeps import HOUR, Clock, Place, run, swept
 from lookupdb.errors import StoreError
 from lookupdb.manifest import Refusal
 from lookupdb.store.bucket import ObjectState
-from lookupdb.store.publication import Lease
+from lookupdb.store.bucket_dataset import Lease
 from lookupdb.store.sweep import MARK_NOTE, Sweep
 
 pytestmark = pytest.mark.long
@@ -37,11 +37,17 @@ class TestLiving:
     def test_every_line_is_json_when_that_is_asked_for(self, place: Place) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2")
         place.living(people, keep=1, protect=("g2",))
-        dry, _ = swept(place, "--json", "--dry-run")
-        lines, sums = swept(place, "--json")
-        assert [json.loads(line) for line in dry] == [{"message": "would have: team/people (3f2b9c1e): removed g1"}]
-        assert [json.loads(line) for line in lines] == [{"message": "team/people (3f2b9c1e): removed g1"}]
+        assert swept(place, "--dry-run")[0] == ["would have: team/people (3f2b9c1e): removed g1"]
+        lines, sums = swept(place)
+        assert lines == ["team/people (3f2b9c1e): removed g1"]
         assert sums["removedGenerations"] == 1
+
+    def test_without_json_it_ends_with_a_sentence(self, place: Place) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2")
+        place.living(people, keep=1, protect=("g2",))
+        lines = ["team/people (3f2b9c1e): removed g1", "1 dataset looked at; generations removed: 1"]
+        assert run(place).stdout.splitlines() == lines
+        assert run(place).stdout.splitlines() == ["1 dataset looked at; nothing to do"]
 
     def test_nothing_newer_than_what_is_known_to_serve_goes(self, place: Place) -> None:
         """The list was read before the sweep began: since then g4 may have been built, and serve with no other left."""
@@ -83,7 +89,7 @@ class TestLiving:
         clock.ahead = 25 * HOUR
         machine = SimpleNamespace(time=lambda: time.time() + 25 * HOUR)
         monkeypatch.setattr("lookupdb.store.bucket_dataset.time", machine)
-        monkeypatch.setattr("lookupdb.store.publication.Lease._await_expiry", _fail_to_wait)
+        monkeypatch.setattr("lookupdb.store.bucket_dataset.Lease._await_expiry", _fail_to_wait)
         monkeypatch.setattr("lookupdb.store.sweep._MOST_REMAINS", 8)
         assert [swept(place)[1]["removedRemains"] for _ in range(3)] == [8, 3, 0]
         assert people.unfinished_generations() == {}
@@ -272,7 +278,7 @@ def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(
     result = run(place)
     assert isinstance(result.exception, StoreError)
     assert said in str(result.exception)
-    assert json.loads(result.stdout.splitlines()[-1])["outcome"] == "failed"
+    assert result.stdout.splitlines()[-1] == "2 datasets looked at; generations removed: 1, problems: 1"
     assert (one.generations(), other.generations()) == (("g1", "g2"), ("g2",))
 
 
@@ -287,3 +293,28 @@ def test_whoever_interrupts_the_sweep_ends_it(tmp_path: Path, monkeypatch: pytes
     sweep = Sweep({}, grace=0, now=0, dry=False)
     with pytest.raises(KeyboardInterrupt):
         list(sweep.run(iter([one])))
+
+
+class TestPushes:
+    def test_of_a_live_dataset_stay_but_for_what_dead_pushers_left(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        inbox = place.publish(place.inbox("people"), "g1", "g2", "g3")
+        place.living(people, keep=1, protect=("g1",))
+        place.put(f"{inbox.address.path}/g4/shard-00000-of-00001.lmdb", b"left")
+        assert swept(place)[0] == []
+        clock.ahead = 25 * HOUR
+        assert swept(place)[0] == ["pushes to team/people (3f2b9c1e): removed the remains of g4"]
+        assert inbox.generations() == ("g1", "g2", "g3")
+        assert people.generations() == ("g1",), "numbers of pushes are others"
+
+    def test_of_a_deleted_dataset_go_even_if_it_is_retained(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        inbox = place.publish(place.inbox("people"), "g1", "g2")
+        place.living(retained=[{"namespace": "team", "name": "people", "uid": people.address.uid}])
+        sentences, sums = swept(place)
+        assert "pushes to team/people (3f2b9c1e): marked: the dataset no longer exists" in sentences
+        assert (sums["datasets"], sums["marked"], sums["retainedDatasets"]) == (1, 0, 1)
+        clock.ahead = 25 * HOUR
+        assert sum("removed g" in sentence for sentence in swept(place)[0]) == 2
+        assert (inbox.published_generations(), people.generations()) == ((), ("g1",))
+        assert swept(place)[0] == []

@@ -21,9 +21,8 @@ from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket, ObjectState
-from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.bucket_dataset import CLAIM, BucketDataset, Lease
 from lookupdb.store.objects import PutMode
-from lookupdb.store.publication import CLAIM, Lease
 
 pytestmark = pytest.mark.long
 

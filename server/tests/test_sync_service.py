@@ -33,11 +33,11 @@ from support.syncing import (
 )
 from support.waiting import soon
 
+from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import StoreError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import open_store
 from lookupdb.store.bucket_dataset import BucketStore
-from lookupdb.store.dataset import ANNOUNCEMENT_NOTE
 from lookupdb.sync.folder import DatasetFolder
 from lookupdb.sync.service import SyncCollector, describe_state, explain_unready
 

@@ -6,10 +6,10 @@ import pytest
 from support.generations import manifest
 from support.routing import entry, mixed, table
 
+from lookupdb.announcement import Announcement
 from lookupdb.errors import UsageError
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.store import StoreAddress
-from lookupdb.store.dataset import Announcement
 from lookupdb.sync.feeds import (
     FIRST_PAUSE_SECONDS,
     LONGEST_LOOK_PAUSE_SECONDS,

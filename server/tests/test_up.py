@@ -96,7 +96,9 @@ def test_generations_of_one_name_have_tags_by_their_files(people: Callable[..., 
     assert stack.find("ada@example.com")
     (manifest,) = (orjson.loads(path.read_bytes()) for path in stack.data.rglob("manifest.json"))
     files = "".join(shard["sha256"] for shard in manifest["shards"])
-    table = orjson.loads((stack.data / "run" / "default.people" / "routing-table.json").read_bytes())
+    table = orjson.loads(
+        (stack.data / "run" / "default.people" / "people-router-0" / "table" / "routing-table.json").read_bytes()
+    )
     assert table["generations"][0]["content"] == hashlib.sha256(files.encode()).hexdigest()
     with urllib.request.urlopen(f"{stack.state['url']}/v1/lookup/ada@example.com", timeout=60) as response:
         assert re.fullmatch('"g1-[0-9a-f]{16}"', response.headers["ETag"])
@@ -107,7 +109,6 @@ def test_a_whole_generation_of_an_unchanged_source_is_reused(people: Callable[..
     stack = people()
     assert stack.find("ada@example.com")
     assert stack.generations() == ["g1"]
-    stack.says("g1 is whole and its source has not changed")
 
 
 def test_a_changed_source_is_built_at_the_next_start(people: Callable[..., Stack], tmp_path: Path) -> None:
@@ -164,7 +165,8 @@ def test_watch_cuts_over_while_serving_without_a_failed_or_mixed_answer(watching
         asker.join()
     assert failures == []
     assert answers <= {("Countess", "Reader"), ("Countess 2", "Reader 2"), ("Countess 3", "Reader 3")}
-    assert watching.generations() == [f"g{before + 1}", f"g{before + 2}"], "keepGenerations: 2"
+    two = [f"g{before + 1}", f"g{before + 2}"]
+    eventually(lambda: watching.generations() == two, "keepGenerations: 2, once the last one is drained")
 
 
 def test_an_older_generation_that_cannot_be_removed_does_not_undo_a_cutover(people: Callable[..., Stack]) -> None:
@@ -179,7 +181,6 @@ def test_an_older_generation_that_cannot_be_removed_does_not_undo_a_cutover(peop
     write_people(stack.directory, ada="Duchess")
     stack.says("older generations are not removed: cannot remove")
     stack.says("cut over to g2")
-    assert "keeps serving" not in stack.output.partition("g2 is loaded")[2]
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
     assert len(stack.state["shards"]) == 2
     manifest.write_text(MANIFEST.replace("keepGenerations: 2", "keepGenerations: 1"))
@@ -191,22 +192,28 @@ def test_a_bad_source_leaves_the_last_good_generation_serving(watching: Stack) -
     newest = watching.newest()
     (watching.directory / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
     watching.says(f"g{newest} keeps serving")
-    watching.says("the build failed")
     assert watching.find("ada@example.com") == served
     assert watching.generations() == good
     write_people(watching.directory, ada="Mended")
-    watching.says(f"cut over to g{newest + 1}")
-    assert watching.find("ada@example.com") == {"ada@example.com": {"title": "Mended"}}
+    mended = {"ada@example.com": {"title": "Mended"}}
+    eventually(lambda: watching.find("ada@example.com") == mended, "what is mended")
 
 
-def test_a_pin_which_only_a_cluster_follows_is_told_of(watching: Stack) -> None:
+def test_a_pin_goes_back_to_an_earlier_generation_until_the_source_changes(watching: Stack) -> None:
     manifest = watching.directory / "people.yaml"
-    unpinned = manifest.read_text()
-    manifest.write_text(f"{unpinned}  generation: g1\n")
-    watching.says(
-        "spec.generation: g1 has no effect here, the newest build is served; to go back, restore the old source"
-    )
+    assert watching.find("ada@example.com")
+    unpinned, newest = manifest.read_text(), watching.newest()
+    write_people(watching.directory, ada="Pinned")
+    watching.says(f"cut over to g{newest + 1}")
+    before = len(watching.output)
+    manifest.write_text(f"{unpinned}  generation: g{newest}\n")
+    eventually(lambda: f"cut over to g{newest}\n" in watching.output[before:], "the pinned generation")
+    assert watching.find("ada@example.com") != {"ada@example.com": {"title": "Pinned"}}
+    before = len(watching.output)
     manifest.write_text(unpinned)
+    eventually(lambda: "of a source that was rolled back from: it waits" in watching.output[before:], "that it waits")
+    write_people(watching.directory, ada="Countess", alan="Reader")
+    eventually(lambda: f"cut over to g{newest + 2}" in watching.output[before:], "what the source holds now")
 
 
 def test_a_source_that_comes_and_goes_is_told_of_each_time(watching: Stack) -> None:
@@ -249,7 +256,7 @@ def test_a_start_with_a_bad_source_serves_the_last_good_generation(
     (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
     stack = people()
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    stack.says("the build failed; serving g1, the last good generation\n")
+    stack.says("a quote is opened and never closed; ")
 
 
 def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(
@@ -297,7 +304,7 @@ def test_a_start_without_the_success_file_serves_what_is_there(people: Callable[
     stack = people()
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
     stack.says("waiting for the success file _SUCCESS")
-    stack.says("serving g1, the last good generation")
+    stack.says("the present generation serves")
 
 
 def test_a_start_without_the_success_file_and_nothing_to_serve_says_so(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from support.up_stack import write_people
 from support.waiting import until
 
 from lookupdb.cli import cli
-from lookupdb.up.builds import BuilderKilled
-from lookupdb.up.serving import RESP_PORT, find_free_port
+from lookupdb.dataset.spec import read_manifest
+from lookupdb_operator.local.kubelet import RESP_PORT, find_free_port
 
 pytestmark = pytest.mark.long
 
@@ -67,7 +68,7 @@ class Folder:
         )
 
     def servers_begun(self) -> int:
-        return len(list(self.path.rglob("r1-shard-*.log")))
+        return len(list(self.path.glob(".lookupdb/run/default.people/people-r1-s*-0.log")))
 
 
 @pytest.fixture
@@ -94,15 +95,32 @@ def test_modules_in_the_users_folder_are_not_imported(folder: Folder) -> None:
     for name in ("http", "queue", "socket"):
         (folder.path / f"{name}.py").write_text("raise SystemExit('imported')")
     folder.start(program=[str(Path(sys.executable).with_name("lookupdb"))])
-    until(lambda: "Ctrl-C stops it all" in folder.output(), "the banner")
+    until(lambda: "Ctrl-C stops everything" in folder.output(), "the banner")
     assert "imported" not in folder.output()
 
 
 def test_a_running_up_does_not_grow_beyond_it_either(folder: Folder) -> None:
     folder.start("--watch", "--watch-seconds", "0.1", "--max-servers", "2")
-    until(lambda: "Ctrl-C stops it all" in folder.output(), "the banner")
+    until(lambda: "Ctrl-C stops everything" in folder.output(), "the banner")
     folder.write_manifest(shards=3)
     until(lambda: "not rebuilt: people needs 3 shard servers" in folder.output(), "the refusal")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("on: true", "spec.True is not a field"), ("gates: {minRecords: 99999999999999999999}", "64-bit")],
+)
+def test_a_manifest_that_json_cannot_hold_is_refused_and_what_serves_keeps_serving(
+    folder: Folder, line: str, said: str
+) -> None:
+    folder.start("--watch", "--watch-seconds", "0.1")
+    until(lambda: "Ctrl-C stops everything" in folder.output(), "the banner")
+    manifest = folder.path / "people.yaml"
+    manifest.write_text(f"{manifest.read_text()}  {line}\n")
+    until(lambda: said in folder.output(), "the refusal")
+    assert "g1 keeps serving" in folder.output()
+    folder.write_manifest(shards=1)
+    until(lambda: "can be read again" in folder.output(), "the end of it")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -135,7 +153,7 @@ def processes_in(path: Path) -> list[str]:
 
 def test_what_the_banner_says_to_run_finds_this_up(folder: Folder) -> None:
     folder.start("--data-dir", "else where")
-    until(lambda: "Ctrl-C stops it all" in folder.output(), "the banner")
+    until(lambda: "Ctrl-C stops everything" in folder.output(), "the banner")
     line = next(line for line in folder.output().splitlines() if " get " in line)
     _, *words = shlex.split(line)
     assert words == ["get", "--data-dir", "else where", "people", "KEY"]
@@ -194,6 +212,23 @@ def test_redis_port_is_none_that_http_has(folder: Folder) -> None:
     assert not list(folder.path.rglob("manifest.json")), "it is refused before the build"
 
 
+def test_two_that_start_at_once_have_different_redis_ports(folder: Folder) -> None:
+    ups = []
+    for name in ("a", "b"):
+        words = ["up", "-f", "people.yaml", "--port", "0", "--data-dir", name]
+        with (folder.path / f"{name}.txt").open("w") as output:
+            ups.append(subprocess.Popen([*LOOKUPDB, *words], stdout=output, stderr=output, cwd=folder.path))
+    found = set()
+    for name in ("a", "b"):
+        said = partial((folder.path / f"{name}.txt").read_text)
+        until(partial(lambda read: "redis-cli -p" in read(), said), "the banner", DEADLINE_SECONDS)
+        found.add(next(line for line in said().splitlines() if "redis-cli -p" in line))
+    for up in ups:
+        up.send_signal(signal.SIGINT)
+    assert [up.wait(DEADLINE_SECONDS) for up in ups] == [0, 0]
+    assert len(found) == 2
+
+
 def test_it_serves_though_the_disk_behind_its_output_is_full(folder: Folder) -> None:
     with Path("/dev/full").open("w") as full, (folder.path / "errors").open("w") as errors:
         command = [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", "--resp-port", "0"]
@@ -228,6 +263,13 @@ def test_a_builder_that_is_killed_at_the_start_is_told_by_its_signal(
     (folder.path / "program").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(folder.path / "program"))
     monkeypatch.chdir(folder.path)
-    with pytest.raises(BuilderKilled, match="killed by SIGKILL, perhaps because it ran out of memory") as caught:
-        CliRunner().invoke(cli, ["up", "-f", "people.yaml", "--port", "0"], catch_exceptions=False)
-    assert caught.value.exit_code == 137
+    ended = CliRunner().invoke(cli, ["up", "-f", "people.yaml", "--port", "0"], catch_exceptions=False)
+    assert "killed by SIGKILL, perhaps because it ran out of memory" in ended.output
+    assert ended.exit_code == 137
+
+
+def test_files_of_a_source_are_beside_what_a_link_to_the_manifest_names(folder: Folder, tmp_path: Path) -> None:
+    link = tmp_path / "elsewhere" / "linked.yaml"
+    link.parent.mkdir()
+    link.symlink_to(folder.path / "people.yaml")
+    assert read_manifest(link).base == folder.path.resolve()

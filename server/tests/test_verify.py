@@ -20,7 +20,7 @@ from lookupdb.errors import CorruptFile, NotEnoughRoom, UsageError
 from lookupdb.process import memory
 from lookupdb.process.memory import private_bytes
 from lookupdb.shard.limits import WarmPolicy
-from lookupdb.shard.verify import Verification, locate_shard
+from lookupdb.shard.server import Verification, locate_shard
 
 RECORDS = {f"key {number}": os.urandom(500) for number in range(5000)}
 
@@ -83,13 +83,20 @@ def test_one_changed_byte_is_found(generation: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 4096, 100_000])
-def test_a_truncated_file_is_never_mapped(generation: Path, keep: int) -> None:
+def test_a_truncated_file_is_found(generation: Path, keep: int) -> None:
     size = shard_file(generation).stat().st_size
     change(shard_file(generation), lambda content: content.__delitem__(slice(keep, None)))
+    with pytest.raises(CorruptFile, match=f"the manifest says bytes {size}, found {keep}\n"):
+        verify(generation)
+
+
+def test_a_truncated_file_is_never_mapped(generation: Path) -> None:
+    size = shard_file(generation).stat().st_size
+    change(shard_file(generation), lambda content: content.__delitem__(slice(4096, None)))
     command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 5
-    assert f"the manifest says bytes {size}, found {keep}\n" in ended.stderr
+    assert f"the manifest says bytes {size}, found 4096\n" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -30,6 +30,10 @@
 {{- printf "%s-gateway" (include "lookupdb.fullname" .) }}
 {{- end }}
 
+{{- define "lookupdb.console" -}}
+{{- printf "%s-console" (include "lookupdb.fullname" .) }}
+{{- end }}
+
 {{- define "lookupdb.gatewayUrl" -}}
 {{- printf "http://%s.%s.svc:7071" (include "lookupdb.gateway" .) .Release.Namespace }}
 {{- end }}
@@ -153,6 +157,35 @@ s3://lookupdb
 {{- end }}
 {{- end }}
 
+{{/* Environment variables of processes that export traces, as a list. */}}
+{{- define "lookupdb.tracingEnv" -}}
+{{- with .Values.tracing }}
+{{- if .endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+{{- with .headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: headers, optional: true}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The same for pods of datasets: with the sampler, which is for routers. */}}
+{{- define "lookupdb.datasetTracingEnv" -}}
+{{- include "lookupdb.tracingEnv" . }}
+{{- with .Values.tracing }}
+{{- if and .endpoint .sampler }}
+- name: OTEL_TRACES_SAMPLER
+  value: {{ .sampler }}
+{{- with .samplerArg }}
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "lookupdb.podSecurity" -}}
 runAsNonRoot: true
 {{- range $name := list "runAsUser" "runAsGroup" }}
@@ -224,7 +257,7 @@ podSelector:
   matchLabels:
     app.kubernetes.io/managed-by: lookupdb-operator
   matchExpressions:
-    - {key: app.kubernetes.io/component, operator: In, values: [builder, shard]}
+    - {key: app.kubernetes.io/component, operator: In, values: [builder, executor, shard]}
 {{- end }}
 
 {{/* In NetworkPolicies: those of `kubectl lookupdb diff` and `load`, which read generations. */}}
@@ -241,6 +274,12 @@ podSelector:
 podSelector:
   matchExpressions:
     - {key: lookupdb.dev/sync, operator: Exists}
+{{- end }}
+
+{{/* In NetworkPolicies of datasets: the pods of a component of this release. Arguments: root, component. */}}
+{{- define "lookupdb.peer" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .root.Release.Namespace) }}
+{{- dict "namespaceSelector" $namespace "podSelector" (dict "matchLabels" (include "lookupdb.selector" . | fromYaml)) | toJson }}
 {{- end }}
 
 {{/* podSecurity without null members, for the operator. */}}
@@ -272,7 +311,15 @@ podSelector:
 {{- if and .Values.gateway.enabled (eq (include "lookupdb.gatewayServiceAccount" .) (include "lookupdb.serviceAccount" .)) (or .Values.gateway.serviceAccount.create .Values.serviceAccount.create) }}
 {{- fail (printf "gateway.serviceAccount.name and serviceAccount.name are both %q: the gateway, which pods of every namespace use, would have the operator's rights. Give one of them another name." (include "lookupdb.serviceAccount" .)) }}
 {{- end }}
-{{- if and .Values.grafanaDashboard.enabled (not (.Files.Glob "dashboards/*.json")) }}
-{{- fail "grafanaDashboard.enabled is true, but this version of the chart holds no dashboards yet: set it to false." }}
+{{- if and .Values.console.enabled (eq .Values.console.access "Proxy") (not .Values.console.proxy.secretName) }}
+{{- fail "console.access is \"Proxy\", but console.proxy.secretName is empty: anyone who reaches the console could claim to be the proxy. Create a Secret with a long `password`, which the proxy sends, and name it." }}
 {{- end }}
+{{- end }}
+
+{{/* An alert's expression for two burn rates, each over a long and a short window: (list RATIO OBJECTIVE FACTOR LONG SHORT FACTOR LONG SHORT). */}}
+{{- define "lookupdb.burn" -}}
+{{- $ratio := printf "dataset:lookupdb_%s:ratio_rate" (index . 0) }}
+{{- $budget := printf "(100 - %v) / 100" (index . 1).objective }}
+{{- $pair := `%[1]s%[4]s > %[3]s * %[2]s and %[1]s%[5]s > %[3]s * %[2]s` }}
+{{- printf $pair $ratio $budget (index . 2) (index . 3) (index . 4) }} or {{ printf $pair $ratio $budget (index . 5) (index . 6) (index . 7) }}
 {{- end }}

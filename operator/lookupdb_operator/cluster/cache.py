@@ -237,10 +237,13 @@ def _is_alike(before: CachedObject, after: CachedObject) -> bool:
 
 
 def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
-    """Return whether a pod is of the dataset's Jobs, StatefulSets or Deployment (ReplicaSets are not watched). Pods of
+    """Return whether a pod is of the dataset's Jobs and their pods, StatefulSets or Deployment (ReplicaSets are not
+    watched). Pods of
     the DaemonSet are left out: there may be thousands, and no decision depends on them."""
     if header.dataset_uid != dataset.uid or header.owner_kind == names.DAEMON_SET.name:
         return False
+    if header.owner_kind == names.POD.name:  # Spark's driver owns its executors
+        return header.owner_name.startswith(f"{dataset.name}-g")
     if header.owner_kind == "ReplicaSet":
         return header.owner_name.startswith(f"{names.router(dataset.name)}-")
     return header.owner_uid in owned

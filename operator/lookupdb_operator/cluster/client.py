@@ -8,7 +8,6 @@ import logging
 import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
@@ -19,85 +18,26 @@ from kubernetes.aio.client import ApiClient, Configuration
 from lookupdb import __version__
 from lookupdb.account_tokens import parse_keys
 from lookupdb_operator import names
+from lookupdb_operator.cluster.api import (
+    JSON,
+    Answer,
+    ApiError,
+    Unreachable,
+    make_error,
+)
 
 # The kubernetes client provides credentials, certificates and kubeconfig; it rereads a rotated service account token
 # every minute. Nothing is retried here. After a ``Retry-After``, all requests wait.
 
 
-JSON: Final = "application/json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
-MERGE_PATCH: Final = "application/merge-patch+json"
-METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-"""For lists: names, uids and owners only, at a hundredth of the size."""
-
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 _CONNECTIONS: Final = 16
-_RETRY_AFTER_AT_MOST: Final = 60.0
 _JITTER: Final = 0.2
 _MESSAGE_AT_MOST: Final = 1 << 16
 _LINE_AT_MOST: Final = 1 << 25
 """Most bytes of one event: etcd takes objects of 1.5 MiB, which can be a few times larger as JSON."""
 _AUTHENTICATION: Final = ["BearerToken"]
 _NO_ANSWER: Final = (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError)
-
-
-class ApiError(Exception):
-    """A failed request. ``subject`` names the object, ``message`` is the server's."""
-
-    def __init__(self, subject: str, message: str) -> None:
-        super().__init__(f"{subject}: {message}")
-        self.subject = subject
-        self.message = message
-
-
-class NotFound(ApiError):
-    """The object or its namespace does not exist."""
-
-
-class Conflict(ApiError):
-    """Somebody else wrote the object, or another object has its name."""
-
-
-class AlreadyExists(Conflict):
-    """An object of that name exists."""
-
-
-class Refused(ApiError):
-    """The API server rejects the request: quota, permissions, admission, validation."""
-
-
-class NamespaceTerminating(Refused):
-    """The namespace is being deleted: nothing can be created in it."""
-
-
-class Unreachable(ApiError):
-    """The API server cannot be reached, or cannot answer at the moment."""
-
-    def __init__(self, subject: str, message: str, retry_after: float | None = None) -> None:
-        super().__init__(subject, message)
-        self.retry_after = retry_after
-        """Seconds to wait, if the server names them."""
-
-
-class Unauthorized(Unreachable):
-    """The credentials are rejected. A pod's token is replaced now and then, so the operator retries."""
-
-
-class Expired(Unreachable):
-    """A list or watch cannot be continued and must be restarted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An unparsed answer, from the API server or from what it is a proxy for."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def make_error(self, subject: str) -> ApiError:
-        """Return the error that it means if it is from the API server itself."""
-        return _make_error(subject, self.status, self.headers, self.body)
 
 
 class Api:
@@ -188,7 +128,7 @@ class Api:
             response = await _send(self._streaming, "GET", path, query, {"Accept": accept}, None, timeout)
             if response.status >= 300:
                 text = await response.content.read(_MESSAGE_AT_MOST)
-                raise self._note_retry_after(_make_error(subject, response.status, response.headers, text))
+                raise self._note_retry_after(make_error(subject, response.status, response.headers, text))
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -247,50 +187,6 @@ def _unreachable(subject: str, error: Exception) -> Unreachable:
     return Unreachable(subject, f"the API server does not answer: {str(error) or type(error).__name__}")
 
 
-def _parse_members(text: bytes) -> Mapping[str, Any]:
-    """Return the JSON object of an error response; any other text becomes its message."""
-    try:
-        answer = orjson.loads(text) if text else {}
-    except ValueError:
-        return {"message": text[:500].decode(errors="replace").strip()}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _make_error(subject: str, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
-    """Return the error for an answer with the body ``text``."""
-    answer = _parse_members(text)
-    retry_after = _parse_retry_after(headers.get("Retry-After"))
-    message = str(answer.get("message") or f"the API server answers {status}")
-    match status:
-        case 404:
-            return NotFound(subject, message)
-        case 409 if answer.get("reason") == "AlreadyExists":
-            return AlreadyExists(subject, message)
-        case 409:
-            return Conflict(subject, message)
-        case 401:
-            return Unauthorized(subject, f"the API server does not accept these credentials: {message}")
-        case 410:
-            return Expired(subject, message)
-        case 408 | 429:
-            return Unreachable(subject, message, retry_after)
-        # The API server reports an apply with wrongly typed fields as its own fault (seen with 1.34).
-        case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
-            return Unreachable(subject, message, retry_after)
-    details = answer.get("details")
-    causes = details.get("causes") if isinstance(details, dict) else None
-    for cause in causes if isinstance(causes, list) else ():
-        if isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating":
-            return NamespaceTerminating(subject, message)
-    return Refused(subject, message)
-
-
-def _parse_retry_after(retry_after: str | None) -> float | None:
-    if not retry_after or not retry_after.isdecimal():
-        return None
-    return min(float(retry_after), _RETRY_AFTER_AT_MOST)
-
-
 # The public keys of the cluster's service accounts, which any service account may read.
 
 
@@ -340,7 +236,7 @@ class AccountKeys:
         if answer.status != 200:
             raise answer.make_error(SUBJECT)
         if len(answer.body) > MAX_BYTES:
-            raise ValueError(f"they have {len(answer.body)} bytes, {MAX_BYTES} are the most")
+            raise ValueError(f"they have {len(answer.body)} bytes, the limit is {MAX_BYTES}")
         parse_keys(answer.body)
         return orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
 

@@ -9,32 +9,33 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import aiohttp
 import orjson
 
-from lookupdb.router.table.cutover import tells_contradiction
-from lookupdb.router.table.routing_table import DIGEST_DIGITS
+from lookupdb.router.table.routing_table import DIGEST_DIGITS, tells_contradiction
 from lookupdb_operator import manifests, names
-from lookupdb_operator.cluster.client import (
+from lookupdb_operator.cluster.api import (
     APPLY_PATCH,
     METADATA_ONLY,
     AlreadyExists,
-    Api,
     ApiError,
     Conflict,
     NotFound,
+    Requests,
 )
 from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
 from lookupdb_operator.names import Kind
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus
 
+if TYPE_CHECKING:
+    import aiohttp
+
 # Reads and writes; the only I/O besides the informers. Methods raise NotFound, Conflict, Refused or Unreachable.
 
 
-_ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
+_ROUTER_SECONDS: Final = 2.0
 _ROUTER_ANSWER_AT_MOST: Final = 1 << 20
 _TABLE_DIGEST: Final = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
 _EVENT_MESSAGE_AT_MOST: Final = 1024
@@ -59,7 +60,7 @@ class Cluster:
 
     def __init__(
         self,
-        api: Api,
+        api: Requests,
         *,
         admin_port: int = names.ADMIN_PORT,
         on_write: Callable[[str, str], None] = lambda verb, kind: None,
@@ -228,15 +229,19 @@ class Cluster:
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """Return the report of the router at ``ip``. If it cannot be asked, or has the table of a dataset other than
         ``dataset_uid``, the report names the problem."""
+        import aiohttp  # not at the top: `lookupdb up` asks its router without it
+
         if self._routers is None:
-            self._routers = aiohttp.ClientSession(timeout=_ROUTER_TIMEOUT, auto_decompress=False)
+            self._routers = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=_ROUTER_SECONDS), auto_decompress=False
+            )
         host = f"[{ip}]" if ":" in ip else ip
         url = f"http://{host}:{self._admin_port}/status"
         try:
             async with self._routers.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     return RouterReport(None, f"{url} answers {response.status}")
-                return _parse_report(url, await _read_bounded(response), dataset_uid)
+                return parse_report(url, await _read_bounded(response), dataset_uid)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
 
@@ -285,7 +290,7 @@ def _owner_uids(manifest: Manifest) -> set[str]:
     return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or ()}
 
 
-def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
+def parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     """Return what the slowest worker of a router reports, because a request may reach any worker."""
     try:
         workers = orjson.loads(text)["workers"]
@@ -343,7 +348,7 @@ _PAGE: Final = 500
 class Listing:
     """Lists watched objects in ``namespaces``, or everywhere if there are none."""
 
-    def __init__(self, api: Api, namespaces: tuple[str, ...] = ()) -> None:
+    def __init__(self, api: Requests, namespaces: tuple[str, ...] = ()) -> None:
         self._api = api
         self._namespaces = namespaces or ("",)
 

@@ -204,7 +204,8 @@ def _parse_status(body: Body) -> tuple[DatasetStatus, str | None]:
 
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
-_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message", "adoptedFrom", "nextFree")
+_TEXTS: Final = ("generation", "fingerprint", "successFile", "reason", "message", "adoptedFrom", "nextFree")
+_MOMENTS: Final = ("builtAt", "sourceModifiedAt")
 _MOST_SECONDS: Final = 1e9
 _MOST_ADDRESS_CHARACTERS: Final = 64
 """Length limit, as in the status."""
@@ -220,18 +221,20 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         return None
     counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
     texts = [members.get(member) or "" for member in _TEXTS]
+    moments = [members.get(member) or "" for member in _MOMENTS]
     seconds = members.get("seconds") or 0.0
     # Python counts a bool as an int, but the API server would reject the status.
     if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
         return None
     if not all(type(count) is int and 0 <= count <= _MOST for count in counts) or not all(
-        isinstance(text, str) for text in texts
+        isinstance(text, str) for text in (*texts, *moments)
     ):
         return None
     records, file_bytes, largest, exit_code = counts
-    generation, fingerprint, success_file, built_at, reason, sentence, adopted_from, next_free = texts
-    if built_at and not is_moment(built_at):
+    generation, fingerprint, success_file, reason, sentence, adopted_from, next_free = texts
+    if not all(is_moment(moment) for moment in moments if moment):
         return None
+    built_at, source_modified_at = moments
     return BuildResult(
         outcome=cast(Literal["built", "adopted", "unchanged", "waiting", "failed"], outcome),
         generation=generation,
@@ -241,6 +244,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         file_bytes=file_bytes,
         largest_shard_bytes=largest,
         built_at=built_at,
+        source_modified_at=source_modified_at,
         seconds=float(seconds),
         exit_code=exit_code,
         reason=reason,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster import diagnosis
-from lookupdb_operator.cluster.diagnosis import container_statuses, diagnose_pod, diagnose_warning, flatten
 from lookupdb_operator.cluster.parse import (
     Body,
     find_condition,
     is_deleting,
+    message_members,
     parse_build_result,
     parse_deletion,
     parse_header,
@@ -40,6 +41,422 @@ from lookupdb_operator.model import (
     Trouble,
 )
 from lookupdb_operator.plan import reasons
+
+# Diagnose why a pod is stuck, from its status. The first cause in this order counts:
+#
+# ended by Kubernetes      a deadline, an eviction, a lost node
+# not placed               the scheduler's message
+# a container              its image, its start, its exit; init containers first
+
+
+# All causes with their sentences for people.
+#
+# A sentence says what was found, where, and what to do. It holds nothing that changes by itself (back-off times,
+# counts, random pod names), because each new sentence is a write of the status.
+
+
+RESOURCE_FIELDS: Final = {
+    names.BUILDER: "spec.build.resources",
+    names.SHARDS: "spec.serving.resources",
+    names.ROUTER: "spec.router.resources",
+    names.PUSHER: "spec.serving.resources",  # except memory
+    names.DIFF: "spec.serving.resources",  # based on a shard server's template
+    names.LOAD: "--processes",
+}
+"""The field or option for each component's resources."""
+VOLUME_FIELDS: Final = {
+    names.BUILDER: "spec.source.volume",
+    names.EXECUTOR: "spec.source.volume",
+    names.SHARDS: "spec.serving.storageClassName or spec.serving.delivery.volume",
+}
+"""The field for each component's volumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A reason, and a sentence with placeholders for facts."""
+
+    reason: str
+    sentence: str
+
+    def trouble(self, **facts: str) -> Trouble:
+        """Return the trouble with ``facts`` filled in."""
+        return Trouble(self.reason, self.sentence.format(**facts))
+
+
+# Pods cannot be created.
+QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} may not make its pods: {why}; {remedy}")
+PODS_REFUSED: Final = Cause(
+    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; see what the namespace's policies allow"
+)
+PODS_LACK: Final = Cause(
+    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; create what is missing, or correct what names it"
+)
+
+# A pod is not placed.
+UNSCHEDULABLE: Final = Cause(
+    reasons.UNSCHEDULABLE,
+    "no node takes pod {pod}: {why}; add nodes, or change resources, spec.scheduling or what takes its place",
+)
+CLAIM_UNBOUND: Final = Cause(
+    reasons.VOLUME_MISSING, "pod {pod} waits for its volume: {why}; create what it names, or correct {field}"
+)
+
+# A placed pod lacks something that it needs to start.
+SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
+VOLUME_MISSING: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "pod {pod} needs {missing}; create it, or correct what names it, spec.source.volume, spec.serving.delivery.volume"
+    " or extraEnv",
+)
+MOUNT_FAILED: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "a volume of pod {pod} cannot be mounted: {why}; see spec.source.volume, spec.serving.storageClassName or"
+    " spec.serving.delivery.volume",
+)
+IMAGE_PULL_FAILED: Final = Cause(
+    reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"
+)
+IMAGE_NOT_FOUND: Final = Cause(
+    reasons.IMAGE_NOT_FOUND,
+    "image {image}, which pod {pod} is to mount, is not in its registry{why}; it is pushed again, ever more"
+    " seldom while that does not help, unless the spec asks for other pods by now",
+)
+SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
+START_FAILED: Final = Cause(
+    reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"
+)
+
+IMAGE_VOLUME_DROPPED: Final = Cause(
+    reasons.IMAGE_VOLUMES_MISSING,
+    "the cluster has no image volumes: its API server has left that of StatefulSet {name} out; turn its feature"
+    " ImageVolume on (Kubernetes 1.33 or newer), or take another spec.serving.delivery",
+)
+
+# Kubernetes ended it.
+JOB_TOO_LONG: Final = Cause(
+    reasons.DEADLINE_EXCEEDED,
+    "the build took longer than {seconds} seconds and was ended; raise spec.build.deadlineSeconds",
+)
+POD_TOO_LONG: Final = Cause(
+    reasons.DEADLINE_EXCEEDED, "pod {pod} took too long and was ended; raise spec.build.deadlineSeconds"
+)
+DISK_EXCEEDED: Final = Cause(reasons.OUT_OF_DISK, "pod {pod} was evicted: {why}; raise {field}")
+EVICTED: Final = Cause(reasons.EVICTED, "pod {pod} was ended by its cluster: {why}; another one takes its place")
+CONTAINER_LOST: Final = Cause(reasons.EVICTED, "container {container} of pod {pod} was lost by its node")
+OUT_OF_MEMORY: Final = Cause(
+    reasons.OUT_OF_MEMORY,
+    "container {container} of pod {pod} was killed{how} for using more memory than its limit{limit};"
+    " raise {field}.limits.memory",
+)
+
+# It ended by itself.
+BUILD_FAILED: Final = Cause(reasons.BUILD_FAILED, "pod {pod} ended without a result ({how}); look at its log")
+CRASH_LOOPING: Final = Cause(reasons.CRASH_LOOPING, "container {container} of pod {pod} ended ({how}); look at its log")
+FETCH_FAILED: Final = Cause(reasons.FETCH_FAILED, "pod {pod} cannot fetch its shard ({how}); it tries again")
+FETCH_FAILURES: Final = {
+    reason: Cause(reason, FETCH_FAILED.sentence)
+    for reason in (
+        reasons.STORE_DENIED,
+        reasons.STORE_UNAVAILABLE,
+        reasons.OUT_OF_DISK,
+        reasons.NOT_ENOUGH_ROOM,
+        reasons.GENERATION_MISSING,
+        reasons.CORRUPT_FILE,
+    )
+}
+"""By the reason in a fetcher's termination message."""
+_NOT_SERVED: Final = "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
+SERVING_FAILURES: Final = {
+    reasons.NOT_ON_VOLUME: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
+    reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
+    reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
+}
+"""By the reason in the termination message of a server with a volume that somebody else fills. A read failure there is
+not the store's, which other datasets share."""
+PUSH_FAILED: Final = Cause(
+    reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
+)
+PUSH_ENDED: Final = Cause(
+    reasons.PUSH_FAILED,
+    "Job {name}, which pushes the images of its rollout and tries again by itself, was failed for good ({why}); it will"
+    " be made again. Let no policy set its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
+)
+PUSH_SUSPENDED: Final = Cause(
+    reasons.PUSH_FAILED,
+    "Job {name}, which pushes the images of its rollout, is suspended (its spec.suspend is true): resume"
+    " it, or delete it so that it is made again",
+)
+PUSH_FAILURES: Final = {
+    reason: Cause(reason, PUSH_FAILED.sentence)
+    for reason in (*FETCH_FAILURES, reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED)
+}
+"""By the reason in a pusher's termination message."""
+
+
+# Messages of Kubernetes in events and conditions, matched by patterns.
+
+
+_MAX_CHARACTERS: Final = 600
+
+_REFUSED_POD: Final = re.compile(
+    r"^(Error creating: )?(create Pod \S+ in StatefulSet \S+ failed error: )?"
+    r"(pods \"[^\"]*\" is forbidden: |Pod \"[^\"]*\" is invalid: )?"
+)
+"""The beginning of a controller's message that it cannot create a pod."""
+_QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
+_LACKING: Final = re.compile(r"serviceaccount \"[^\"]*\" not found|no PriorityClass with name")
+_AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
+_COMPONENTS: Final = {"Job": names.BUILDER, "StatefulSet": names.SHARDS, "Deployment": names.ROUTER}
+"""Component by the kind of its workload."""
+_MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"\s]+)\" not found", re.I)
+_MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
+_NO_HELP: Final = re.compile(
+    r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
+)
+"""The scheduler's notes on what it tried instead."""
+_PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
+_NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
+"""The errors of containerd and CRI-O for a registry that lacks an image or a part of it."""
+_OF_NODE: Final = re.compile(r"no match for platform|parent snapshot|no processor for", re.I)
+"""Errors that another push does not fix."""
+_PULL_PREFIX: Final = re.compile(
+    r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
+)
+_VOLATILE: Final = re.compile(
+    r" \(pod: \"[^\"]*\", container: \S+\)|\"?\b[0-9a-f]{64}\b\"?|(?<=[0-9\]]):[0-9]{4,5}(?=->)"
+)
+"""Uids of pods, names of sandboxes, and source ports of failed connections."""
+
+
+def diagnose_warning(kind: str, name: str, reason: str, message: str, *, component: str = "") -> Trouble | None:
+    """Diagnose a Warning event or condition of the object ``name``; None if it needs no action or the object's own
+    status says more. ``component`` is that of its pods, if not the usual one for this kind."""
+    match reason:
+        case "FailedCreate":
+            return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
+        case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
+            return diagnose_mount(name, message)
+        case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
+            return SANDBOX_FAILED.trouble(pod=name, why=_flatten_stable(message))
+    return None
+
+
+def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
+    """Diagnose the scheduler's message about a pod that is not placed."""
+    is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
+    why = flatten(_NO_HELP.sub("", message))
+    if is_claim_unbound:
+        return CLAIM_UNBOUND.trouble(pod=pod, why=why, field=VOLUME_FIELDS.get(component, "its volumes"))
+    return UNSCHEDULABLE.trouble(pod=pod, why=why)
+
+
+def diagnose_mount(pod: str, message: str) -> Trouble:
+    """Diagnose the kubelet's message about a Secret, ConfigMap or claim that it cannot mount."""
+    missing, is_secret = next(_find_missing(message), ("", False))
+    if not missing:
+        return MOUNT_FAILED.trouble(pod=pod, why=flatten(message))
+    cause = SECRET_MISSING if is_secret else VOLUME_MISSING
+    return cause.trouble(pod=pod, missing=missing)
+
+
+def diagnose_start(pod: str, container: str, message: str) -> Trouble:
+    """Diagnose the kubelet's message about a container that it cannot create or start."""
+    if any(_find_missing(message)):
+        return diagnose_mount(pod, message)
+    return START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
+
+
+def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] = ()) -> Trouble:
+    """Diagnose the kubelet's message about an image that it cannot pull: the container's ``image``, or one of those
+    ``mounted`` as volumes."""
+    why = _flatten_stable(_PULL_PREFIX.sub("", message))
+    why = f": {why}" if why else ""
+    shown = next((reference for reference in mounted if reference in message), "")
+    if shown and _NOT_FOUND.search(message) and not _OF_NODE.search(message):
+        return IMAGE_NOT_FOUND.trouble(pod=pod, image=shown, why=why)
+    return IMAGE_PULL_FAILED.trouble(pod=pod, image=shown or image, why=why)
+
+
+def flatten(message: str) -> str:
+    """Return ``message`` as one line of limited length, without its last full stop."""
+    line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
+    return reasons.shorten(line, _MAX_CHARACTERS).removesuffix(".")
+
+
+def _flatten_stable(message: str) -> str:
+    """Return ``message`` flattened, without parts that differ in each attempt."""
+    return flatten(_VOLATILE.sub("", message))
+
+
+def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -> Trouble:
+    workload, why = f"{kind} {name}", flatten(_REFUSED_POD.sub("", message))
+    if _QUOTA.search(why):
+        return QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(component, why))
+    cause = PODS_LACK if _LACKING.search(why) else PODS_REFUSED
+    return cause.trouble(workload=workload, why=why)
+
+
+def _quota_remedy(component: str, message: str) -> str:
+    """Return what to do about a quota or limit range that rejects pods of ``component``."""
+    field = RESOURCE_FIELDS.get(component, "resources")
+    unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
+    if unspecified:
+        # Quotas call requests.cpu just cpu, too.
+        members = (name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified)
+        return "set " + " and ".join(f"{field}.{member}" for member in members)
+    return f"raise the namespace's quota or lower {field}"
+
+
+def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
+    """Yield each object that ``message`` calls missing, in words, and whether it is a Secret."""
+    for found in _MISSING.finditer(message):
+        kind = found["kind"].lower()
+        yield f"{_KINDS[kind]} {found['name']}, which does not exist", kind == "secret"
+    for found in _MISSING_KEY.finditer(message):
+        name = found["name"].rpartition("/")[2]
+        yield f"key {found['key']} in {found['kind']} {name}, which lacks it", found["kind"] == "Secret"
+
+
+FETCH: Final = "fetch"
+"""The init container of a shard server."""
+_WITHOUT_PROBES: Final = (names.BUILDER, names.EXECUTOR, names.PUSHER, names.DIFF, names.LOAD)
+"""Components without probes."""
+
+_PULLING: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+    | {"RegistryUnavailable", "SignatureValidationFailed"}
+)
+_STARTING: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError"}
+)
+_NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
+_LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""The kubelet's reasons for a container that is gone, for example after a reboot."""
+_SIGKILL: Final = 137
+
+Container = Mapping[str, Any]
+"""One of a pod's container statuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """The pod to diagnose."""
+
+    body: Body
+    component: str
+    result: BuildResult | None
+    """The result of a builder that has ended and reported one."""
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+
+def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trouble | None:
+    """Return why the pod ``body`` is stuck; None if it is not, or its status does not say."""
+    if read_status(body).get("phase") == "Succeeded" or find_condition(body, "Ready").get("status") == "True":
+        return None
+    pod = _Pod(body, component, result)
+    trouble, scheduled = _diagnose_end_by_kubernetes(pod), find_condition(body, "PodScheduled")
+    if trouble is None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        trouble = diagnose_scheduling(pod.name, component, scheduled.get("message") or "")
+    for container in container_statuses(body):
+        trouble = trouble or _diagnose_waiting(pod, container) or _diagnose_end(pod, container)
+    return trouble
+
+
+def container_statuses(body: Body) -> Iterator[Container]:
+    """Yield the status of each container, in the order in which they run."""
+    pod_status = read_status(body)
+    yield from pod_status.get("initContainerStatuses") or ()
+    yield from pod_status.get("containerStatuses") or ()
+
+
+def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
+    pod_status = read_status(pod.body)
+    reason, message = pod_status.get("reason") or "", pod_status.get("message") or ""
+    if reason == reasons.DEADLINE_EXCEEDED:
+        return POD_TOO_LONG.trouble(pod=pod.name)
+    target, has_failed = find_condition(pod.body, "DisruptionTarget"), pod_status.get("phase") == "Failed"
+    is_disrupted = target.get("status") == "True" and (has_failed or is_deleting(pod.body))
+    if not is_disrupted and not (reason and has_failed):
+        return None
+    why = flatten(message or target.get("message") or reason or target.get("reason") or "")
+    if "exceeds the" in why and "limit" in why and ("torage" in why or "EmptyDir" in why):
+        is_builder = pod.component in (names.BUILDER, names.EXECUTOR)
+        field = "spec.build.scratchSize" if is_builder else "the ephemeral-storage limit"
+        return DISK_EXCEEDED.trouble(pod=pod.name, why=why, field=field)
+    return EVICTED.trouble(pod=pod.name, why=why)
+
+
+def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
+    """Diagnose a waiting container: its image, or an error at its creation."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    if reason in _PULLING:
+        images = (volume.get("image") or {} for volume in (pod.body.get("spec") or {}).get("volumes") or ())
+        mounted = tuple(image["reference"] for image in images if image.get("reference"))
+        return diagnose_pull(pod.name, container.get("image") or "", message, mounted)
+    if reason in _STARTING:
+        return diagnose_start(pod.name, container.get("name") or "", message)
+    return None
+
+
+def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
+    """Diagnose a container that has ended or restarted. In a crash loop it is waiting, running or terminated at times,
+    but the trouble stays the same."""
+    state, last_state = container.get("state") or {}, container.get("lastState") or {}
+    terminated = state.get("terminated") or last_state.get("terminated")
+    if not terminated or not terminated.get("exitCode"):
+        return None
+    name, reason = container.get("name") or "", terminated.get("reason") or ""
+    if reason in _LOST and pod.result is None:
+        return CONTAINER_LOST.trouble(container=name, pod=pod.name)
+    # A container without probes is killed without a message for its memory alone, although nothing says so.
+    has_no_probes = pod.component in _WITHOUT_PROBES or name == FETCH
+    is_killed_silently = terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes
+    if reason == "OOMKilled" or is_killed_silently:
+        return _diagnose_out_of_memory(pod, name, is_certain=reason == "OOMKilled")
+    if reason in _NEVER_RAN:
+        return diagnose_start(pod.name, name, terminated.get("message") or "")
+    return _diagnose_exit(pod, name, terminated) if pod.result is None else None
+
+
+def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> Trouble:
+    """Diagnose a container that ended by itself, by its termination message."""
+    message = terminated.get("message") or ""
+    members = message_members(message)
+    sentence = flatten(str(members.get("message") or ("" if members else message)))
+    how = f"exit code {terminated['exitCode']}" + (f": {sentence}" if sentence else "")
+    if container == FETCH:
+        cause = FETCH_FAILURES.get(str(members.get("reason")), FETCH_FAILED)
+        return cause.trouble(pod=pod.name, how=how)
+    if pod.component == names.PUSHER:
+        return PUSH_FAILURES.get(str(members.get("reason")), PUSH_FAILED).trouble(pod=pod.name, how=how)
+    if pod.component == names.SHARDS and (failure := SERVING_FAILURES.get(str(members.get("reason")))):
+        return failure.trouble(pod=pod.name, how=how)
+    if pod.component == names.BUILDER:
+        return BUILD_FAILED.trouble(pod=pod.name, how=how)
+    return CRASH_LOOPING.trouble(container=container, pod=pod.name, how=how)
+
+
+def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> Trouble:
+    """Diagnose a kill for memory. If the kernel's report does not reach the kubelet, a killed container without probes
+    has no other cause."""
+    spec = pod.body.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    found: Container = next((item for item in containers if item.get("name") == container), {})
+    limit = ((found.get("resources") or {}).get("limits") or {}).get("memory")
+    return OUT_OF_MEMORY.trouble(
+        container=container,
+        pod=pod.name,
+        how="" if is_certain else " (exit code 137), most likely",
+        limit=f" of {limit}" if limit else "",
+        field=RESOURCE_FIELDS.get(pod.component, "its resources"),
+    )
+
 
 # Pods.
 
@@ -123,7 +540,7 @@ def parse_job(body: Body) -> BuildJob:
     # Only the pod knows any other reason (BackoffLimitExceeded).
     if state == "Failed" and find_condition(body, "Failed").get("reason") == reasons.DEADLINE_EXCEEDED:
         seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
-        failure = diagnosis.JOB_TOO_LONG.trouble(seconds=str(seconds))
+        failure = JOB_TOO_LONG.trouble(seconds=str(seconds))
     return BuildJob(
         ref=ObjectRef("Job", header.name, header.uid),
         generation=names.read_build(header.name),
@@ -158,12 +575,12 @@ def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
     """Return a manual change that keeps the Job from pushing."""
     if state == "Running":
         is_suspended = (body.get("spec") or {}).get("suspend") is True
-        return diagnosis.PUSH_SUSPENDED.trouble(name=name) if is_suspended else None
+        return PUSH_SUSPENDED.trouble(name=name) if is_suspended else None
     if state == "Succeeded":
         return None
     failed = find_condition(body, "Failed")
     said = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
-    return diagnosis.PUSH_ENDED.trouble(name=name, why=flatten(said) or "no reason is given")
+    return PUSH_ENDED.trouble(name=name, why=flatten(said) or "no reason is given")
 
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
@@ -186,7 +603,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         # The API server dropped what it does not support, and would do so again.
         changed="" if lacks_image else drift.changed,
         changed_by=drift.changed_by,
-        trouble=diagnosis.IMAGE_VOLUME_DROPPED.trouble(name=header.name) if lacks_image else None,
+        trouble=IMAGE_VOLUME_DROPPED.trouble(name=header.name) if lacks_image else None,
         deleting=is_deleting(body),
         password_key=names.recover_password_key(labels.get(names.PASSWORD_KEY) or ""),
         deletion=parse_deletion(body),

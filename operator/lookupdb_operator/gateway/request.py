@@ -15,8 +15,9 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 
 from lookupdb.account_tokens import Caller
+from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
-from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, StoreAddress
+from lookupdb.store.dataset import INBOX, StoreAddress
 from lookupdb.store.gateway_wire import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
 
 # Refusals: problem details (RFC 9457) with a ``kind`` for clients.
@@ -177,7 +178,7 @@ def parse_target(method: str, target: str) -> RequestTarget:
 def check_path(path: str) -> str:
     """Return ``path`` if it is a valid path of an object or folder. Raises RequestProblem."""
     if not is_object_path(path):
-        raise invalid(f"{path[:100]!r} is no object's path; {_EXPECTED_PATH}")
+        raise invalid(f"{path[:100]!r} is not an object's path; {_EXPECTED_PATH}")
     return path
 
 
@@ -200,9 +201,13 @@ def _parse_listing(query: str) -> RequestTarget:
 # A namespace owns ``<cluster id>/<namespace>/…``. Announcements there (``active.json`` of a dataset) say what the
 # cluster's routers confirmed, so the namespace only reads them. The announcer, the operator's service account, may
 # write them in all namespaces, and access nothing else.
+#
+# The service account ``<dataset>-pusher`` of a namespace is for pushers to that dataset, perhaps from outside
+# of the cluster. It may access pushes to datasets of that name, and nothing else.
 
 
 _ANNOUNCEMENT_SEGMENTS: Final = 4
+_PUSHER: Final = "-pusher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,27 +221,41 @@ class Access:
         """Return whether ``caller`` may read the object ``path``."""
         if caller == self.announcer:
             return self.is_announcement(path)
-        return owns_object(path, self.cluster, caller.namespace)
+        return owns_object(path, self.cluster, caller.namespace) and self._is_within_reach(path, caller)
 
     def may_write(self, path: str, caller: Caller) -> bool:
         """Return whether ``caller`` may put, replace or delete the object ``path``."""
         if caller == self.announcer:
             return self.is_announcement(path)
-        return owns_object(path, self.cluster, caller.namespace) and not self.is_announcement(path)
+        return self.may_read(path, caller) and not self.is_announcement(path)
 
     def may_list(self, path: str, caller: Caller, *, folders_only: bool) -> bool:
         """Return whether ``caller`` may list the folder ``path``; of the cluster's folder it sees only its own
         namespace."""
         if caller == self.announcer:
             return False
-        return (folders_only and path == self.cluster) or owns_folder(path, self.cluster, caller.namespace)
+        is_own = owns_folder(path, self.cluster, caller.namespace) and self._is_within_reach(path, caller)
+        return (folders_only and path == self.cluster) or is_own
+
+    def _is_within_reach(self, path: str, caller: Caller) -> bool:
+        """Return whether the caller may access ``path`` in its namespace. A pusher may access only pushes."""
+        dataset = caller.account.removesuffix(_PUSHER)
+        if dataset == caller.account:
+            return True
+        segments = path.split("/")
+        if len(segments) < _ANNOUNCEMENT_SEGMENTS or segments[3] != INBOX:
+            return False
+        address = StoreAddress.parse(self.cluster, caller.namespace, segments[2])
+        return address is not None and address.name == dataset
 
     def explain_refusal(self, path: str, caller: Caller) -> str:
         """Return why ``caller`` may not access ``path``."""
         if caller == self.announcer:
-            return f"{path} is not what is announced of a dataset, and nothing else is the announcer's"
+            return f"{path} is not the announcement of a dataset, and the announcer may access nothing else"
         if owns_folder(path, self.cluster, caller.namespace) and self.is_announcement(path):
-            return f"{path} says what routers have confirmed: the operator alone writes it"
+            return f"{path} says what routers have confirmed: only the operator may write it"
+        if not self._is_within_reach(path, caller):
+            return f"{path} is not in the one folder of pushes of service account {caller.account}"
         return f"{path} is not in {self.cluster}/{caller.namespace}/"
 
     def is_announcement(self, path: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -15,8 +16,7 @@ from lookupdb.account_tokens import Caller, InvalidToken, TokenCache
 from lookupdb.process import listeners
 from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
 from lookupdb.tokens import MAX_TOKEN_BYTES
-from lookupdb_operator.gateway.credentials import Keys
-from lookupdb_operator.gateway.limits import Admission, GatewayMetrics
+from lookupdb_operator.cluster.account_keys import Keys
 from lookupdb_operator.gateway.request import (
     CONTENT_TYPE,
     Access,
@@ -29,7 +29,7 @@ from lookupdb_operator.gateway.request import (
     invalid,
     parse_target,
 )
-from lookupdb_operator.gateway.transfers import Reads, Writes
+from lookupdb_operator.gateway.transfers import BROKEN_OFF, Admission, GatewayMetrics, Reads, Writes
 
 log = logging.getLogger(__name__)
 
@@ -200,8 +200,8 @@ class Server:
         self._server = await loop.create_server(self._connections, sock=self._listener, backlog=listeners.BACKLOG)
 
     async def close(self, seconds: float) -> None:
-        """Accept nobody any more, finish what is in flight within ``seconds``, and cut off what is not finished then:
-        an upload whose client is cut off is taken back."""
+        """Stop accepting connections, and wait up to ``seconds`` for requests in flight. Then abort the rest, and
+        undo aborted uploads."""
         if self._server is None:
             self._listener.close()
             return
@@ -226,8 +226,6 @@ _SINGLE_HEADERS: Final = (
 """Headers that must not be repeated: a proxy and the gateway could read different ones."""
 _NO_OPERATION: Final = "none"
 """The label of requests for an unknown operation."""
-_BROKEN_OFF: Final = 499
-"""The label of responses that ended early; it is never sent."""
 
 
 class Handlers:
@@ -254,7 +252,7 @@ class Handlers:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer ``request``. Raises only a cancellation."""
-        operation, status = _NO_OPERATION, _BROKEN_OFF
+        operation, status, began = _NO_OPERATION, BROKEN_OFF, time.monotonic()
         try:
             caller = await self._authenticate(request)
             target = parse_target(request.method, request.raw_path)
@@ -274,7 +272,7 @@ class Handlers:
             log.warning("a response broke off: %s", error, extra={"operation": operation})
             if request.transport:
                 request.transport.abort()  # so that the client does not take a part for the whole
-            response = web.StreamResponse(status=_BROKEN_OFF)
+            response = web.StreamResponse(status=BROKEN_OFF)
         except Exception:
             log.exception("a request failed because of a bug in the gateway", extra={"operation": operation})
             status = 500
@@ -283,6 +281,7 @@ class Handlers:
             )
         finally:
             self._metrics.requests[operation, status] += 1
+            self._metrics.count_transfer(operation, status, time.monotonic() - began)
         return response
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller:

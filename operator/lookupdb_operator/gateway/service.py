@@ -16,23 +16,34 @@ from typing import Any, Final
 
 import click
 
-from lookupdb import __version__
+from lookupdb import __version__, disk
 from lookupdb.account_tokens import Caller, TokenCache
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.errors import UsageError
-from lookupdb.process import limits, listeners
+from lookupdb.process import listeners
 from lookupdb.process.admin import AdminPort, ProbeServer
 from lookupdb.process.memory import private_bytes
 from lookupdb.store.dataset import check_cluster_id
 from lookupdb.store.objects import PART_BYTES
 from lookupdb.wording import strip_secrets
-from lookupdb_operator.cluster.client import Api, ApiError
+from lookupdb_operator.cluster.account_keys import Keys
+from lookupdb_operator.cluster.api import ApiError
+from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.gateway.credentials import Keys, StoreClient
-from lookupdb_operator.gateway.limits import IDLE_SECONDS, SHORT_SECONDS, Admission, Budget, GatewayMetrics, Room
+from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.request import Access
 from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Handlers, Server
-from lookupdb_operator.gateway.transfers import Objects, Reads, Writes
+from lookupdb_operator.gateway.transfers import (
+    IDLE_SECONDS,
+    SHORT_SECONDS,
+    Admission,
+    Budget,
+    GatewayMetrics,
+    Objects,
+    Reads,
+    Room,
+    Writes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -127,9 +138,9 @@ class Gateway:
             handlers.handle,
             host=options.host,
             port=options.port,
-            max_connections=limits.limit_connections(
+            max_connections=listeners.limit_connections(
                 _CONNECTIONS_PER_REQUEST * options.max_requests,
-                limits.raise_limit() - 2 * options.max_requests,  # an upload has two connections to the store
+                disk.raise_limit() - 2 * options.max_requests,  # an upload has two connections to the store
             ),
             keepalive_seconds=options.keepalive_seconds,
         )
@@ -159,9 +170,9 @@ class Gateway:
                 "Bytes of the memory budget in use.",
                 lambda: self.budget.used + self.short_budget.used,
             ),
-            "lookupdb_gateway_keys_age_seconds": (
-                "Seconds since the keys of service accounts were last read.",
-                lambda: self.keys.age,
+            "lookupdb_gateway_keys_timestamp_seconds": (
+                "Time when the keys of service accounts were last read.",
+                lambda: self.keys.read_timestamp,
             ),
             "lookupdb_gateway_private_bytes": (
                 "Memory that the process alone owns, dirty or in swap.",

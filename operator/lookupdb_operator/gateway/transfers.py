@@ -4,11 +4,15 @@ small."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any, Final
@@ -20,6 +24,15 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from lookupdb.account_tokens import Caller
 from lookupdb.network import panics_as_errors
+from lookupdb.process.admin import (
+    MetricFamily,
+    build_info,
+    counter,
+    gauge,
+    histogram,
+    labelled_counter,
+    process_families,
+)
 from lookupdb.store.bucket import ObstoreObjects
 from lookupdb.store.gateway_wire import (
     CREATE,
@@ -36,16 +49,291 @@ from lookupdb.store.gateway_wire import (
 )
 from lookupdb.store.objects import PART_BYTES, Version, folder_names, object_version
 from lookupdb_operator.gateway.credentials import StoreClient
-from lookupdb_operator.gateway.limits import CHUNK_BYTES, Room, read_length
 from lookupdb_operator.gateway.request import (
+    Access,
     BrokenOff,
+    Operation,
     RequestProblem,
     RequestTarget,
+    busy,
     check_path,
     from_store,
     invalid,
     too_large,
 )
+
+# Shared limits of one gateway (requests, memory, bodies) and its metrics.
+
+
+# Concurrent requests, in total and for each namespace.
+#
+# Transfers of files are slow, so they never take all places: a quarter is reserved for short requests, which builds
+# need. One namespace may have half of what the others leave. Of 192 places, nine greedy namespaces leave none for a
+# tenth, which must retry in a second.
+
+
+class Places:
+    """Places of one kind."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+        self._taken_by: Counter[str] = Counter()
+
+    @contextmanager
+    def take(self, namespace: str) -> Iterator[None]:
+        """Take one place for ``namespace`` while the block runs. Raises RequestProblem if it may have no more."""
+        of_others = self.taken - self._taken_by[namespace]
+        if self._taken_by[namespace] >= max(1, (self.most - of_others) // 2) or self.taken >= self.most:
+            raise busy(
+                f"{self._taken_by[namespace]} such requests of namespace {namespace} are in flight, and {of_others} of "
+                f"others: the limit is {self.most}, and one namespace may have half of what others leave"
+            )
+        self.taken += 1
+        self._taken_by[namespace] += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            self._taken_by[namespace] -= 1
+            if not self._taken_by[namespace]:
+                del self._taken_by[namespace]
+
+
+class Admission:
+    """Counts requests in flight."""
+
+    def __init__(self, most: int) -> None:
+        short = max(1, most // 4)
+        self._short = Places(short)
+        self._transfers = Places(most - short)
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of requests in flight."""
+        return self._short.taken + self._transfers.taken
+
+    def admit(self, namespace: str, *, transfers: bool) -> AbstractContextManager[None]:
+        """Count a request of ``namespace`` while the block runs. Raises RequestProblem if there are too many."""
+        return (self._transfers if transfers else self._short).take(namespace)
+
+
+# Memory for requests, in total and for each namespace.
+#
+# One namespace may have half of what the others leave, and one request an eighth of the total. So no namespace waits
+# for another one's waiting requests, and some room is always left. Transfers of files have their own budget, apart from
+# short requests.
+#
+# A request without room waits for a while, in the order of its namespace.
+
+
+WAIT_SECONDS: Final = 10.0
+_REQUESTS: Final = 8
+"""Size of the budget in largest requests."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    namespace: str
+    amount: int
+    granted: asyncio.Future[None]
+
+
+class Budget:
+    """Counts bytes, in total and by namespace."""
+
+    def __init__(self, total: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
+        self.total = total
+        self.most = total // _REQUESTS
+        """Most bytes of one request."""
+        self.used = 0
+        self._wait_seconds = wait_seconds
+        self._used_by: Counter[str] = Counter()
+        self._waiters: deque[_Waiter] = deque()
+
+    @asynccontextmanager
+    async def reserve(self, namespace: str, amount: int) -> AsyncIterator[None]:
+        """Reserve ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for too long."""
+        if amount > self.most:
+            raise too_large(
+                f"it needs {amount} bytes of memory, the limit for one request is {self.most} (--body-memory)"
+            )
+        await self._acquire(namespace, amount)
+        try:
+            yield
+        finally:
+            self._release(namespace, amount)
+
+    async def _acquire(self, namespace: str, amount: int) -> None:
+        waiter = _Waiter(namespace, amount, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        self._grant()
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await waiter.granted
+        except BaseException as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                self._grant()
+            else:
+                self._release(namespace, amount)
+            if isinstance(error, TimeoutError):
+                raise busy(f"no memory was free for {self._wait_seconds:g} s") from error
+            raise
+
+    def _release(self, namespace: str, amount: int) -> None:
+        self.used -= amount
+        self._used_by[namespace] -= amount
+        if not self._used_by[namespace]:
+            del self._used_by[namespace]
+        self._grant()
+
+    def _grant(self) -> None:
+        full: set[str] = set()
+        """Namespaces with a request that must keep waiting."""
+        for waiter in tuple(self._waiters):
+            if waiter.namespace in full:
+                continue
+            of_others = self.used - self._used_by[waiter.namespace]
+            if self._used_by[waiter.namespace] + waiter.amount > (self.total - of_others) // 2:
+                full.add(waiter.namespace)
+                continue
+            self._waiters.remove(waiter)
+            self.used += waiter.amount
+            self._used_by[waiter.namespace] += waiter.amount
+            if not waiter.granted.done():
+                waiter.granted.set_result(None)
+
+
+# Request bodies: the length is known beforehand.
+
+
+CHUNK_BYTES: Final = 256 << 10
+IDLE_SECONDS: Final = 60.0
+"""Seconds for a chunk to be sent or received: at least 4 KiB a second."""
+SHORT_SECONDS: Final = 30.0
+"""Seconds for a whole short body."""
+_MAX_DIGITS: Final = 18
+
+
+def read_length(request: web.BaseRequest, most: int) -> int:
+    """Return the body's declared length. Raises RequestProblem, also if it is more than ``most``."""
+    text = request.headers.get("Content-Length", "")
+    if not text:
+        raise RequestProblem(ErrorKind.INVALID, "expected a Content-Length", status=411)
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise invalid("expected a body without Content-Encoding")
+    if not (text.isascii() and text.isdecimal()):
+        raise invalid("the Content-Length is not a number")
+    if len(text) > _MAX_DIGITS or int(text) > most:
+        raise too_large(f"the body has {text[:_MAX_DIGITS]} bytes, the limit is {most}")
+    return int(text)
+
+
+# Metrics, and a log of refused requests that is limited in rate.
+
+
+log = logging.getLogger(__name__)
+
+LOG_SECONDS: Final = 10.0
+"""Seconds between two log lines about refused requests, at least."""
+
+
+TRANSFER_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""The upper bounds of the buckets."""
+BROKEN_OFF: Final = 499
+"""The label of responses that ended early; it is never sent."""
+
+
+class GatewayMetrics:
+    """Counters, which only the event loop changes, and gauges, which are read at each scrape."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.requests: Counter[tuple[str, int]] = Counter()
+        """Answered requests by operation and status."""
+        self.refusals: Counter[str] = Counter()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.transfers: dict[tuple[str, str], list[float]] = {
+            (operation, outcome): [0] * (len(TRANSFER_SECONDS) + 2)
+            for operation in (Operation.READ.value, Operation.WRITE.value)
+            for outcome in ("ok", "failed")
+        }
+        """By operation and outcome: transfers in each bucket, and the sum of their seconds."""
+        self.gauges: dict[str, tuple[str, Callable[[], float | None]]] = {}
+        """Name → help text and function for the value, which may be None."""
+        self._logged_at: float | None = None
+        self._suppressed = 0
+
+    def count_transfer(self, operation: str, status: int, seconds: float) -> None:
+        """Count a request if it read or wrote an object; an absent one counts as read."""
+        transfer = self.transfers.get((operation, "failed" if status >= BROKEN_OFF else "ok"))
+        if transfer is not None:
+            transfer[bisect_left(TRANSFER_SECONDS, seconds)] += 1
+            transfer[-1] += seconds
+
+    def count_refusal(self, reason: str, detail: str, remote: str | None, namespace: str = "") -> None:
+        """Count a refused request, and log it, or include it in the number of suppressed lines."""
+        self.refusals[reason] += 1
+        now = self._clock()
+        if self._logged_at is not None and now - self._logged_at < LOG_SECONDS:
+            self._suppressed += 1
+            return
+        extra = {"reason": reason, "client": remote, "namespace": namespace, "othersSince": self._suppressed}
+        log.warning("refused a request: %s", detail, extra=extra)
+        self._logged_at, self._suppressed = now, 0
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Yield the current metric families."""
+        yield labelled_counter(
+            "lookupdb_gateway_requests",
+            "Requests answered, by operation and HTTP status.",
+            [
+                ({"operation": operation, "code": str(code)}, count)
+                for (operation, code), count in sorted(dict(self.requests).items())
+            ],
+        )
+        yield labelled_counter(
+            "lookupdb_gateway_refusals",
+            "Requests refused because of their token or their path, by reason.",
+            [({"reason": reason}, count) for reason, count in sorted(dict(self.refusals).items())],
+        )
+        yield counter("lookupdb_gateway_received_bytes", "Bytes of objects that clients sent.", self.received_bytes)
+        yield counter("lookupdb_gateway_sent_bytes", "Bytes of objects sent to clients.", self.sent_bytes)
+        transfers = [
+            ({"operation": operation, "outcome": outcome}, [int(count) for count in counts], seconds)
+            for (operation, outcome), (*counts, seconds) in self.transfers.items()
+        ]
+        yield histogram(
+            "lookupdb_gateway_transfer_duration_seconds",
+            "Seconds from a request that reads or writes an object to the end of its answer.",
+            TRANSFER_SECONDS,
+            transfers,
+        )
+        yield build_info("gateway")
+        yield from process_families((), {})
+        for name, (help_text, read) in self.gauges.items():
+            value = read()
+            if value is not None:
+                yield gauge(name, help_text, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Limits and permissions for ``Reads`` and ``Writes``."""
+
+    budget: Budget
+    """Memory for files."""
+    short_budget: Budget
+    """Memory for short requests, kept free of files."""
+    metrics: GatewayMetrics
+    access: Access
+    idle_seconds: float = IDLE_SECONDS
+    """Seconds a client may be idle."""
+    short_seconds: float = SHORT_SECONDS
+    """Seconds for a short body."""
+
 
 # Calls to the store; its errors become problems.
 
@@ -116,8 +404,8 @@ class Objects:
             return object_version(result)
 
     async def copy(self, source: str, target: str, size: int) -> bool:
-        """Copy ``source``, of ``size`` bytes, to ``target``; False if the store itself does not copy so many. Raises
-        RequestProblem."""
+        """Copy ``source``, of ``size`` bytes, to ``target``; return False if it is larger than the store copies by
+        itself. Raises RequestProblem."""
         store = self._client.patient_store
         if not store.can_copy(size):
             return False
@@ -378,8 +666,8 @@ class Writes:
                 if isinstance(error, TimeoutError):
                     status = 408
                     is_idle = seconds >= self._room.idle_seconds
-                    limit = f"{size} bytes did not come within {seconds:.3g} s"
-                    why = limit if is_idle else f"it did not come within {whole_seconds:g} s"
+                    limit = f"{size} bytes did not arrive within {seconds:.3g} s"
+                    why = limit if is_idle else f"it did not arrive within {whole_seconds:g} s"
                 detail = f"the body ends after {received} of {length} bytes, nothing was put: {why}"
                 raise RequestProblem(ErrorKind.INVALID, detail, status=status) from error
             received += size
@@ -454,7 +742,7 @@ def parse_copy(text: bytes | bytearray) -> tuple[str, str]:
     try:
         members = orjson.loads(text)
     except ValueError as error:
-        raise invalid("the body is no JSON") from error
+        raise invalid("the body is not JSON") from error
     is_pair = isinstance(members, dict) and members.keys() == {"from", "to"}
     paths = [members["from"], members["to"]] if is_pair else []
     if not paths or not all(isinstance(path, str) and path.endswith(REDIRECTED_SUFFIX) for path in paths):
@@ -469,10 +757,10 @@ def parse_paths(text: bytes | bytearray) -> list[str]:
     try:
         members = orjson.loads(text)
     except ValueError as error:
-        raise invalid("the body is no JSON") from error
+        raise invalid("the body is not JSON") from error
     paths = members.get("paths") if isinstance(members, dict) else None
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise invalid('expected {"paths": […]}')
     if len(paths) > MAX_DELETED_PATHS:
-        raise too_large(f"it names {len(paths)} paths, {MAX_DELETED_PATHS} are the most")
+        raise too_large(f"it names {len(paths)} paths, the limit is {MAX_DELETED_PATHS}")
     return paths

@@ -12,14 +12,23 @@ from datetime import UTC, datetime
 from typing import Final
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import CachedObject, Key, ObjectCache
-from lookupdb_operator.cluster.client import ApiError
 from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
-from lookupdb_operator.cluster.diagnosis import diagnose_warning
-from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.cluster.workloads import diagnose_warning
 from lookupdb_operator.loop.background import RouterPolls
 from lookupdb_operator.manifests import uses_images
-from lookupdb_operator.model import Absence, BuildJob, ExistingObject, ObjectRef, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.model import (
+    Absence,
+    BuildJob,
+    ExistingObject,
+    ObjectRef,
+    Observed,
+    Pod,
+    ShardSet,
+    StoreAccess,
+    Trouble,
+)
 from lookupdb_operator.plan import routing_tables, windows
 
 log = logging.getLogger(__name__)

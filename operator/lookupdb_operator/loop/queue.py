@@ -65,12 +65,20 @@ class LookQueue(Generic[K]):
     """Keys that wait for a reconcile pass, now or later. Use it from one event loop only."""
 
     def __init__(
-        self, *, clock: Clock | None = None, chance: Callable[[], float] = random.random, longest: float = LONGEST_DELAY
+        self,
+        *,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
+        longest: float = LONGEST_DELAY,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        """``on_wait`` gets the seconds that each key has waited for a worker."""
+        self._on_wait = on_wait
         self._clock: Clock = clock or _LoopClock()
         self._chance = chance
         self._longest = longest
-        self._waiting: deque[K] = deque()
+        self._waiting: deque[tuple[K, float]] = deque()
+        """Keys, and since when they wait."""
         self._known: set[K] = set()
         """Waiting, or to be queued after the current pass."""
         self._running: dict[K, float] = {}
@@ -98,8 +106,7 @@ class LookQueue(Generic[K]):
             return
         self._known.add(key)
         if key not in self._running:
-            self._waiting.append(key)
-            self._arrived.set()
+            self._append(key)
 
     def add_after(self, key: K, seconds: float) -> None:
         """Process ``key`` within ``seconds``; the earliest request wins."""
@@ -130,17 +137,21 @@ class LookQueue(Generic[K]):
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
-        key = self._waiting.popleft()
+        key, since = self._waiting.popleft()
         self._known.discard(key)
-        self._running[key] = self._clock.time()
+        self._running[key] = now = self._clock.time()
+        self._on_wait(now - since)
         return key
 
     def done(self, key: K) -> None:
         """End the pass of ``key``, which may be processed again."""
         self._running.pop(key, None)
         if key in self._known:
-            self._waiting.append(key)
-            self._arrived.set()
+            self._append(key)
+
+    def _append(self, key: K) -> None:
+        self._waiting.append((key, self._clock.time()))
+        self._arrived.set()
 
     def close(self) -> None:
         """Cancel what was planned for later."""

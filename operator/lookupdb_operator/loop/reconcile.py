@@ -13,15 +13,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lookupdb.backoff import delay_after
+from lookupdb.logs import log_fields
+from lookupdb.tracing import SpanHandle, open_span
 from lookupdb_operator import manifests, names
 from lookupdb_operator import manifests as manifests_of
+from lookupdb_operator.cluster.api import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.cache import Key, ObjectCache
-from lookupdb_operator.cluster.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.background import (
     Announcements,
     EventBudget,
@@ -31,8 +32,8 @@ from lookupdb_operator.loop.background import (
 )
 from lookupdb_operator.loop.observe import Absences, Confirmations, Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
-from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.model import (
+    Config,
     Contest,
     ExistingObject,
     Manifest,
@@ -41,11 +42,15 @@ from lookupdb_operator.model import (
     ObservedDataset,
     Plan,
     ShardSet,
+    StoreAccess,
     Unattended,
 )
-from lookupdb_operator.plan import conditions, objects, reasons
+from lookupdb_operator.plan import objects, planner, reasons
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus
+
+if TYPE_CHECKING:
+    from lookupdb_operator.metrics import Metrics
 
 # A brake on repairs. The first few repairs of an object are immediate. If somebody keeps changing it back, the operator
 # waits longer after each one, so that two writers do not fight as fast as the API server answers. A change of our own
@@ -199,7 +204,7 @@ class TurnTaking:
     def _note(self, dataset: ObservedDataset, status: DatasetStatus, now: datetime) -> None:
         """Note the slots of a dataset. A dataset that is not ours, or has an unusable spec, gets none: it would never
         end."""
-        if dataset.parsed is None or conditions.why_idle(dataset, self._config):
+        if dataset.parsed is None or planner.why_idle(dataset, self._config):
             self._queues.forget(dataset.key)
         else:
             self._queues.note(dataset.key, status, now)
@@ -277,10 +282,15 @@ class Reconciler:
 
         Raises RequeueRequested when it must be repeated; any other exception is a defect.
         """
+        with open_span("reconcile", *key) as span:
+            return await self._look_once(key, span)
+
+    async def _look_once(self, key: Key, span: SpanHandle) -> float | None:
+        """Run the pass, and count its outcome."""
         outcome = "defect"
         try:
             with self._metrics.seconds.time():
-                seconds = await self._look(key)
+                seconds = await self._look(key, span)
             outcome = "done"
         except LookDeferred:
             outcome = "done"
@@ -301,11 +311,12 @@ class Reconciler:
             self._metrics.note_success()
             return seconds
         finally:
+            span.settle(outcome, is_failure=outcome != "done")
             self._metrics.reconciles.labels(outcome).inc()
             if outcome in ("defect", "unreachable"):
                 self._metrics.errors.inc()
 
-    async def _look(self, key: Key) -> float | None:
+    async def _look(self, key: Key, span: SpanHandle) -> float | None:
         """Observe, plan and act. Return the seconds until the next pass."""
         refusals = self._refusals.get(key, {})
         needs_reports = (
@@ -351,7 +362,10 @@ class Reconciler:
         else:
             self._metrics.forget(observed.dataset.namespace, observed.dataset.name)
         await self._report_unattended(observed.dataset)
-        return await self._act(observed, plan, refusals)
+        generation = None if plan.status.table is None else plan.status.table.generation
+        span.describe(generation=generation)
+        with log_fields(generation=generation):
+            return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
         """Write, apply and delete what ``plan`` says; ``refusals`` are those of the previous pass. Return the seconds
@@ -395,7 +409,7 @@ class Reconciler:
 
     async def _report_unattended(self, dataset: ObservedDataset) -> None:
         """Post once that this operator leaves ``dataset`` alone, so that one of two operators does not repeat it."""
-        unattended = None if dataset.deleting else conditions.diagnose_unattended(dataset, self._config)
+        unattended = None if dataset.deleting else planner.diagnose_unattended(dataset, self._config)
         before = self._unattended.get(dataset.key)
         if unattended is None:
             self._unattended.pop(dataset.key, None)

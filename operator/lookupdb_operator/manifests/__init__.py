@@ -19,7 +19,7 @@ from lookupdb_operator.manifests.objects import (
     take_fingerprint,
     write_mark,
 )
-from lookupdb_operator.manifests.pods import adopted_address, build_digest, render_builder
+from lookupdb_operator.manifests.pods import adopted_address, build_digest, has_builder_image, render_builder
 from lookupdb_operator.manifests.routers import (
     has_room_for_both,
     render_nudge,
@@ -52,6 +52,7 @@ __all__ = [
     "field_manager",
     "find_changer",
     "guarding_policy",
+    "has_builder_image",
     "has_image_volume",
     "has_room_for_both",
     "hash_held_fields",

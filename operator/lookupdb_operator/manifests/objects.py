@@ -12,13 +12,12 @@ from typing import Any, Final
 import orjson
 
 from lookupdb import shard_passwords
-from lookupdb.dataset.schema import parse_quantity
 from lookupdb.router.table.routing_table import digest_table
 from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
 from lookupdb.store.objects import SECRET_VARIABLE
+from lookupdb.wording import parse_quantity
 from lookupdb_operator import names
-from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.model import Config, Manifest, ObservedDataset, StoreAccess
 
 # Hashes of the operator's fields of an object, as applied and as the API server holds them.
 #
@@ -63,8 +62,8 @@ def take_fingerprint(body: Mapping[str, Any]) -> bytes:
 
 
 def find_changer(body: Mapping[str, Any], *, is_changed: bool) -> str:
-    """Return the other manager that set the number of pods in ``body``, or the last one that changed it if it
-    ``is_changed``; empty if none."""
+    """Return the other manager that set the number of pods in ``body``; empty if none. If the number ``is_changed``,
+    return the manager that changed it last."""
     entries = [entry for entry in body["metadata"].get("managedFields") or () if _is_of_others(entry)]
     scalers = [entry for entry in entries if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
     candidates = scalers or (entries if is_changed else ())

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.dataset.schema import parse_quantity
+from lookupdb.wording import parse_quantity
 from lookupdb_operator import names
-from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import objects
+from lookupdb_operator.manifests import objects, spark
 from lookupdb_operator.manifests.objects import digest_of_all, drop_empty, drop_unsaid, render_metadata, stamp
-from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.model import Config, Manifest, ObservedDataset
 from lookupdb_operator.status import BuildStatus, replace
 
 # Placement and security of pods: the dataset's settings for a component, or defaults.
@@ -46,8 +45,8 @@ def render_placement(
 def _spread_pods(selector: Mapping[str, str]) -> Placement:
     """Spread over nodes and zones if there are several; on one node the pods run all the same.
 
-    Zones are no second spread constraint, because the scheduler ignores nodes that lack any constraint's label: without
-    zones nothing would be spread.
+    The preference for other zones is not a spread constraint: the scheduler ignores nodes that lack a constraint's
+    label, so that in a cluster without zones nothing would be spread.
     """
     pods = {"labelSelector": {"matchLabels": dict(selector)}}
     by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
@@ -196,7 +195,13 @@ def _with_requests(declared: Resources, defaults: Mapping[str, str]) -> Resource
     return {"requests": defaults | declared["requests"], "limits": limits}
 
 
-_SECTIONS: Final = {names.BUILDER: "build", names.PUSHER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
+_SECTIONS: Final = {
+    names.BUILDER: "build",
+    names.EXECUTOR: "build",
+    names.PUSHER: "build",
+    names.SHARDS: "serving",
+    names.ROUTER: "router",
+}
 """The section of the spec for each component."""
 _SYNC_PLACEMENT: Final[Mapping[str, Any]] = {"nodeSelector": {}, "tolerations": []}
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
@@ -274,7 +279,7 @@ def render_container(
         "env": [
             {"name": "LOOKUPDB_LOG_FORMAT", "value": "json"},
             {"name": "HOME", "value": TMP["mountPath"]},
-            *(drop_unsaid(variable) for variable in read_pod_fields(dataset, component).get("extraEnv", ())),
+            *_render_variables(dataset, config, component),
         ],
         "resources": drop_empty(**resources),
         "securityContext": {
@@ -285,6 +290,16 @@ def render_container(
         "volumeMounts": [*mounts, TMP],
         **members,
     }
+
+
+def _render_variables(dataset: ObservedDataset, config: Config, component: str) -> list[dict[str, Any]]:
+    """Return the variables for traces, and those of the dataset, which take precedence: no name may occur twice."""
+    own = [drop_unsaid(variable) for variable in read_pod_fields(dataset, component).get("extraEnv", ())]
+    names_set = {variable["name"] for variable in own}
+    given = [dict(variable) for variable in config.tracing_env if component in (names.ROUTER, names.BUILDER)]
+    if component == names.BUILDER:  # builds are few, and all are kept
+        given = [variable for variable in given if not variable["name"].startswith(_SAMPLER)]
+    return [*(variable for variable in given if variable["name"] not in names_set), *own]
 
 
 def render_port(name: str, number: int) -> dict[str, Any]:
@@ -313,6 +328,9 @@ def render_probes() -> dict[str, Any]:
     }
 
 
+_SAMPLER: Final = "OTEL_TRACES_SAMPLER"
+
+
 # A build: its Job, and the ConfigMap with the dataset for the builder.
 
 
@@ -325,6 +343,11 @@ _ANY: Final = BuildStatus(generation="g1", content="", refresh="", digest="", st
 
 def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config) -> tuple[Manifest, ...]:
     """Return a build's ConfigMap and Job, in the order of application."""
+    template, files = _render_template(dataset, build, config), {}
+    if spark.uses_spark(dataset.spec):
+        template = spark.make_driver(template, dataset, config)
+        executor = spark.make_executor(_render_template(dataset, build, config, names.EXECUTOR), dataset, config)
+        files = {names.EXECUTOR_FILE: _write_json(executor)}
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -332,16 +355,21 @@ def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config)
         "spec": {
             "backoffLimit": 0,  # the operator judges a failure and times the next attempt
             "activeDeadlineSeconds": dataset.spec["build"]["deadlineSeconds"],
-            "template": _render_template(dataset, build, config),
+            "template": template,
         },
     }
-    return _render_dataset_file(dataset, build), stamp(job)
+    return _render_dataset_file(dataset, build, files), stamp(job)
 
 
 def build_digest(dataset: ObservedDataset, config: Config) -> str:
     """Digest everything that builds are made from, except what differs for each build: generation, active generation,
     fingerprint. A stuck build is superseded by one with another digest."""
     return digest_of_all(render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config))
+
+
+def has_builder_image(dataset: ObservedDataset, config: Config) -> bool:
+    """Return whether an image for builds is named; for builds by Spark, an image with Spark."""
+    return not spark.uses_spark(dataset.spec) or bool(spark.find_image(dataset, config))
 
 
 def adopted_address(dataset: ObservedDataset) -> str:
@@ -353,8 +381,10 @@ def adopted_address(dataset: ObservedDataset) -> str:
     return f"{adopt['uid']}/{generation}" if generation else str(adopt["uid"])
 
 
-def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manifest:
+def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus, files: Mapping[str, str]) -> Manifest:
     spec = {member: dataset.spec[member] for member in CONTENT}
+    if spark.uses_spark(dataset.spec):
+        spec["build"] = {member: dataset.spec["build"][member] for member in ("engine", "spark")}
     if success_file := dataset.spec["refresh"].get("successFile"):
         spec["refresh"] = {"successFile": success_file}
     resource = {
@@ -363,16 +393,19 @@ def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manife
         "metadata": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
         "spec": spec,
     }
-    # JSON is YAML. Members are sorted, because the API server's order means nothing.
-    text = orjson.dumps(resource, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
     return stamp(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": _render_metadata(dataset, build),
-            "data": {names.DATASET_FILE: text + "\n"},
+            "data": {names.DATASET_FILE: _write_json(resource), **files},
         }
     )
+
+
+def _write_json(document: Mapping[str, Any]) -> str:
+    """Return ``document`` as JSON, which is YAML. Members are sorted, because the API server's order means nothing."""
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _render_metadata(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any]:
@@ -380,7 +413,9 @@ def _render_metadata(dataset: ObservedDataset, build: BuildStatus) -> dict[str, 
     return render_metadata(dataset, names.build(dataset.name, build.generation), names.BUILDER, labels)
 
 
-def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Config) -> dict[str, Any]:
+def _render_template(
+    dataset: ObservedDataset, build: BuildStatus, config: Config, component: str = names.BUILDER
+) -> dict[str, Any]:
     source, amounts = dataset.spec["source"], builder(dataset.spec)
     volumes: list[dict[str, Any]] = [
         {"name": "dataset", "configMap": {"name": names.build(dataset.name, build.generation)}},
@@ -397,14 +432,14 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
     secrets = [{"secretRef": {"name": source["secretName"], **optional}}] if source.get("secretName") else []
     arguments = _arguments(dataset, build, config, amounts)
     container = render_container(
-        dataset, config, names.BUILDER, "build", arguments, amounts, mounts, **drop_empty(envFrom=secrets)
+        dataset, config, component, "build", arguments, amounts, mounts, **drop_empty(envFrom=secrets)
     )
-    labels = names.labels(dataset.name, dataset.uid, names.BUILDER) | {names.GENERATION: build.generation}
+    labels = names.labels(dataset.name, dataset.uid, component) | {names.GENERATION: build.generation}
     return render_template(
         dataset,
         config,
-        names.BUILDER,
-        names.selector(dataset.name, dataset.uid, names.BUILDER),
+        component,
+        names.selector(dataset.name, dataset.uid, component),
         labels,
         {
             "restartPolicy": "Never",
@@ -418,8 +453,8 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
 
 
 def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any] | None:
-    """Return the volume with the source's files, if any. A builder that adopts gets none: the source may be gone, and
-    no claim can be optional."""
+    """Return the volume with the source's files, if any. A builder that adopts gets none, because a pod does not start
+    without its claim, and the source may be gone."""
     volume = dataset.spec["source"].get("volume")
     if not volume:
         return None

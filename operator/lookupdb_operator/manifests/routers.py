@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.router import budget
+from lookupdb.dataset.spec import render_router_flags
+from lookupdb.key_columns import key_members
 from lookupdb.router.table.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
-from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import objects, pods
 from lookupdb_operator.manifests.objects import drop_empty, render_disruption_budget, render_metadata, stamp
-from lookupdb_operator.model import Manifest, ObservedDataset, Pod
+from lookupdb_operator.model import Config, Manifest, ObservedDataset, Pod
 from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus, parse_shards
 
 # Authentication of clients, by ``spec.router.auth``.
@@ -207,7 +207,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "--port": names.ROUTER_PORT,
         **({"--resp-port": names.RESP_PORT} if config.router_resp else {}),
         "--admin-port": names.ADMIN_PORT,
-        **budget.render_flags(dataset.parsed.router),
+        **render_router_flags(dataset.parsed.router),
         **render_options(dataset),
         **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }
@@ -356,6 +356,7 @@ def _entry(
         "bytes": generation.bytes,
         "builtAt": generation.built_at,
         "normalize": list(generation.normalize),
+        **key_members(generation.key_columns, generation.separator),
         "valueFormat": generation.value_format,
         "shards": shards,
     }

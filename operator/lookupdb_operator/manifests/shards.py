@@ -15,11 +15,10 @@ from typing import Any, Final
 from lookupdb.image.artifact import shard_tag
 from lookupdb.store.dataset import dataset_path
 from lookupdb_operator import names
-from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import objects, pods
+from lookupdb_operator.manifests import objects, pods, spark
 from lookupdb_operator.manifests.objects import digest, drop_empty, render_disruption_budget, render_metadata, stamp
 from lookupdb_operator.manifests.pods import TERMINATION_LOG
-from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.model import Config, Manifest, ObservedDataset
 from lookupdb_operator.status import GenerationStatus, RolloutStatus, select_shards
 
 # Delivery of files to pods: a shard server's file (fetched, mapped from a volume, or from an image), pushed images,
@@ -393,19 +392,25 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
 
     Shard servers admit only their own dataset's routers. Routers admit the dataset's clients, else
     ``config.router_clients``, or anyone. Admin ports admit ``config.admin_clients``; no policy can block the node's
-    kubelet.
+    kubelet. Spark's driver admits executors, and executors admit it and each other.
     """
     if not config.network_policies:
         return ()
     admin = _allow(config.admin_clients, _port(names.ADMIN_PORT)) if config.admin_clients else []
-    routers = {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, names.ROUTER)}}
+    routers, builders, executors = (
+        {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)}}
+        for component in (names.ROUTER, names.BUILDER, names.EXECUTOR)
+    )
+    is_distributed, blocks = spark.uses_spark(dataset.spec), _port(names.BLOCKS_PORT)
+    to_driver = _allow([executors], _port(names.DRIVER_PORT), blocks) if is_distributed else []
     clients = dataset.spec["router"].get("clients") or config.router_clients  # the CRD takes no empty list
     public = [_port(names.ROUTER_PORT), *([_port(names.RESP_PORT)] if config.router_resp else [])]
     shards = {**_port(names.SHARD_PORT), "endPort": names.SHARD_PORT + _MOST_WORKERS - 1}
     return (
         _render_policy(dataset, names.SHARDS, [*_allow([routers], shards), *admin]),
         _render_policy(dataset, names.ROUTER, [*_allow(clients, *public), *admin]),
-        _render_policy(dataset, names.BUILDER, []),
+        _render_policy(dataset, names.BUILDER, to_driver),
+        *([_render_policy(dataset, names.EXECUTOR, _allow([builders, executors], blocks))] if is_distributed else []),
         *([_render_policy(dataset, names.PUSHER, [])] if delivery_type(dataset.spec) == IMAGE else []),
         *([_render_policy(dataset, names.SYNC, admin)] if "sync" in dataset.spec else []),
     )

@@ -1,7 +1,7 @@
-"""Decide what to do about one dataset: ``plan(observed, config, now)``, a pure function. Begin with ``plan.py``."""
+"""Decide what to do about one dataset: ``plan(observed, config, now)``, a pure function. Begin with ``planner.py``."""
 
 from __future__ import annotations
 
-from lookupdb_operator.plan.plan import plan
+from lookupdb_operator.plan.planner import plan
 
 __all__ = ["plan"]

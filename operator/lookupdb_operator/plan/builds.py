@@ -24,27 +24,39 @@ How a build ends:
     spec.suspend is true       end_build                           its Job is deleted at once
     the status was wiped       lifecycle.recover_status            its number is past, its Job is deleted
 
-After a failure the next build begins after 30 s, doubling up to 30 min (``clock.retry_delay``). A builder that hangs
+After a failure the next build begins after 30 s, doubling up to 30 min (``reasons.retry_delay``). A builder that hangs
 while its pod runs is in no trouble; only the deadline ends it. A Job that succeeded and whose pod is gone ends no
 build: it runs again under its number (``has_lost_result``).
 
 A Job stays while its build is under way, after a failure until the next attempt (for its log), while a finalizer keeps
-it, or while the operator leaves the dataset alone (``conditions``). ``objects.find_garbage`` lists all others.
+it, or while the operator leaves the dataset alone (``planner``). ``objects.find_garbage`` lists all others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb.wording import format_count
-from lookupdb_operator import names
-from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
-from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import clock, generations, reasons, rollouts, turns
+from lookupdb_operator import manifests, names
+from lookupdb_operator.model import (
+    BuildJob,
+    BuildResult,
+    Observed,
+    Pod,
+    Trouble,
+    clamp_to_now,
+    format_moment,
+    parse_moment,
+    remaining_backoff,
+    seconds_until,
+)
+from lookupdb_operator.names import BUILDER, EXECUTOR
+from lookupdb_operator.plan import generations, reasons, rollouts, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
-from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.plan.turns import Desired, Situation
 from lookupdb_operator.status import (
     BuildFailure,
     BuildOutcome,
@@ -65,8 +77,12 @@ def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
 
 
 def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
-    """The pods of ``build``: usually one."""
-    return tuple(pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
+    """The pods of ``build``: usually one. Spark's executors do not count."""
+    return tuple(_list_pods(observed, build, BUILDER))
+
+
+def _list_pods(observed: Observed, build: BuildStatus, component: str) -> Iterator[Pod]:
+    return (pod for pod in observed.pods if pod.component == component and pod.generation == build.generation)
 
 
 def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
@@ -83,7 +99,16 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
     if job is None:
         name = names.build(observed.dataset.name, build.generation)
         return next(reasons.list_refusals(observed, "Job", name), None)
-    return next((pod.trouble for pod in find_pods(observed, build) if pod.trouble is not None), None)
+    trouble = next((pod.trouble for pod in find_pods(observed, build) if pod.trouble is not None), None)
+    return trouble or _diagnose_executors(build, observed)
+
+
+def _diagnose_executors(build: BuildStatus, observed: Observed) -> Trouble | None:
+    """Return why no executor of ``build`` runs. Spark itself replaces executors that it loses."""
+    executors = tuple(_list_pods(observed, build, EXECUTOR))
+    if any(pod.phase == "Running" for pod in executors):
+        return None
+    return next((pod.trouble for pod in executors if pod.phase == "Pending" and pod.trouble is not None), None)
 
 
 def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
@@ -95,7 +120,7 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
         return trouble
     if not job.deleting and job.state != "Running":
         return None
-    if clock.seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
+    if seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
         return None
     why = " and is being deleted, but something keeps it, for example a finalizer" if job.deleting else ""
     return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
@@ -113,7 +138,7 @@ def is_running(pod: Pod) -> bool:
 
 
 # How a build ended, and when the next attempt is. The builder's own report counts, whatever Kubernetes says about its
-# Job: what is published is published.
+# Job, because a published generation stays.
 
 
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
@@ -175,7 +200,7 @@ def _with_verified_generation(
         refresh=build.refresh,
         verified_by=names.read_number(build.generation),
         success_file=result.success_file,
-        refreshed_at=build.started_at,
+        refreshed_at=generation.refreshed_at if desired.is_pushed else build.started_at,
     )
     status = generations.add_generation(status, verified)
     if generations.newest_matching_generation(status, desired) != verified:
@@ -217,17 +242,18 @@ def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: Build
 
 
 def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
-    """The failure that ``build`` ended with, after the failure ``before`` it."""
+    """Return the failure of ``build``. The count continues from the failure ``before`` if both are of the same
+    attempt."""
     is_repeated = before is not None and attempt_key(before) == attempt_key(build)
     count = before.count + 1 if before is not None and is_repeated else 1
     return BuildFailure(
         reason=trouble.reason,
-        message=reasons.shorten(trouble.message, clock.MAX_MESSAGE_CHARACTERS),
+        message=reasons.shorten(trouble.message, reasons.MAX_MESSAGE_CHARACTERS),
         generation=build.generation,
         content=build.content,
         refresh=build.refresh,
         count=count,
-        retry_at=clock.format_moment(now + timedelta(seconds=clock.retry_delay(count, trouble.reason))),
+        retry_at=format_moment(now + timedelta(seconds=reasons.retry_delay(count, trouble.reason))),
         digest=build.digest,
     )
 
@@ -257,12 +283,13 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         )
         return replace(status, build=None, build_ticket=ticket)
     is_needed = generations.is_build_needed(status, situation.desired)
-    is_due = is_needed and not waits_for_rollout(rollouts.find_target(status, situation))
+    is_possible = diagnose_engine(situation) is None
+    is_due = is_needed and is_possible and not waits_for_rollout(rollouts.find_target(status, situation))
     failure = status.failure
     # A build that failed because of the store may succeed with what its Secret is about to hold.
     if failure is not None and failure.reason in reasons.STORE_REASONS and is_store_access_new(status, situation):
         failure = None
-    is_early = failure is not None and clock.remaining_backoff(failure.retry_at, situation.now) > 0
+    is_early = failure is not None and remaining_backoff(failure.retry_at, situation.now) > 0
     if not is_due or is_early or generations.remaining_rebuild_wait(status, situation) > 0:
         return replace(status, build_ticket=None)
     # A build that has ended has had its slot: others come before the next one.
@@ -270,6 +297,13 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         waiting = turns.wait_for_turn(status.build_ticket, situation.desired.build_digest, situation.now)
         return replace(status, build_ticket=waiting)
     return _with_claimed_build(status, situation)
+
+
+def diagnose_engine(situation: Situation) -> Trouble | None:
+    """Return why no build can begin, whatever its source: nothing names an image that has its engine."""
+    if manifests.has_builder_image(situation.dataset, situation.config):
+        return None
+    return Trouble(reasons.SPARK_IMAGE_MISSING, "spec.build.engine is Spark, but no image with Spark is named")
 
 
 def end_build(status: DatasetStatus) -> DatasetStatus:
@@ -328,7 +362,7 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         content=desired.content_hash,
         refresh=desired.refresh,
         digest=desired.build_digest,
-        started_at=clock.format_moment(situation.now),
+        started_at=format_moment(situation.now),
         slot="" if status.schedule is None else status.schedule.due,
         unless_fingerprint="" if known is None else known.fingerprint,
         unless_success_file="" if known is None else known.success_file,
@@ -356,7 +390,7 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     """Built, the obstacle of the build, and the time of the next attempt."""
     next_attempt_in = None
     if status.build is None and status.failure is not None:  # once it may begin, its slot or its rollout wakes it
-        next_attempt_in = clock.remaining_backoff(status.failure.retry_at, situation.now) or None
+        next_attempt_in = remaining_backoff(status.failure.retry_at, situation.now) or None
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
     return reasons.assess(
         reasons.judge(BUILT_CHECKS, status, target, situation),
@@ -385,7 +419,7 @@ def _check_under_way(status: DatasetStatus, target: PassTarget, situation: Situa
     build = status.build
     if build is None:
         return None
-    return Verdict("False", reasons.BUILDING, f"{build.generation} is being built since {build.started_at}.")
+    return Verdict("False", reasons.BUILDING, f"The build of {build.generation} started at {build.started_at}.")
 
 
 def _check_source_missing(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -423,7 +457,7 @@ def _check_damaged(status: DatasetStatus, target: PassTarget, situation: Situati
     message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
     text = reasons.write_sentence(damage.reason, message)
     if situation.desired.pinned_generation:
-        text += " Nothing is built in its place while a generation is pinned: take spec.generation away."
+        text += " Nothing is built in its place while a generation is pinned: remove spec.generation."
     elif status.lost is not None and generations.remaining_rebuild_wait(status, situation):
         text += f" It is built again at {status.lost.retry_at}."
     return Verdict("False", damage.reason, text)
@@ -467,7 +501,7 @@ def _is_missing(status: DatasetStatus, situation: Situation) -> bool:
 def _describe_contents(generation: GenerationStatus) -> str:
     contents = f"{format_count(generation.records, 'record')} in {format_count(generation.shards, 'shard')}"
     adopted = f", adopted from {generation.adopted_from}" if generation.adopted_from else ""
-    overridden = f", though a gate was closed and overridden ({generation.overridden})" if generation.overridden else ""
+    overridden = f", though a gate failed and was overridden ({generation.overridden})" if generation.overridden else ""
     return f"{contents}{adopted}{overridden}"
 
 
@@ -481,6 +515,10 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
     given_up = turns.diagnose_ticket(status.build_ticket)
     if given_up is not None:
         return given_up
+    if build is None and generations.is_build_needed(status, situation.desired) and not situation.desired.is_suspended:
+        unable = diagnose_engine(situation)
+        if unable is not None:
+            return unable
     if failure is None or is_waiting_for_source(status):
         return None
     return with_refusal_advice(Trouble(failure.reason, failure.message), status, situation)
@@ -517,6 +555,8 @@ def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
 
 MAX_REASON_CHARACTERS: Final = 256
 """Maximum length of the reason for a rejection, in the list of generations."""
+_OVERRIDE: Final = names.OVERRIDE_GATES.partition("/")[2]
+"""A part of each command that overrides gates: an annotation, a verb, an option."""
 _MAX_REFUSAL_CHARACTERS: Final = 3000
 """Maximum length of a builder's message, which leaves room for the advice."""
 
@@ -539,7 +579,8 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
         return status
     # The source was read again, and is as it was.
     read_by = names.read_number(build.generation)
-    again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=build.started_at)
+    refreshed_at = refused.refreshed_at if situation.desired.is_pushed else build.started_at
+    again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=refreshed_at)
     return replace(status, refused=again)
 
 
@@ -570,7 +611,7 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
         return trouble
     message = reasons.shorten(trouble.message, _MAX_REFUSAL_CHARACTERS)
-    is_told = f"{names.OVERRIDE_GATES}={refused.generation} " in message
+    is_told = _OVERRIDE in message
     advice = _describe_override(refused, situation, is_told=is_told)
     return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
 
@@ -581,14 +622,14 @@ def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_t
     name, annotation = refused.generation, situation.dataset.override_gates
     if refused.premature_override:
         return (
-            f"the annotation {names.OVERRIDE_GATES} named {name} before it was refused, and does nothing: look at"
-            f" {name}, remove the annotation, and set it again to override the gate"
+            f"the annotation {names.OVERRIDE_GATES} named {name} before it was rejected, and has no effect:"
+            f" inspect {name}, remove the annotation, and set it again to override the gate"
         )
     advice = "" if is_told else f"to accept {name} as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
     if not annotation:
         return advice
     subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
-    return f"{subject} names {annotation}, which is not what was refused"
+    return f"{subject} names {annotation}, which is not the rejected generation"
 
 
 def describe_useless_override(status: DatasetStatus, situation: Situation) -> str:
@@ -599,7 +640,7 @@ def describe_useless_override(status: DatasetStatus, situation: Situation) -> st
         return f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
     if not annotation or 0 < names.read_number(annotation) <= status.last_generation:
         return ""
-    return f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has refused."
+    return f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has rejected."
 
 
 # The last builds, in the status. Many checks find the source unchanged: a record with the same outcome as the one
@@ -632,7 +673,7 @@ def record_failure(
 
 def record_override(status: DatasetStatus, generation: GenerationStatus, now: datetime) -> DatasetStatus:
     """``status`` with the moment at which the gates of ``generation`` were overridden."""
-    moment = clock.format_moment(now)
+    moment = format_moment(now)
     return _add(
         status,
         BuildRecord(
@@ -648,13 +689,13 @@ def record_override(status: DatasetStatus, generation: GenerationStatus, now: da
 
 
 def _make_record(build: BuildStatus, outcome: BuildOutcome, reason: str, message: str, now: datetime) -> BuildRecord:
-    took = max(0.0, (now - clock.parse_moment(build.started_at)).total_seconds())
+    took = max(0.0, (now - parse_moment(build.started_at)).total_seconds())
     return BuildRecord(
         generation=build.generation,
         outcome=outcome,
         reason=reasons.shorten(reason, MAX_RECORD_CHARACTERS),
-        started_at=clock.clamp_to_now(build.started_at, now),
-        finished_at=clock.format_moment(now),
+        started_at=clamp_to_now(build.started_at, now),
+        finished_at=format_moment(now),
         seconds=round(took),
         message=reasons.shorten(reasons.join_lines(message), MAX_RECORD_CHARACTERS),
     )
@@ -674,12 +715,12 @@ def clamp_records(status: DatasetStatus, now: datetime) -> DatasetStatus:
     """``status`` without ends of builds after ``now``: the clock was set back."""
     return replace(
         status,
-        last_checked=clock.clamp_to_now(status.last_checked, now),
+        last_checked=clamp_to_now(status.last_checked, now),
         builds=tuple(
             replace(
                 record,
-                started_at=clock.clamp_to_now(record.started_at, now),
-                finished_at=clock.clamp_to_now(record.finished_at, now),
+                started_at=clamp_to_now(record.started_at, now),
+                finished_at=clamp_to_now(record.finished_at, now),
             )
             for record in status.builds
         ),

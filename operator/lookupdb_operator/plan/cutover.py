@@ -8,12 +8,12 @@ from typing import Final
 
 from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.model import Trouble
+from lookupdb_operator.model import Trouble, add_seconds, format_moment, parse_moment, seconds_until
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, generations, reasons, rollouts, routing_tables, turns, windows
+from lookupdb_operator.plan import generations, reasons, rollouts, routing_tables, turns, windows
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
     ALL,
     CandidateStatus,
@@ -52,7 +52,7 @@ def release_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
         and table is not None
         and table.generation != newest.generation
         and not lacks_room
-        and clock.seconds_until(newest.kept_since, keep_seconds, situation.now) > 0
+        and seconds_until(newest.kept_since, keep_seconds, situation.now) > 0
     )
     staying = (rollout for rollout in status.rollouts if rollout not in kept or (has_purpose and rollout == newest))
     return replace(status, rollouts=tuple(staying))
@@ -68,7 +68,7 @@ def next_release_in(status: DatasetStatus, situation: Situation) -> float | None
     kept = find_kept(status)
     if kept is None:
         return None
-    return clock.seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now) or None
+    return seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now) or None
 
 
 def describe_kept(status: DatasetStatus, situation: Situation) -> str:
@@ -77,7 +77,7 @@ def describe_kept(status: DatasetStatus, situation: Situation) -> str:
     if kept is None:
         return ""
     where = rollouts.describe_rollout(situation.dataset, kept)
-    until = clock.add_seconds(clock.parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
+    until = add_seconds(parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
     trouble = rollouts.diagnose_obstacle(kept, situation.observed)
     what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
     return f" {where} is kept until {until}, to go back to{what}."
@@ -88,7 +88,7 @@ def describe_kept(status: DatasetStatus, situation: Situation) -> str:
 
 
 POLL_SECONDS: Final = 0.5
-"""Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
+"""Seconds between two polls of routers during a cutover, which takes about a second."""
 SLOW_POLL_SECONDS: Final = 5.0
 """Seconds between two polls once a router is overdue."""
 
@@ -102,7 +102,7 @@ def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
     if table is None or not routing_tables.list_answering_routers(observed) or find_late_routers(status, situation):
         return status
-    confirmed = replace(table, confirmed_at=clock.format_moment(situation.now))
+    confirmed = replace(table, confirmed_at=format_moment(situation.now))
     status = replace(status, table=confirmed)
     if table.is_mixed and has_served(status):
         return status
@@ -123,8 +123,8 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, if a router answers from an older one whose servers are
-    kept: its lookups must drain too. Also if a router has other content under the same version, or the active
-    generation in the status was edited: routers then report it again."""
+    kept: its lookups must drain too. This includes a router with other content under the same version, and an edited
+    active generation in the status: routers then report it again."""
     table = status.table
     if table is None:
         return status
@@ -135,13 +135,13 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         or (windows.is_draining(status) and routing_tables.is_router_behind(situation.observed, table))
     ):
         return status
-    return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
+    return replace(status, table=replace(table, written_at=format_moment(situation.now), confirmed_at=""))
 
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
-    """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is being stopped,
-    and while one is down, since it may start with an older table as long as that may be mounted. Only seconds that this
-    operator has seen pass count, whatever clock wrote ``confirmed_at``."""
+    """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is stopping or
+    down, because it may start with an older table while that is still mounted. Only seconds that this operator has
+    seen pass count, whatever clock wrote ``confirmed_at``."""
     desired, observed = situation.desired, situation.observed
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
@@ -159,14 +159,14 @@ def has_served(status: DatasetStatus) -> bool:
 
 
 def needs_reports(status: DatasetStatus) -> bool:
-    """Return whether to ask routers for their table: until the newest is in effect everywhere, and while servers are
-    kept that only older ones reference."""
+    """Return whether to ask routers for their table. Ask until the newest is in effect everywhere, and while servers
+    exist that only older ones reference."""
     table = status.table
     return table is not None and (not table.confirmed_at or windows.is_draining(status))
 
 
 def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until routers are asked again; None if no decision depends on their answers."""
+    """Seconds until the next poll of the routers; None if no decision depends on their answers."""
     table = status.table
     if table is None or not needs_reports(status):
         return None
@@ -373,11 +373,11 @@ def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situ
 
 def _describe_draining(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
     if remaining_drain(table, situation) > 0:
-        return f"what served before drains since {table.confirmed_at}."
+        return f"the previous servers have been draining since {table.confirmed_at}."
     late = find_late_routers(status, situation)
     late_names = ", ".join(sorted(late)[:3])
     return (
-        f"what served before stays until {late_names} say that they answer from table {table.version}."
+        f"the previous servers stay until {late_names} confirm routing table {table.version}."
         if late_names
         else "done."
     )
@@ -424,7 +424,7 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
     kept = find_kept(status)
     previous = max(drained, key=lambda rollout: names.read_number(rollout.rollout), default=None)
     if previous is not None and situation.desired.keep_previous_seconds:
-        kept = replace(previous, referenced_replicas=0, kept_since=clock.format_moment(situation.now))
+        kept = replace(previous, referenced_replicas=0, kept_since=format_moment(situation.now))
     if kept is None or (target is not None and kept.rollout == target.rollout):
         return replace(status, rollouts=staying)
     ordered = sorted((*staying, kept), key=lambda rollout: names.read_number(rollout.rollout))

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, cast
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.plan.situation import Desired, Situation
+from lookupdb_operator.model import BuildResult, Trouble, format_moment, parse_moment, remaining_backoff
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.turns import Desired, Situation
 from lookupdb_operator.status import (
     BuildStatus,
     BuiltGeneration,
@@ -69,7 +69,7 @@ def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledB
 
 
 def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[RolledBack, ...]:
-    """At most MOST_MARKS of ``marks``, by number: those that hold back what is newest."""
+    """At most MOST_MARKS of ``marks``, by number: those that hold back the newest generations."""
 
     def newest_held_back(mark: RolledBack) -> int:
         held = (generation.generation for generation in status.generations if holds_back(mark, generation))
@@ -80,9 +80,9 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """Return the generation to go back to: the one that served last before the active one, or before the one that
-    replaces it shard by shard, and was neither rolled back from nor rejected. None if there is none or nothing is
-    active. A generation that never served does not count."""
+    """Return the generation to go back to. It served last before the active one, or before the one that replaces it
+    shard by shard. It was neither rolled back from nor rejected. None if there is none or nothing is active. A
+    generation that never served does not count."""
     if not status.generation:
         return None
     table, marks = status.table, (*status.rolled_back, *status.rejected)
@@ -189,11 +189,12 @@ def without_rejection(status: DatasetStatus, pinned: GenerationStatus) -> Datase
 
 
 def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
-    """A sentence about an annotation that does nothing because of what it names; empty when there is none."""
+    """A sentence about an annotation that has no effect because of the generation that it names; empty if there is
+    none."""
     promoted, rejected = (reasons.shorten(name, _MAX_NAME_CHARACTERS) for name in (desired.promote, desired.reject))
     if desired.promotion == MANUAL and is_premature(desired.promote, status):
         return (
-            f" The annotation promote named {promoted} before it was built, and does nothing: look at {promoted},"
+            f" The annotation promote named {promoted} before it was built, and has no effect: inspect {promoted},"
             " remove the annotation, and set it again."
         )
     waiting = {rollout.generation for rollout in status.rollouts if rollout.is_candidate}
@@ -237,9 +238,9 @@ def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> Gener
 
 
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """Return the desired generation; None while none could serve. The first of these that applies: while suspended, the
-    active one; the pinned one, or the active one if that is missing; the promoted candidate; the newest of the spec, or
-    the active one while that is held back."""
+    """Return the desired generation; None while none could serve. The first of these that applies: the active one
+    while suspended; the pinned one (the active one if the pinned one is missing); the promoted candidate; the newest
+    of the spec (the active one while the newest is held back)."""
     if desired.is_suspended:
         return served_generation(status)
     if desired.pinned_generation:
@@ -291,17 +292,17 @@ def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
     if build is not None and build.generation == pinned:
         return None
     if status.refused is not None and status.refused.generation == pinned:
-        why = f"a gate has refused it: set the annotation {names.OVERRIDE_GATES} to {pinned} to override it"
+        why = f"a gate has rejected it: set the annotation {names.OVERRIDE_GATES} to {pinned} to override it"
         return Trouble(
             reasons.PINNED_GENERATION_MISSING,
-            f"spec.generation is {pinned}, and {why}, name another one, or take spec.generation away",
+            f"spec.generation is {pinned}, and {why}, name another one, or remove spec.generation",
         )
     others = [generation.generation for generation in status.generations[-_MAX_NAMES:]]
     kept = f"the store keeps {', '.join(others)}" if others else "the store keeps none that is known"
     return Trouble(
         reasons.PINNED_GENERATION_MISSING,
-        f"spec.generation is {pinned}, and there is no such generation: {kept}. Name one of these, or take"
-        " spec.generation away",
+        f"spec.generation is {pinned}, and there is no such generation: {kept}. Name one of these, or remove"
+        " spec.generation",
     )
 
 
@@ -330,8 +331,8 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
 
 
 def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The newest generation of the present spec, unless a refresh was answered since its source was last read: then the
-    active one is newer, though it may be of another spec."""
+    """The newest generation of the present spec. If a refresh was answered since its source was last read, the active
+    one is newer, even if it has another spec."""
     generation = newest_matching_generation(status, desired)
     return generation if generation is not None and is_up_to_date(generation, status) else None
 
@@ -354,8 +355,8 @@ def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
 
 def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
     """Return whether a user or the schedule asks for a build: no generation of the present spec, a refresh, or a check.
-    A removed refresh annotation asks for nothing. A refresh that a generation of another spec has answered still asks
-    for one of this spec."""
+    Removing the refresh annotation requests nothing. A refresh that a generation of another spec has answered still
+    requests one of this spec."""
     newest = up_to_date_generation(status, desired)
     return (
         newest is None
@@ -411,11 +412,14 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
         largest_shard_bytes=result.largest_shard_bytes,
         shards=desired.shards,
         normalize=desired.normalize,
+        key_columns=desired.key_columns,
+        separator=desired.separator,
         value_format=cast(Literal["json", "raw"], desired.value_format),
         built_at=result.built_at or build.started_at,
+        source_modified_at=result.source_modified_at,
         refresh="" if result.adopted_from else build.refresh,
         success_file=result.success_file,
-        refreshed_at=(result.adopted_from and result.built_at) or build.started_at,
+        refreshed_at=((result.adopted_from or desired.is_pushed) and result.built_at) or build.started_at,
         adopted_from=result.adopted_from,
         premature_promotion=desired.promote if desired.promote == build.generation else "",
     )
@@ -488,15 +492,15 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     if before is None or not is_lost(newest, status, desired):
         if damage is None:
             return status
-        age = (situation.now - clock.parse_moment(newest.built_at)).total_seconds()
+        age = (situation.now - parse_moment(newest.built_at)).total_seconds()
         is_in_a_row = before is not None and age <= LASTING_SECONDS
         count = min(before.count + 1, _MOST_LOSSES) if before is not None and is_in_a_row else 1
         lost = LostGeneration(
             generation=newest.generation,
             reason=damage.reason,
-            message=reasons.shorten(damage.message, clock.MAX_MESSAGE_CHARACTERS),
+            message=reasons.shorten(damage.message, reasons.MAX_MESSAGE_CHARACTERS),
             count=count,
-            retry_at=clock.format_moment(situation.now + timedelta(seconds=clock.retry_delay(count))),
+            retry_at=format_moment(situation.now + timedelta(seconds=reasons.retry_delay(count))),
         )
         return replace(status, lost=lost)
     if damage is not None or status.build is not None or status.failure is not None:
@@ -536,13 +540,14 @@ def is_renewal_lost(served: RolloutStatus, status: DatasetStatus, situation: Sit
 
 
 def remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float:
-    """Seconds until what was lost is built again; 0 if its backoff has passed, or anything else asks for a build."""
+    """Seconds until a lost generation is built again. 0 if its backoff has passed, or if a build is requested
+    anyway."""
     lost, newest = status.lost, up_to_date_generation(status, situation.desired)
     if lost is None or newest is None or not is_lost(newest, status, situation.desired):
         return 0.0
     if is_build_requested(status, situation.desired):
         return 0.0
-    return clock.remaining_backoff(lost.retry_at, situation.now)
+    return remaining_backoff(lost.retry_at, situation.now)
 
 
 # Advice about a generation that the store has lost, for the conditions of servers that cannot fetch it.
@@ -560,7 +565,8 @@ _MAX_LOSS_CHARACTERS: Final = 1000
 
 
 def with_loss_advice(trouble: Trouble, generation: str, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble`` of servers of ``generation``; if the store has lost it, with what happens next and what to do."""
+    """Return ``trouble``, which servers of ``generation`` report. If the store has lost the generation, add what
+    happens next and what to do."""
     if trouble.reason not in reasons.DAMAGE_REASONS:
         return trouble
     message = reasons.shorten(trouble.message, _MAX_LOSS_CHARACTERS).rstrip(".")
@@ -574,20 +580,20 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
     if desired.pinned_generation == generation:
         return (
             f"spec.generation pins {generation}, and nothing that is built would serve in its place: bring it back into"
-            " the store, name another generation, or take spec.generation away"
+            " the store, name another generation, or remove spec.generation"
         )
     if is_pin_missing(status, desired):
-        return "nothing is built in its place while a generation is pinned: take spec.generation away"
+        return "no other generation is built while one is pinned: remove spec.generation"
     if desired.pinned_generation:
         return f"{desired.pinned_generation}, which spec.generation pins, replaces it"
     newest = up_to_date_generation(status, desired)
     if newest is None:
-        return "what the spec asks for now is built, and replaces it"
+        return "a generation of the present spec is built, and replaces it"
     if is_held_back(newest, status):
         verdict = "rejected" if is_rejected(newest, status) else "rolled back from"
         return (
-            f"nothing is built in its place by itself, because {newest.generation}, the newest of this spec, was"
-            f" {verdict}: when the source is as it should be, give the annotation {names.REFRESH} another value; or set"
+            f"nothing is built in its place automatically, because {newest.generation}, the newest of this spec, was"
+            f" {verdict}: when the source is correct, give the annotation {names.REFRESH} another value; or set"
             f" spec.generation to {newest.generation}"
         )
     if newest.generation != generation:
@@ -596,4 +602,4 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
     when = (
         f" at {status.lost.retry_at}" if status.lost is not None and remaining_rebuild_wait(status, situation) else ""
     )
-    return f"it is built again by itself{when}; at once, when the annotation {names.REFRESH} gets another value"
+    return f"it is built again automatically{when}; at once if the annotation {names.REFRESH} gets another value"

@@ -10,7 +10,7 @@ any phase (``conditions.find_lost_pods``), and its StatefulSet makes another one
 
 Whatever its phase, a StatefulSet also stays
 
-- while the operator leaves the dataset alone (``conditions``): it is being deleted (Kubernetes collects it then),
+- while the operator leaves the dataset alone (``planner``): it is being deleted (Kubernetes collects it then),
   belongs to another operator, has an unreadable status or an invalid spec, or waits for the objects of an earlier
   dataset of its name;
 - while a finalizer keeps it;
@@ -32,18 +32,9 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildJob, ExistingObject, ShardSet
-from lookupdb_operator.plan import (
-    builds,
-    clock,
-    cutover,
-    generations,
-    rollouts,
-    routing_tables,
-    turns,
-    windows,
-)
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.model import BuildJob, ExistingObject, ShardSet, clamp_moment, clamp_to_now, format_moment
+from lookupdb_operator.plan import builds, cutover, generations, reasons, rollouts, routing_tables, turns, windows
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
     ALL,
     BuildFailure,
@@ -64,7 +55,7 @@ class GenerationPhase(Enum):
     BUILDING = "building"
     """``status.build``: a Job builds it."""
     REFUSED = "refused"
-    """Whole in the store, and a gate is closed for it: no rollout serves it."""
+    """Whole in the store, but rejected by a gate: no rollout serves it."""
     BUILT = "built"
     """Whole in the store, of no rollout."""
     ROLLED_OUT = "rolled out"
@@ -241,31 +232,31 @@ def _list_unknown_rollouts(
             rollout=rollout,
             generation=names.generation_name(generations[rollout] or max(last_generation, 1)),
             template="",  # it is only kept, never made again
-            started_at=clock.format_moment(situation.now),
+            started_at=format_moment(situation.now),
             referenced_replicas=windows.count_replicas(rollout, situation.observed),
         )
 
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
-    """``status`` with every time that lies too far ahead moved back to the latest possible. The clock was set back, and
-    how long ago such a time was is unknown: it counts from now on, so nothing waits forever or ends early."""
+    """``status`` with every time that lies too far ahead moved back to the latest possible. The clock was set back,
+    so the age of such a time is unknown. It counts from now on, so nothing waits forever or ends early."""
     status = builds.clamp_records(status, now)
     table, failure, candidate = status.table, status.failure, status.candidate
     if candidate is not None:
-        candidate = replace(candidate, since=clock.clamp_to_now(candidate.since, now))
+        candidate = replace(candidate, since=clamp_to_now(candidate.since, now))
     if table is not None:
         table = replace(
             table,
-            written_at=clock.clamp_to_now(table.written_at, now),
-            confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
+            written_at=clamp_to_now(table.written_at, now),
+            confirmed_at=clamp_to_now(table.confirmed_at, now),
         )
     if failure is not None:
-        latest = now + timedelta(seconds=clock.retry_delay(failure.count, failure.reason))
-        failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
+        latest = now + timedelta(seconds=reasons.retry_delay(failure.count, failure.reason))
+        failure = replace(failure, retry_at=clamp_moment(failure.retry_at, latest))
     lost = status.lost
     if lost is not None and lost.retry_at:
-        latest = now + timedelta(seconds=clock.retry_delay(lost.count))
-        lost = replace(lost, retry_at=clock.clamp_moment(lost.retry_at, latest))
+        latest = now + timedelta(seconds=reasons.retry_delay(lost.count))
+        lost = replace(lost, retry_at=clamp_moment(lost.retry_at, latest))
     return replace(
         status,
         table=table,
@@ -273,22 +264,22 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
         failure=failure,
         lost=lost,
         generations=tuple(
-            replace(generation, refreshed_at=clock.clamp_to_now(generation.refreshed_at, now))
+            replace(generation, refreshed_at=clamp_to_now(generation.refreshed_at, now))
             for generation in status.generations
         ),
-        store_written_at=clock.clamp_to_now(status.store_written_at, now),
-        password_key_written_at=clock.clamp_to_now(status.password_key_written_at, now),
+        store_written_at=clamp_to_now(status.store_written_at, now),
+        password_key_written_at=clamp_to_now(status.password_key_written_at, now),
         build_ticket=turns.clamp_ticket(status.build_ticket, now),
         rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),
         build=None if status.build is None else _with_past_stall(status.build, now),
         rollouts=tuple(
             replace(
                 _with_past_stall(rollout, now),
-                started_at=clock.clamp_to_now(rollout.started_at, now),
-                kept_since=clock.clamp_to_now(rollout.kept_since, now),
+                started_at=clamp_to_now(rollout.started_at, now),
+                kept_since=clamp_to_now(rollout.kept_since, now),
                 push=None
                 if rollout.push is None
-                else replace(rollout.push, finished_at=clock.clamp_to_now(rollout.push.finished_at, now)),
+                else replace(rollout.push, finished_at=clamp_to_now(rollout.push.finished_at, now)),
             )
             for rollout in status.rollouts
         ),
@@ -297,9 +288,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
 
 def _with_past_stall(holder: _Holder, now: datetime) -> _Holder:
     stall = holder.stall
-    return (
-        holder if stall is None else replace(holder, stall=replace(stall, since=clock.clamp_to_now(stall.since, now)))
-    )
+    return holder if stall is None else replace(holder, stall=replace(stall, since=clamp_to_now(stall.since, now)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,8 +362,8 @@ TRANSITIONS: Final = (
             (GenerationPhase.REFUSED, GenerationPhase.GONE),
         ),
         when=(
-            "the builder has ended: built, unchanged, failed, or refused by a gate; what was refused before is gone"
-            " when a newer one is built or refused"
+            "the builder has ended: built, unchanged, failed, or rejected by a gate; the generation that was rejected"
+            " before is gone when a newer one is built or rejected"
         ),
         written_first="`generations`, or `failure` and `refused`; `builds`; `build` is empty",
         may_be_deleted="its Job and ConfigMap; after a failure when the next attempt begins",
@@ -383,7 +372,7 @@ TRANSITIONS: Final = (
         name="override",
         step=builds.override_gates,
         edges=((GenerationPhase.REFUSED, GenerationPhase.BUILT),),
-        when="the annotation names the refused generation, did not do so before, and it is of the present spec",
+        when="the annotation newly names the rejected generation, which was built from the current spec",
         written_first="`generations[].overridden`; `refused` is empty",
         may_be_deleted="nothing",
     ),
@@ -404,16 +393,16 @@ TRANSITIONS: Final = (
             " annotation `lookupdb.dev/promote` was removed that named one before it was built"
         ),
         written_first="`rejected`; `generations[].prematurePromotion` is empty",
-        may_be_deleted="nothing yet: it is not asked for any more, so its rollout is abandoned, or drains",
+        may_be_deleted="nothing yet: it is no longer desired, so its rollout is abandoned, or drains",
     ),
     Transition(
         name="note a loss",
         step=generations.note_loss,
         edges=(),
         when=(
-            "a server cannot have the newest generation of the present spec from the store as it was published, and"
-            " none is pinned; or none says so any more, and no build has begun; or it cannot have what serves, and"
-            " something else waits for promotion"
+            "a server cannot fetch the newest generation of the present spec from the store as it was published, and"
+            " none is pinned; or no server reports that any more, and no build has begun; or a server cannot fetch"
+            " the active generation, and another one waits for promotion"
         ),
         written_first="`lost`, `rollouts[].lostTemplate`",
         may_be_deleted="nothing",
@@ -426,8 +415,8 @@ TRANSITIONS: Final = (
             (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING),
         ),
         when=(
-            "the store lacks what is asked for, and a slot is free; the build under way is not asked for any more, or"
-            " gives its slot up, or the dataset is suspended"
+            "the store lacks the desired generation, and a slot is free; or the build under way is no longer needed,"
+            " or gives its slot up; or the dataset is suspended"
         ),
         written_first="`build`, `lastGeneration`, or `buildTicket`",
         may_be_deleted="the Job and ConfigMap of the build that was under way",
@@ -440,8 +429,7 @@ TRANSITIONS: Final = (
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
         when=(
-            "it is not asked for any more, or gives its slot up; and no routing table ever referenced it, or not its"
-            " window"
+            "it is no longer desired, or gives its slot up; and no routing table has ever referenced it, or its window"
         ),
         written_first="`rollouts` without it, or without its window",
         may_be_deleted="all of it, or the servers of its window, at once, ready or not",
@@ -455,7 +443,7 @@ TRANSITIONS: Final = (
         ),
         when=(
             "the desired generation has no rollout of the present pod template, or not all its shards; and"
-            " a slot is free. With `PerShard` also what the last window has replaced is gone"
+            " a slot is free. With `PerShard`, the servers that the last window replaced must also be gone"
         ),
         written_first="`rollouts`, `lastRollout`, or `rolloutTicket`; of a window `rollouts[].window`",
         may_be_deleted="nothing",
@@ -469,7 +457,7 @@ TRANSITIONS: Final = (
         ),
         when=(
             "`rollout.keepPrevious` has passed since it had drained, or is turned down so far; a candidate finds no"
-            " room; another rollout serves its generation. Not while it is asked for"
+            " room; another rollout serves its generation. Not while it is desired"
         ),
         written_first="`rollouts` without it",
         may_be_deleted="all of it: no routing table references it",
@@ -488,7 +476,7 @@ TRANSITIONS: Final = (
             "the drain time has passed since `table.confirmedAt`, and every router still answers from the newest table"
         ),
         written_first=(
-            "`rollouts` without it; asked for again, it stays as claimed; with `rollout.keepPrevious` the newest of"
+            "`rollouts` without it; desired again, it stays as claimed; with `rollout.keepPrevious` the newest of"
             " another generation is kept, and no other"
         ),
         may_be_deleted="all of it; shards and servers beyond those that the newest table references",
@@ -529,8 +517,8 @@ TRANSITIONS: Final = (
         when=(
             "the servers of the target rollout are ready, or those of its window; or another number of"
             " replicas is; of a pinned"
-            " generation any rollout whose servers are ready, at once; a candidate is promoted, or is not asked for any"
-            " more; or the routing table's version has, or had, other content, or a router has a newer one: it is"
+            " generation any rollout whose servers are ready, at once; a candidate is promoted, or is no longer"
+            " desired; or the routing table's version has, or had, other content, or a router has a newer one: it is"
             " written as it is, under the next version"
         ),
         written_first=(
@@ -543,7 +531,7 @@ TRANSITIONS: Final = (
         name="trim",
         step=generations.trim_generations,
         edges=((GenerationPhase.BUILT, GenerationPhase.GONE),),
-        when="`keepGenerations` newer ones are there, and it is neither asked for nor pinned",
+        when="`keepGenerations` newer ones exist, and it is neither desired nor pinned",
         written_first="`generations` without it",
         may_be_deleted="its files in the store, by the next sweep",
     ),

@@ -8,13 +8,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lookupdb.store.dataset import Announcement
+from lookupdb.announcement import Announcement
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet, Trouble
-from lookupdb_operator.plan import builds, clock, lifecycle, reasons, rollouts, routing_tables
+from lookupdb_operator.model import (
+    BuildJob,
+    ExistingObject,
+    Manifest,
+    ObjectRef,
+    Observed,
+    ShardSet,
+    Trouble,
+    format_moment,
+    seconds_until,
+)
+from lookupdb_operator.plan import builds, lifecycle, reasons, rollouts, routing_tables
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.rollouts import PassTarget
-from lookupdb_operator.plan.situation import (
+from lookupdb_operator.plan.turns import (
     Situation,
     Stamp,
     build_stamps,
@@ -206,7 +216,7 @@ def object_name(manifest: Manifest) -> Name:
 
 def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
     """Return the objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that
-    must run again, and other unneeded ones of ours. Objects with a number beyond those in ``status`` are left alone."""
+    must run again, and our other unneeded objects. Objects with a number beyond those in ``status`` are left alone."""
     # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
     due = {object_name(manifest) for manifest in manifests_due} | {table}
@@ -255,7 +265,7 @@ def _has_no_servers(name: str, shard: int | None, status: DatasetStatus) -> bool
 
 
 def next_look_in(apply: Iterable[Manifest], observed: Observed) -> float | None:
-    """Return the seconds until the next pass if ``apply`` is written now: to retry a refused write, or to check pods
+    """Return the seconds until the next pass if ``apply`` is written now. It retries a refused write, or checks pods
     that make no progress and report no cause."""
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
@@ -270,7 +280,7 @@ def next_look_in(apply: Iterable[Manifest], observed: Observed) -> float | None:
 
 
 def _read_digests(objects: Iterable[BuildJob | ShardSet | ExistingObject]) -> dict[Name, str]:
-    """The digest of each as it was written; an empty one when somebody else has changed it since."""
+    """The digest of each object as the operator wrote it; empty if somebody else has changed it since."""
     return {
         (item.ref.kind, item.ref.name): item.digest if isinstance(item, BuildJob) or not item.changed else ""
         for item in objects
@@ -301,8 +311,8 @@ def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existin
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with the announced generation if the store was seen to announce it; with none once another one
-    is due, because a write whose answer was lost may have succeeded."""
+    """Return ``status`` with the announced generation if the store announces it. Return it with none once another one
+    is due, because a write may succeed although its answer is lost."""
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:
         return status
@@ -360,8 +370,8 @@ MAKE_AGAIN_AFTER: Final = 60.0
 def plan_key_secret(
     status: DatasetStatus, situation: Situation
 ) -> tuple[DatasetStatus, tuple[Manifest, ...], float | None]:
-    """Return ``status``, the Secret of the present key if it is to be made now, and the seconds until it is made again
-    if nothing changes."""
+    """Return ``status``, the Secret of the present key if it is needed now, and the seconds until the next write if
+    nothing changes."""
     observed, present = situation.observed, manifests.password_key(situation.dataset, situation.config)
     if not present:
         return replace(status, password_key="", password_key_written_at=""), (), None
@@ -375,7 +385,7 @@ def plan_key_secret(
         or (is_lacking and not _remaining_wait(status.password_key_written_at, MAKE_AGAIN_AFTER, situation))
     ):
         secrets = (manifests.render_key_secret(situation.dataset, situation.config),)
-        status = replace(status, password_key=present, password_key_written_at=clock.format_moment(situation.now))
+        status = replace(status, password_key=present, password_key_written_at=format_moment(situation.now))
     wait = _remaining_wait(status.password_key_written_at, MAKE_AGAIN_AFTER, situation) if is_lacking else None
     return status, secrets, wait
 
@@ -417,11 +427,11 @@ def plan_store_secret(
         or (seems_missing and not _remaining_wait(status.store_written_at, WRITE_AGAIN_AFTER, situation))
     ):
         secrets = (manifests.render_store_secret(dataset, observed.store),)
-        now = clock.format_moment(situation.now)
+        now = format_moment(situation.now)
         status = replace(status, store_digest=observed.store.digest, store_written_at=now)
     wait = _remaining_wait(status.store_written_at, WRITE_AGAIN_AFTER, situation) if seems_missing else None
     return status, secrets, wait
 
 
 def _remaining_wait(written_at: str, seconds: float, situation: Situation) -> float:
-    return clock.seconds_until(written_at, seconds, situation.now) if written_at else 0.0
+    return seconds_until(written_at, seconds, situation.now) if written_at else 0.0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, ParamSpec
 
+from lookupdb.backoff import delay_after
 from lookupdb_operator import names
 from lookupdb_operator.manifests import uses_images
 from lookupdb_operator.model import Observed, Trouble
@@ -41,13 +42,16 @@ BUILDING: Final = "Building"
 WAITING_FOR_ROLLOUT: Final = "WaitingForRollout"
 """A refresh is built when what was built before it is rolled out."""
 WAITING_FOR_SOURCE: Final = "WaitingForSource"
-"""The success file is not there: the writer of the source is not done."""
+"""The success file is missing, because the writer of the source is not done. Or nothing was pushed yet."""
 GENERATION_BUILT: Final = "GenerationBuilt"
 """The store holds a whole generation of what the spec asks for."""
 BUILD_FAILED: Final = "BuildFailed"
 """The build ended in a way that has no reason of its own."""
 WAITING_FOR_TURN: Final = "WaitingForTurn"
 """The dataset is queued: all build slots, or rollout slots, are in use."""
+
+SPARK_IMAGE_MISSING: Final = "SparkImageMissing"
+"""The build needs Spark, but nothing names an image with Spark."""
 
 # RolledOut
 UP_TO_DATE: Final = "UpToDate"
@@ -111,6 +115,18 @@ CHECK_SKIPPED: Final = "CheckSkipped"
 # Reported by the builder
 BAD_SOURCE: Final = "BadSource"
 """The source is missing, cannot be read, or holds a row that cannot be stored."""
+CATALOG_UNREACHABLE: Final = "CatalogUnreachable"
+"""The catalog of the source's table, or its store, does not answer, or refuses the credentials."""
+TABLE_MISSING: Final = "TableMissing"
+"""The source's table does not exist."""
+SNAPSHOT_MISSING: Final = "SnapshotMissing"
+"""The source's table does not have the snapshot or version that the spec names: it has expired, or never existed."""
+DATA_FILE_MISSING: Final = "DataFileMissing"
+"""A file of the table's snapshot is missing."""
+UNSUPPORTED_TABLE: Final = "UnsupportedTable"
+"""The table uses a feature that is not read, such as equality deletes."""
+EXTRA_MISSING: Final = "ExtraMissing"
+"""The builder's image lacks the package that reads the table's format."""
 GATE_CLOSED: Final = "GateClosed"
 """The generation was built and did not pass a gate."""
 STORE_UNAVAILABLE: Final = "StoreUnavailable"
@@ -121,6 +137,8 @@ GENERATION_EXISTS: Final = "GenerationExists"
 """The store already holds another generation of this number."""
 ADOPTION_FAILED: Final = "AdoptionFailed"
 """The store has nothing of the dataset that spec.adopt names, or nothing that this spec would build."""
+PUSH_REJECTED: Final = "PushRejected"
+"""The newest generation that was pushed is damaged, or was made for another spec."""
 GENERATION_MISSING: Final = "GenerationMissing"
 """The store has lost a generation that is to be served, or compared with."""
 OUT_OF_MEMORY: Final = "OutOfMemory"
@@ -133,6 +151,14 @@ CORRUPT_FILE: Final = "CorruptFile"
 """A file in the store is not what its checksum says."""
 INVALID_MANIFEST: Final = "InvalidManifest"
 """The builder cannot use the spec."""
+ENGINE_MISSING: Final = "EngineMissing"
+"""The builder's image has no Spark or Java, or Spark does not start."""
+SPARK_FAILED: Final = "SparkFailed"
+"""Spark could not finish the build: it lost executors, or a task failed too often."""
+RIGHTS_MISSING: Final = "RightsMissing"
+"""The ServiceAccount of Spark's driver lacks rights on pods that Spark needs."""
+EXECUTORS_REFUSED: Final = "ExecutorsRefused"
+"""Kubernetes would not let Spark's executors in: a quota, a limit range or a policy of the namespace."""
 INTERRUPTED: Final = "Interrupted"
 """The builder was stopped, or nothing runs for the build."""
 
@@ -178,17 +204,28 @@ STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSIN
 BUILDER_REASONS: Final = frozenset(
     {
         BAD_SOURCE,
+        CATALOG_UNREACHABLE,
+        TABLE_MISSING,
+        SNAPSHOT_MISSING,
+        DATA_FILE_MISSING,
+        UNSUPPORTED_TABLE,
+        EXTRA_MISSING,
         GATE_CLOSED,
         STORE_UNAVAILABLE,
         STORE_DENIED,
         GENERATION_EXISTS,
         ADOPTION_FAILED,
+        PUSH_REJECTED,
         GENERATION_MISSING,
         OUT_OF_MEMORY,
         NOT_ENOUGH_ROOM,
         OUT_OF_DISK,
         CORRUPT_FILE,
         INVALID_MANIFEST,
+        ENGINE_MISSING,
+        SPARK_FAILED,
+        RIGHTS_MISSING,
+        EXECUTORS_REFUSED,
         INTERRUPTED,
     }
 )
@@ -230,6 +267,14 @@ _REFRESH: Final = (
 REMEDIES: Final[Mapping[str, str]] = {
     ADOPTION_FAILED: "Correct spec.adopt, or take it away to build from the source.",
     BAD_SOURCE: "Correct the source, or the spec.",
+    CATALOG_UNREACHABLE: "Check that the catalog can be reached from this cluster, and correct the credentials in the"
+    " Secret of source.secretName.",
+    TABLE_MISSING: "Correct spec.source.",
+    SNAPSHOT_MISSING: "Name another snapshot in spec.source.table, or remove it to read the newest.",
+    DATA_FILE_MISSING: "Name another snapshot in spec.source.table, or repair the table.",
+    UNSUPPORTED_TABLE: "Rewrite the table without that feature, or export it as Parquet files.",
+    EXTRA_MISSING: "Build the image with `make image EXTRA=delta`.",
+    PUSH_REJECTED: "Push again.",
     GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
     STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",
     STORE_DENIED: "Correct the store's credentials in their Secret: that of spec.store, else that in the namespace of"
@@ -241,11 +286,16 @@ REMEDIES: Final[Mapping[str, str]] = {
     STALE: "Built and RolledOut say what keeps newer data away.",
     NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
-    CONTESTED: "Let whoever that is leave it alone, and change the dataset instead.",
+    CONTESTED: "Stop that writer, and change the dataset instead.",
     IMAGE_VOLUMES_MISSING: "Take another spec.serving.delivery, or a cluster of Kubernetes 1.33 or newer whose feature"
     " ImageVolume is on.",
     DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",
     INVALID_SPEC: "Correct the spec.",
+    SPARK_IMAGE_MISSING: "Name one in spec.build.spark.image, or in the chart's spark.image.",
+    ENGINE_MISSING: "Name an image that `make image-spark` built, with the operator's version.",
+    SPARK_FAILED: "Look at the builder's log.",
+    EXECUTORS_REFUSED: "Raise the namespace's quota, or lower executorCores or executorMemory of spec.build.spark.",
+    RIGHTS_MISSING: "List the namespace in the chart's spark.namespaces, or bind such a Role there.",
     PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
     " spec.rollout.progressDeadlineSeconds.",
 }
@@ -286,7 +336,7 @@ def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs
 def assess(
     verdict: Verdict, troubles: Iterable[Trouble | None], deadlines: Iterable[float | None], outlook: str = ""
 ) -> Assessment:
-    """The assessment with those of ``troubles`` and ``deadlines`` that there are."""
+    """Return the assessment, without the ``troubles`` and ``deadlines`` that are None."""
     known = tuple(trouble for trouble in troubles if trouble is not None)
     return Assessment(verdict, known, find_earliest(deadlines), outlook)
 
@@ -333,3 +383,23 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
         if refused_kind == "StatefulSet" and uses_images(observed.dataset) and is_about_image_volumes(why):
             reason = IMAGE_VOLUMES_MISSING
         yield Trouble(reason, f"{refused_kind} {name} cannot be written: {why}")
+
+
+# Backoff of builds: after a failure, and after a loss.
+
+
+FIRST_RETRY_DELAY: Final = 30.0
+"""Seconds. A source that is being uploaded is there the next time."""
+LONGEST_RETRY_DELAY: Final = 1800.0
+"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
+LONGEST_WAIT: Final = 300.0
+"""Seconds between two looks for a success file that is not there, or for a push after one that was rejected: it is
+expected, and data is late until it is seen."""
+MAX_MESSAGE_CHARACTERS: Final = 4000
+"""Characters: a little less than the CRD allows."""
+
+
+def retry_delay(count: int, reason: str = "") -> float:
+    """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
+    longest = LONGEST_WAIT if reason in (WAITING_FOR_SOURCE, PUSH_REJECTED) else LONGEST_RETRY_DELAY
+    return delay_after(count, FIRST_RETRY_DELAY, longest)

@@ -29,10 +29,21 @@ from urllib.parse import urlsplit
 from lookupdb.backoff import delay_after
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset, Pod, Trouble
-from lookupdb_operator.plan import clock, generations, reasons, turns, windows
+from lookupdb_operator.model import (
+    ExistingObject,
+    Manifest,
+    ObjectRef,
+    Observed,
+    ObservedDataset,
+    Pod,
+    Trouble,
+    format_moment,
+    parse_moment,
+    seconds_until,
+)
+from lookupdb_operator.plan import generations, reasons, turns, windows
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
     ALL,
     DatasetStatus,
@@ -52,7 +63,7 @@ MOST_IN_STATUS: Final = 16
 """Maximum number of rollouts in a status. A status that was lost keeps all that exist until another one serves, which
 needs a place."""
 GRACE: Final = 60.0
-"""Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
+"""Seconds from a rollout's claim in which it waits for servers in trouble, although enough others are ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class PassTarget:
 
 def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
     """Return the desired generation, and its rollout from the present pod template. An unfinished rollout of the same
-    spec comes first unless it is stuck: otherwise data that is refreshed faster than it is rolled out would never
+    spec comes first unless it is stuck. Otherwise data that is refreshed faster than it is rolled out would never
     serve."""
     generation = _desired_generation(status, situation)
     if generation is None:
@@ -89,8 +100,8 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
     """Return the desired generation (``generations.target_generation``). While the active one has an outdated pod
-    template, it comes before one that would wait for promotion, so that a new image needs no promotion; but not once
-    the store has lost it."""
+    template, it comes before one that would wait for promotion, so that a new image needs no promotion. It does not
+    come first if the store has lost it."""
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -116,7 +127,7 @@ def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationSta
 
 
 def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether a newer generation comes before ``promoted``, which waited. Not while routers can be sent to it: a
+    """Return whether a newer generation replaces ``promoted``, which is queued. Not while routers can be sent to it: a
     user has decided. If promotion is automatic again, a newer one also replaces one that is stuck or must be rolled out
     again."""
     candidate = status.candidate
@@ -174,7 +185,7 @@ def _find_standing_rollout(
 
 
 def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The newest rollout of ``generation`` that is made from what it would be made from now."""
+    """The newest rollout of ``generation`` that has the current pod template."""
     template = situation.template_for(generation)
     return next(
         (
@@ -222,7 +233,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
             rollout=names.rollout_name(number),
             generation=generation.generation,
             template=situation.template_for(generation),
-            started_at=clock.format_moment(situation.now),
+            started_at=format_moment(situation.now),
             workers=situation.desired.workers,
             shard_ranges=shorten_shards(range(size), generation.shards),
             password_key=manifests.password_key(situation.dataset, situation.config),
@@ -296,9 +307,10 @@ def is_servable(
     situation: Situation,
     shards: Collection[int] | None = None,
 ) -> bool:
-    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. All their servers
-    are ready; or of each shard all but one, and at least one, while the others are in trouble after the grace, or the
-    progress deadline has passed. The routing table references missing servers too: routers use them once they come."""
+    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. All their
+    servers are ready. Or each shard has at least one ready server and lacks at most one, and the missing ones are in
+    trouble after the grace, or the progress deadline has passed. The routing table references missing servers too:
+    routers use them once they come."""
     chosen = awaited_shards(rollout, status) if shards is None else shards
     if not chosen:
         return False
@@ -310,7 +322,7 @@ def is_servable(
     if rollout.is_starting and has_exceeded_deadline(rollout, status, situation):
         return True
     only_troubled_lack = all(servers.ready + servers.troubled >= servers.replicas for servers in servers_by_shard)
-    return only_troubled_lack and clock.seconds_until(rollout.started_at, GRACE, situation.now) == 0
+    return only_troubled_lack and seconds_until(rollout.started_at, GRACE, situation.now) == 0
 
 
 def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
@@ -342,7 +354,7 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
     table = status.table
     is_referenced = table is not None and table.rollout == rollout.rollout and not rollout.is_starting
     since = table.written_at if table is not None and is_referenced else rollout.started_at
-    return clock.seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
+    return seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
 
 
 def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situation) -> float | None:
@@ -353,7 +365,7 @@ def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situa
         return None
     if not rollout.is_starting:
         return windows.next_server_overdue_in(rollout, situation)
-    grace = clock.seconds_until(rollout.started_at, GRACE, situation.now)
+    grace = seconds_until(rollout.started_at, GRACE, situation.now)
     deadline = remaining_progress(rollout, status, situation)
     return min((wait for wait in (grace, deadline) if wait > 0), default=None)
 
@@ -380,7 +392,7 @@ def diagnose_obstacle(
         cluster = Trouble(
             reasons.IMAGE_VOLUMES_MISSING,
             "the cluster has no image volumes: its API server leaves them out; turn its feature ImageVolume on"
-            " (Kubernetes 1.33 or newer), or take another spec.serving.delivery",
+            " (Kubernetes 1.33 or newer), or choose another spec.serving.delivery",
         )
     pushed = (other.trouble for other in observed.other_objects if other.rollout == rollout.rollout)
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
@@ -485,7 +497,7 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
     if image is not None and not is_pushed(rollout, situation.observed):
         pushes = _list_made_again(status, situation.observed, rollout)
         failed = (at for push, at in pushes if push.push_state == "Failed")
-        again = next((f"; the next attempt is at {clock.format_moment(at)}" for at in failed), "")
+        again = next((f"; the next attempt is at {format_moment(at)}" for at in failed), "")
         why = f" Its images are pushed to {image['repository']} first{again}."
     generation = status.find_generation(rollout.generation)
     at_once = "" if generation is None else windows.explain_at_once(generation, status, situation)
@@ -534,7 +546,7 @@ def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: S
     rollout = None if table is None else status.find_rollout(table.rollout)
     if table is None or rollout is None:
         is_lost = any(other.referenced_replicas for other in status.rollouts)
-        serves = "what serves stays, and is not known" if is_lost else "nothing serves"
+        serves = "the active generation is unknown; its servers stay" if is_lost else "nothing serves"
         return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}.")
     progress = windows.describe_progress(status).rstrip("; ")
     serves = progress or f"routers answer from {describe_rollout(situation.dataset, rollout)}"
@@ -545,7 +557,7 @@ def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: S
     is_target = target is not None and target.generation == table.generation
     if is_whole and is_target and is_current(rollout, status, situation):
         return Verdict("True", reasons.SUSPENDED, f"{held}; {serves}.")
-    return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}, and what the spec asks for waits.")
+    return Verdict("False", reasons.SUSPENDED, f"{held}; {serves}, and pending changes wait.")
 
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
@@ -614,7 +626,7 @@ def note_push_ends(status: DatasetStatus, observed: Observed, now: datetime) -> 
         count = _count_vain(push, rollout, observed)
         if before is not None and before.job == push.ref.uid:
             return replace(rollout, push=replace(before, count=count))
-        return replace(rollout, push=PushStatus(push.ref.uid, clock.format_moment(now), count))
+        return replace(rollout, push=PushStatus(push.ref.uid, format_moment(now), count))
 
     return replace(status, rollouts=tuple(map(with_end, status.rollouts)))
 
@@ -659,7 +671,7 @@ def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime
 
 
 def next_push_in(status: DatasetStatus, observed: Observed, now: datetime) -> float | None:
-    """Seconds until such a push is made again; None for none, and for what is overdue."""
+    """Seconds until the next retry of such a push; None if there is none, or if it is overdue."""
     waits = ((retry_at - now).total_seconds() for _, retry_at in _list_made_again(status, observed))
     return reasons.find_earliest(wait for wait in waits if wait > 0)
 
@@ -669,7 +681,7 @@ def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStat
     if trouble.reason != reasons.IMAGE_NOT_FOUND:
         return trouble
     pushes = _list_made_again(status, situation.observed, rollout)
-    moments = (clock.format_moment(retry_at) for _, retry_at in pushes if retry_at > situation.now)
+    moments = (format_moment(retry_at) for _, retry_at in pushes if retry_at > situation.now)
     return next((Trouble(trouble.reason, f"{trouble.message}; the next push is at {at}") for at in moments), trouble)
 
 
@@ -691,11 +703,11 @@ def _list_made_again(
             continue
         if push.push_state == "Failed" or push.rollout in missing:
             pause = timedelta(seconds=_pause_seconds(push, known.push))
-            yield push, clock.parse_moment(known.push.finished_at) + pause
+            yield push, parse_moment(known.push.finished_at) + pause
 
 
 def _pause_seconds(push: ExistingObject, end: PushStatus) -> float:
     count = max(end.count, 1)
     if push.push_state == "Failed":
-        return clock.retry_delay(count)
-    return delay_after(count, BELIEVED_SECONDS, clock.LONGEST_RETRY_DELAY)
+        return reasons.retry_delay(count)
+    return delay_after(count, BELIEVED_SECONDS, reasons.LONGEST_RETRY_DELAY)

@@ -15,15 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from lookupdb.router.table.cutover import describe_contradiction
+from lookupdb.router.table.routing_table import describe_contradiction
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Pod, RouterReport, ShardSet
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Pod, RouterReport, ShardSet, format_moment
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, generations, reasons, rollouts, windows
+from lookupdb_operator.plan import generations, reasons, rollouts, windows
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
-from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
+from lookupdb_operator.plan.turns import Situation, table_content, table_stamps
 from lookupdb_operator.plan.windows import count_ready_shards
 from lookupdb_operator.status import (
     ALL,
@@ -42,8 +42,8 @@ from lookupdb_operator.status import (
 
 
 _HIGHEST_BELIEVED: Final = 10**14 - 1
-"""The highest version that is overtaken when somebody has written it by hand: one of 14 digits. It leaves more above it
-than there will ever be tables, of versions that are read of objects (15 digits), and that status can hold (2**53)."""
+"""The highest version that is overtaken when somebody has written it by hand: one of 14 digits. It leaves room for
+more tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53)."""
 
 
 def known_table_version(status: DatasetStatus) -> int:
@@ -94,8 +94,8 @@ def is_edited(observed: Observed) -> bool:
 
 
 def find_highest(versions: Iterable[int]) -> int:
-    """Return the highest plausible one of ``versions``, which the next table exceeds, although somebody may have
-    written it by hand; 0 for none."""
+    """Return the highest plausible one of ``versions``, or 0. The next table exceeds it, even if somebody has written
+    it by hand."""
     return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
 
 
@@ -305,7 +305,7 @@ def _find_candidate(status: DatasetStatus, target: PassTarget, situation: Situat
         return waiting
     if not rollouts.is_servable(rollout, desired.replicas, status, situation):
         return None
-    return CandidateStatus(rollout.generation, rollout.rollout, clock.format_moment(situation.now))
+    return CandidateStatus(rollout.generation, rollout.rollout, format_moment(situation.now))
 
 
 def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situation) -> TableCandidate | None:
@@ -376,7 +376,7 @@ def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: 
 def _describe_asking(generation: str, status: DatasetStatus) -> str:
     table = status.table
     if table is None:
-        return "it cannot be asked, because what serves is not known"
+        return "it cannot be asked, because the active generation is unknown"
     if table.is_mixed:
         return "it cannot be asked, because several generations serve, shard by shard"
     if table.candidate is None:
@@ -419,7 +419,7 @@ def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Si
     if not generations.may_take_effect(target.generation, status, desired):
         return None
     if windows.window_size(generation, status, situation) == generation.shards and target.shard_ranges != ALL:
-        return None  # all at once, and it has not all yet
+        return None  # all shards are due at once, and it does not have all yet
     parts = tuple(_list_parts(target, status))
     stays = parts or windows.routed_shards(target, status)
     replicas = desired.replicas
@@ -493,7 +493,7 @@ def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetSt
 
 def _with_new_version(status: DatasetStatus, table: TableStatus, situation: Situation) -> DatasetStatus:
     version = next_table_version(status, situation.observed, situation.now)
-    written = replace(table, version=version, written_at=clock.format_moment(situation.now), confirmed_at="")
+    written = replace(table, version=version, written_at=format_moment(situation.now), confirmed_at="")
     return replace(status, table=written, last_table=version)
 
 

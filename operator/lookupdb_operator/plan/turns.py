@@ -3,7 +3,7 @@
 Without slots an upgrade of the chart, which changes all datasets, would begin everywhere at once. Each candidate
 would be placed only in part, in a cluster that has room for a few.
 
-The queues are read from statuses, after a restart too; nothing is remembered here alone. Datasets that serve nothing
+The queues are read from statuses, also after a restart. Nothing is remembered only here. Datasets that serve nothing
 yet come first, then those that have waited longest.
 
 A dataset gives up a slot that has stalled for long if others wait, or stall, too. One dataset does so at a time, the
@@ -17,18 +17,308 @@ Finding one dataset's place costs a search among those that wait, never a pass o
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final, Self, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from lookupdb.backoff import delay_after
 from lookupdb.dataset.schedule import Schedule
-from lookupdb_operator.model import Trouble, Turn, Turns
-from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.plan.situation import DesiredSchedule, Situation
-from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, ScheduleStatus, Stall, Ticket, replace
+from lookupdb.dataset.spec import DatasetSpec, Refresh
+from lookupdb_operator import manifests
+from lookupdb_operator.model import (
+    Config,
+    Manifest,
+    Observed,
+    ObservedDataset,
+    Trouble,
+    Turn,
+    Turns,
+    add_seconds,
+    clamp_moment,
+    clamp_to_now,
+    format_moment,
+    parse_duration,
+    parse_moment,
+    seconds_until,
+)
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.status import (
+    BuildStatus,
+    DatasetStatus,
+    GenerationStatus,
+    RolloutStatus,
+    ScheduleStatus,
+    Stall,
+    TableStatus,
+    Ticket,
+    replace,
+)
+
+# The situation that all decisions share: what is observed, what is desired, and the time. Nothing is decided here.
+#
+# This module also keeps the digests of what a spec renders to. A dataset may have a thousand shards, and most passes
+# find that nothing has changed. The digests are kept with the dataset (``ObservedDataset.renderings``) from one pass to
+# the next, and dropped with its spec.
+
+
+T = TypeVar("T")
+Stamp = tuple[str, str, str]
+"""Kind, name and digest."""
+_MAX_RENDERINGS: Final = 64
+"""Digests kept of one dataset: more than its rollouts and generations need. Beyond this number all are dropped."""
+_INGREDIENTS: Final = "ingredients"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One dataset as every decision of a pass sees it."""
+
+    observed: Observed
+    config: Config
+    now: datetime
+    desired: Desired
+
+    @classmethod
+    def from_observed(cls, observed: Observed, config: Config, now: datetime) -> Self:
+        """The situation of a dataset whose spec can be used."""
+        dataset = observed.dataset
+        assert dataset.parsed is not None, "of a spec that cannot be used, nothing is made"
+        return cls(observed, config, now, Desired.from_spec(dataset, dataset.parsed, config))
+
+    @property
+    def dataset(self) -> ObservedDataset:
+        """The dataset as observed."""
+        return self.observed.dataset
+
+    @property
+    def shares_store(self) -> bool:
+        """Return whether its generations are in the store of the release."""
+        return self.observed.dataset.own_store is None
+
+    @property
+    def has_store_secret(self) -> bool:
+        """Return whether its pods need a Secret of ours for the store: there is no gateway and no store of its own."""
+        return self.shares_store and not self.config.gateway
+
+    @property
+    def ingredients(self) -> Ingredients:
+        """Everything that objects are rendered from."""
+        return Ingredients(self.observed.dataset, self.config)
+
+    def template_for(self, generation: GenerationStatus) -> str:
+        """Digest of what a rollout of ``generation`` would be made from now."""
+        dataset, config = self.observed.dataset, self.config
+        render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
+        return _render_once(self.ingredients, ("template digest", generation), render)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredSchedule:
+    """The schedule for checks of the source."""
+
+    expression: str
+    time_zone: str
+    starting_deadline_seconds: int | None
+
+    @classmethod
+    def from_refresh(cls, refresh: Refresh) -> Self | None:
+        """The schedule of ``refresh``; None without one or while it is suspended."""
+        if refresh.schedule is None or refresh.suspend:
+            return None
+        return cls(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
+
+    @property
+    def text(self) -> str:
+        """The expression and its time zone."""
+        return f"{self.expression} {self.time_zone}"
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The user's wishes, as far as decisions depend on them."""
+
+    content_hash: str
+    """``DatasetSpec.content_hash()``: which shard files."""
+    refresh: str
+    """The refresh annotation; empty for none."""
+    schedule: DesiredSchedule | None
+    is_pushed: bool
+    """``spec.source.pushed``: builders copy what was pushed. Its age counts from then, however often they look."""
+    stale_after_seconds: int | None
+    """Age in seconds at which the served data are too old."""
+    build_digest: str
+    """Digest of everything that a builder's Job would be made from now."""
+    shards: int
+    replicas: int
+    workers: int
+    normalize: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    """The columns of a key, if it has several."""
+    separator: str
+    value_format: str
+    keep_generations: int
+    is_suspended: bool
+    """``spec.suspend``: only the active generation is desired."""
+    pinned_generation: str
+    """``spec.generation``: the one generation to serve; empty for none."""
+    adopt: str
+    """``spec.adopt``: ``uid`` or ``uid/gN`` of what an earlier dataset has left; empty for nothing."""
+    strategy: str
+    """``Atomic`` or ``PerShard``."""
+    max_surge_shards: int
+    """Number of shards whose servers are made at a time, with ``PerShard``."""
+    promotion: str
+    """``Auto`` or ``Manual``."""
+    promote: str
+    """The promote annotation: the generation that may take effect; empty for none."""
+    reject: str
+    """The reject annotation: the generation that is not to be served; empty for none."""
+    drain_seconds: float
+    """Time for which servers stay that no routing table references any more: the drain time and a lookup's deadline."""
+    router_drain_seconds: float
+    """Seconds that servers stay for lookups that come in through a router that is being stopped."""
+    keep_previous_seconds: float
+    """Time for which the servers of the generation before stay after they have drained."""
+    progress_deadline_seconds: float
+    """In which the servers of a rollout should get ready, and then routers take up its table."""
+
+    @classmethod
+    def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
+        """Return what ``dataset``, whose usable spec is ``spec``, asks for."""
+        ingredients = Ingredients(dataset, config)
+        deadline, table = spec.router.deadline_milliseconds / 1000, dataset.status.table
+        is_suspended = dataset.spec["suspend"]
+        return cls(
+            content_hash=_render_once(ingredients, "content hash", spec.content_hash),
+            refresh=dataset.refresh,
+            schedule=DesiredSchedule.from_refresh(spec.refresh),
+            is_pushed=spec.source.pushed,
+            stale_after_seconds=spec.refresh.stale_after_seconds,
+            build_digest=_render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config)),
+            shards=spec.shards,
+            replicas=table.replicas if is_suspended and table is not None else spec.replicas,
+            workers=spec.serving_workers,
+            normalize=spec.key.normalize,
+            key_columns=spec.key.columns if len(spec.key.columns) > 1 else (),
+            separator=spec.key.separator if len(spec.key.columns) > 1 else "",
+            value_format=spec.value.format,
+            keep_generations=spec.keep_generations,
+            is_suspended=is_suspended,
+            pinned_generation=dataset.spec.get("generation", ""),
+            adopt=manifests.adopted_address(dataset),
+            strategy=dataset.spec["rollout"]["strategy"],
+            max_surge_shards=dataset.spec["rollout"]["maxSurgeShards"],
+            promotion=dataset.spec["rollout"]["promotion"],
+            promote=dataset.promote,
+            reject=dataset.reject,
+            drain_seconds=dataset.spec["rollout"]["drainSeconds"] + deadline,
+            keep_previous_seconds=parse_duration(dataset.spec["rollout"]["keepPrevious"]),
+            progress_deadline_seconds=dataset.spec["rollout"]["progressDeadlineSeconds"],
+            router_drain_seconds=spec.router.drain_seconds + deadline,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """Everything that objects are rendered from."""
+
+    dataset: ObservedDataset
+    config: Config
+
+    @property
+    def inputs(self) -> tuple[object, ...]:
+        """Everything that rendering uses. The dataset's status is not among it, because it changes all the time."""
+        dataset = self.dataset
+        return dataset.spec, dataset.parsed, self.config, (dataset.namespace, dataset.name, dataset.uid)
+
+
+def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
+    """Return the objects that exist from the first pass on: network policies, routers and the DaemonSet. Do not change
+    them."""
+    dataset, config = ingredients.dataset, ingredients.config
+    return _render_once(
+        ingredients,
+        ("always", password_keys),
+        lambda: (
+            *manifests.render_network_policies(dataset, config),
+            *manifests.render_routers(dataset, config, password_keys),
+            *manifests.render_sync(dataset, config),
+        ),
+    )
+
+
+def shard_stamps(
+    ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus, replicas: int
+) -> frozenset[Stamp]:
+    """The stamps of what ``manifests.render_shards`` renders; the manifests are not kept."""
+    dataset, config = ingredients.dataset, ingredients.config
+
+    def render() -> frozenset[Stamp]:
+        return frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config))
+
+    # Of a rollout, shards are made from its name, its generation's and which it has alone.
+    name = ("shards", rollout.rollout, rollout.generation, rollout.shard_ranges, generation, replicas)
+    return _render_once(ingredients, name, render)
+
+
+def service_and_budget_stamps(
+    ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus
+) -> frozenset[Stamp]:
+    """The stamps of what ``manifests.render_service_and_budgets`` renders; the manifests are not kept."""
+
+    def render() -> frozenset[Stamp]:
+        return _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation))
+
+    name = ("services", rollout.rollout, rollout.generation, rollout.shard_ranges, generation.shards)
+    return _render_once(ingredients, name, render)
+
+
+def build_stamps(ingredients: Ingredients, build: BuildStatus) -> frozenset[Stamp]:
+    """The stamps of what ``manifests.render_builder`` renders."""
+    build = replace(build, stall=None)
+    render = lambda: _stamps(manifests.render_builder(ingredients.dataset, build, ingredients.config))  # noqa: E731
+    return _render_once(ingredients, ("build", build), render)
+
+
+def table_stamps(
+    ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]
+) -> frozenset[Stamp]:
+    """The stamps of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
+    render = lambda: _stamps((manifests.render_routing_table(ingredients.dataset, table, generations),))  # noqa: E731
+    return _render_once(ingredients, ("routing table", table, tuple(generations.values())), render)
+
+
+def table_content(ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]) -> str:
+    """A digest of the content of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
+    render = lambda: manifests.content_mark(  # noqa: E731
+        manifests.render_routing_table(ingredients.dataset, table, generations)
+    )
+    return _render_once(ingredients, ("content of the routing table", table, tuple(generations.values())), render)
+
+
+def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
+    return frozenset(
+        (manifest["kind"], manifest["metadata"]["name"], manifests.read_digest(manifest)) for manifest in rendered
+    )
+
+
+def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
+    """Return what ``render`` returned for ``name`` the first time, from the same ingredients. Specs are compared by
+    identity: comparing two takes longer than rendering."""
+    renderings: dict[Any, Any] = ingredients.dataset.renderings
+    *sources, identity = ingredients.inputs
+    *sources_before, identity_before = renderings.get(_INGREDIENTS) or (None, None, None, None)
+    is_same = identity == identity_before and all(map(operator.is_, sources, sources_before))
+    if not is_same or len(renderings) > _MAX_RENDERINGS:
+        renderings.clear()
+        renderings[_INGREDIENTS] = ingredients.inputs
+    if name not in renderings:
+        renderings[name] = render()
+    return cast(T, renderings[name])
+
 
 # One dataset's slot. A dataset has it while its status holds a build, or a rollout with servers that no routing table
 # references. It waits while its ticket has a time (``Ticket.since``). A slot that makes no progress has a ``Stall``,
@@ -55,15 +345,15 @@ of a thousand does not cause a thousand status writes each time."""
 
 def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
     """Return whether a slot is granted, and was not given up in this very pass."""
-    return turn.is_granted and (ticket is None or ticket.since <= clock.format_moment(now))
+    return turn.is_granted and (ticket is None or ticket.since <= format_moment(now))
 
 
 def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
     """The ticket of a dataset that is queued to begin with ``digest``. It keeps its place, but not the backoff of
     another digest."""
     if ticket is None or (ticket.given_up and ticket.digest != digest):
-        return Ticket(since=clock.format_moment(now))
-    return ticket if ticket.since else replace(ticket, since=clock.format_moment(now))
+        return Ticket(since=format_moment(now))
+    return ticket if ticket.since else replace(ticket, since=format_moment(now))
 
 
 def take_turn(ticket: Ticket | None) -> Ticket | None:
@@ -79,7 +369,7 @@ def give_turn_up(
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
     count = max(1, before) if shares_store and trouble.reason in reasons.SHARED_REASONS else before + 1
     return Ticket(
-        since=clock.add_seconds(now, backoff_seconds(count)),
+        since=add_seconds(now, backoff_seconds(count)),
         given_up=count,
         reason=trouble.reason,
         message=reasons.shorten(trouble.message, _MAX_MESSAGE_CHARACTERS),
@@ -101,7 +391,7 @@ def note_stall(
         return None
     is_own = not shares_store and trouble.reason in reasons.SHARED_REASONS
     reason = reasons.FETCH_FAILED if is_own else trouble.reason
-    return Stall(reason, stall.since if stall is not None else clock.format_moment(now))
+    return Stall(reason, stall.since if stall is not None else format_moment(now))
 
 
 def patience_seconds(stall: Stall) -> float:
@@ -111,7 +401,7 @@ def patience_seconds(stall: Stall) -> float:
 
 def is_long_stall(stall: Stall, now: datetime) -> bool:
     """Return whether a slot with ``stall`` may have to be given up."""
-    return clock.seconds_until(stall.since, patience_seconds(stall), now) == 0
+    return seconds_until(stall.since, patience_seconds(stall), now) == 0
 
 
 def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
@@ -123,10 +413,10 @@ def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
     """Seconds until a backoff ends, or a slot may have to be given up. A granted slot wakes the dataset without
     this."""
     ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
-    waits = [clock.seconds_until(since, 0, now) for since in ends if since]
+    waits = [seconds_until(since, 0, now) for since in ends if since]
     holders = (status.build, find_candidate(status))
     stalls = [holder.stall for holder in holders if holder is not None and holder.stall is not None]
-    waits += [clock.seconds_until(stall.since, patience_seconds(stall), now) or YIELD_EVERY for stall in stalls]
+    waits += [seconds_until(stall.since, patience_seconds(stall), now) or YIELD_EVERY for stall in stalls]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
@@ -135,7 +425,7 @@ def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
     if ticket is None or not ticket.since:
         return ticket
     ahead = backoff_seconds(ticket.given_up) if ticket.given_up else 0.0
-    return replace(ticket, since=clock.clamp_moment(ticket.since, now + timedelta(seconds=ahead)))
+    return replace(ticket, since=clamp_moment(ticket.since, now + timedelta(seconds=ahead)))
 
 
 def is_waiting(ticket: Ticket | None) -> bool:
@@ -145,18 +435,18 @@ def is_waiting(ticket: Ticket | None) -> bool:
 
 def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
     """The end of a sentence about a queued build or rollout: since when it waits, and the number before it."""
-    assert ticket is not None, "who waits has a ticket"
+    assert ticket is not None, "a queued dataset has a ticket"
     when = f"not before {ticket.since}" if ticket.given_up else f"since {ticket.since}"
     coarse = next((step for step in _COARSE_PLACES if turn.ahead > step), 0)
     ahead = str(turn.ahead) if turn.ahead <= _EXACT_PLACES else f"more than {coarse}"
-    return f" waits for its turn {when}, {ahead} before it."
+    return f" waits for a slot {when}, {ahead} before it."
 
 
 def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:
     """Why a slot was given up, until the next one is granted."""
     if ticket is None or not ticket.since or not ticket.given_up:
         return None
-    return Trouble(ticket.reason, f"It gave its turn up to others, since it did not get on: {ticket.message}")
+    return Trouble(ticket.reason, f"It gave its slot up to others because it made no progress: {ticket.message}")
 
 
 Key = tuple[str, str]
@@ -164,7 +454,7 @@ Key = tuple[str, str]
 DEFAULT_LIMIT: Final = 4
 """Number of build slots, and of rollout slots."""
 POSTPONEMENT_SECONDS: Final = 60.0
-"""Seconds for which others come before a dataset that had a slot and whose status could not be written."""
+"""Seconds for which other datasets go first after a dataset got a slot but its status could not be written."""
 
 
 class TurnQueues:
@@ -186,7 +476,7 @@ class TurnQueues:
 
     def postpone(self, key: Key, now: datetime) -> None:
         """Let others come before ``key`` for a while: its status cannot be written."""
-        until = clock.add_seconds(now, POSTPONEMENT_SECONDS)
+        until = add_seconds(now, POSTPONEMENT_SECONDS)
         self._builds.postpone(key, until)
         self._rollouts.postpone(key, until)
 
@@ -242,18 +532,16 @@ class _TurnQueue:
         before = self._turns.pop(key, None)
         self._leave(key)
         # The clock was set back, perhaps: nothing waits until it is where it was.
-        self._yielded_at = clock.clamp_to_now(self._yielded_at, now)
+        self._yielded_at = clamp_to_now(self._yielded_at, now)
         if key in self._postponed:
-            self._postponed[key] = clock.clamp_moment(
-                self._postponed[key], now + timedelta(seconds=POSTPONEMENT_SECONDS)
-            )
+            self._postponed[key] = clamp_moment(self._postponed[key], now + timedelta(seconds=POSTPONEMENT_SECONDS))
         if holder is not None:
             self._turns[key] = _ActiveTurn(holder.started_at, holder.stall)
             self._postponed.pop(key, None)
         elif ticket is not None and ticket.since:
             self._enter(key, ticket.since, is_urgent)
             if before is not None and ticket.given_up:
-                self._yielded_at = clock.format_moment(now)
+                self._yielded_at = format_moment(now)
 
     def remove(self, key: Key) -> None:
         """Forget ``key``."""
@@ -282,7 +570,7 @@ class _TurnQueue:
             ahead = min(ahead, bisect.bisect_left(self._waiting[place[0]], place[1]))
         if not is_urgent:
             ahead += self._count_eligible(True, now)
-        is_backing_off = place is not None and place[1].since > clock.format_moment(now)
+        is_backing_off = place is not None and place[1].since > format_moment(now)
         return Turn(not is_backing_off and ahead < self._count_free_turns(now), ahead)
 
     def list_granted(self, now: datetime) -> Iterator[Key]:
@@ -304,19 +592,17 @@ class _TurnQueue:
     def _usable_turns(self, now: datetime) -> dict[Key, _ActiveTurn]:
         """Return the slots in use, except those of datasets whose status could not be written lately: they can neither
         end nor be given up."""
-        moment = clock.format_moment(now)
+        moment = format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
     def _count_eligible(self, is_urgent: bool, now: datetime) -> int:
         """Number of queued datasets that do not back off."""
-        return bisect.bisect_right(
-            self._waiting[is_urgent], clock.format_moment(now), key=lambda waiting: waiting.since
-        )
+        return bisect.bisect_right(self._waiting[is_urgent], format_moment(now), key=lambda waiting: waiting.since)
 
     def _must_yield(self, key: Key, turn: _ActiveTurn, now: datetime) -> bool:
         if turn.stall is None or not is_long_stall(turn.stall, now):
             return False
-        if self._yielded_at and clock.seconds_until(self._yielded_at, YIELD_EVERY, now) > 0:
+        if self._yielded_at and seconds_until(self._yielded_at, YIELD_EVERY, now) > 0:
             return False
         usable = self._usable_turns(now) | {key: turn}
         stalled = [
@@ -382,7 +668,7 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
     schedule = status.schedule
     if schedule is None or not status.next_check or schedule.expression != desired.text:
         return _with_fresh_schedule(status, timetable, situation.now)
-    passed = clock.parse_moment(schedule.slot)
+    passed = parse_moment(schedule.slot)
     if remaining_seconds(status.next_check, situation.now) > 0:
         if passed <= situation.now + timedelta(seconds=1) or passed <= timetable.next_slot(situation.now):
             return status
@@ -392,7 +678,7 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
     slot = timetable.newest_due_slot(passed, situation.now)
     lateness = (situation.now - timetable.due_moment(slot)).total_seconds()
     deadline = desired.starting_deadline_seconds
-    name = clock.format_moment(slot)
+    name = format_moment(slot)
     if deadline is not None and lateness > deadline:
         schedule = replace(schedule, slot=name, skipped=name)
     else:
@@ -415,8 +701,8 @@ def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStat
     if schedule.expression != desired.text or remaining_seconds(status.next_check, situation.now) > 0:
         return status
     timetable = Timetable.from_desired(desired, situation.dataset.uid)
-    slot = timetable.newest_due_slot(clock.parse_moment(schedule.slot), situation.now)
-    name = clock.format_moment(slot)
+    slot = timetable.newest_due_slot(parse_moment(schedule.slot), situation.now)
+    name = format_moment(slot)
     return replace(status, schedule=replace(schedule, slot=name, due=name), next_check=timetable.next_check(slot))
 
 
@@ -425,11 +711,11 @@ def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datet
     before = status.schedule
     begin = now
     if before is not None:
-        passed = clock.parse_moment(before.slot)
+        passed = parse_moment(before.slot)
         begin = passed if now < passed <= timetable.next_slot(now) else now
     schedule = ScheduleStatus(
         expression=timetable.text,
-        slot=clock.format_moment(begin),
+        slot=format_moment(begin),
         due=before.due if before is not None else "",
         skipped=before.skipped if before is not None else "",
     )
@@ -460,7 +746,7 @@ def next_check_in(status: DatasetStatus, now: datetime) -> float | None:
 
 def remaining_seconds(moment: str, now: datetime) -> float:
     """Seconds until ``moment``; 0 when it has passed."""
-    return max(0.0, (clock.parse_moment(moment) - now).total_seconds())
+    return max(0.0, (parse_moment(moment) - now).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +774,7 @@ class Timetable:
 
     def next_check(self, after: datetime) -> str:
         """The time at which the check of the first slot after ``after`` is due, as the status has it."""
-        return clock.format_moment(self.due_moment(self.next_slot(after)))
+        return format_moment(self.due_moment(self.next_slot(after)))
 
     def newest_due_slot(self, after: datetime, now: datetime) -> datetime:
         """The newest slot whose check is due; at least the first one after ``after``."""

@@ -25,11 +25,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.model import Absence, Deletion, Observed, Pod, Trouble
+from lookupdb_operator.model import (
+    Absence,
+    Deletion,
+    Observed,
+    Pod,
+    Trouble,
+    format_moment,
+    parse_moment,
+    seconds_until,
+)
 from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, generations, reasons
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan import generations, reasons
+from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
     DatasetStatus,
     GenerationStatus,
@@ -129,13 +139,13 @@ def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool
     table = status.table
     if table is None or table.confirmed_at:
         return False
-    return clock.seconds_until(table.written_at, CONFIRMATION_SECONDS, situation.now) == 0
+    return seconds_until(table.written_at, CONFIRMATION_SECONDS, situation.now) == 0
 
 
 def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
     """Return whether a router keeps the servers of an older table for long after the drain time of ``table``."""
     seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, STALE_MOUNT_SECONDS)
-    return clock.seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
+    return seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
 
 
 # Leftovers: StatefulSets and pods that still exist though no rollout has servers of their shard any more. Kubernetes
@@ -191,7 +201,7 @@ def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situat
 
 def _remaining_seconds(leftover: Leftover, table: TableStatus, situation: Situation) -> float:
     """Seconds until ``leftover`` is overdue, counted from the end of its grace and of the drain time."""
-    since = clock.parse_moment(table.confirmed_at) + timedelta(seconds=situation.desired.drain_seconds)
+    since = parse_moment(table.confirmed_at) + timedelta(seconds=situation.desired.drain_seconds)
     since = max(since, leftover.deletion.due) if leftover.deletion is not None else since
     until = since + timedelta(seconds=situation.desired.progress_deadline_seconds)
     return max(0.0, (until - situation.now).total_seconds())
@@ -207,7 +217,7 @@ def describe_holder(leftover: Leftover, namespace: str) -> str:
         finalizers, them = ("its finalizers", "them") if len(deletion.finalizers) > 1 else ("its finalizer", "it")
         command = f"kubectl patch -n {namespace} {kind} {leftover.name} --type=merge"
         return (
-            f"{finalizers} {held_by} must be removed by whoever has set {them}. Otherwise this removes all:"
+            f"{finalizers} {held_by} must be removed by the controller that set {them}. Otherwise this removes all:"
             f' {command} -p \'{{"metadata":{{"finalizers":null}}}}\''
         )
     return f"look why with: kubectl describe -n {namespace} {kind} {leftover.name}"
@@ -229,14 +239,15 @@ def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situati
         return "nothing is known to serve that could be replaced shard by shard"
     serving = [status.find_generation(rollout.generation) for rollout in serving_rollouts(status)]
     if any(other is None or _layout(other) != _layout(generation) for other in serving):
-        return "what serves has another number of shards, normalize or value format"
+        return "the active generation has another number of shards, key or value format"
     template = situation.template_for(generation)
     others = sum(rollout.template != template for rollout in serving_rollouts(status))
     return f"{others} rollouts serve shards already" if others >= MOST_SERVING else ""
 
 
 def _layout(generation: GenerationStatus) -> tuple[object, ...]:
-    return generation.shards, generation.normalize, generation.value_format
+    key = generation.normalize, generation.key_columns, generation.separator
+    return generation.shards, key, generation.value_format
 
 
 def window_size(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> int:
@@ -262,7 +273,7 @@ def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situati
 
 def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) -> bool:
     """Return whether the next window may begin: what the last one replaced is gone. The first window may also begin
-    while routers keep that from going for long."""
+    before, if routers delay the removal for long."""
     table = status.table
     if table is None:
         return True
@@ -289,7 +300,7 @@ def with_next_window(
         target,
         shard_ranges=shorten_shards(held, generations.count_shards(status, target)),
         window="" if target.is_candidate else format_shards(starting),
-        started_at=clock.format_moment(situation.now),
+        started_at=format_moment(situation.now),
         stall=None,
     )
 
@@ -340,7 +351,8 @@ def describe_progress(status: DatasetStatus) -> str:
     ours = table.generation if table.is_mixed else table.rollout
     others = [name for name in counts if name != ours]
     ordered = " and ".join(sorted(others, key=names.read_number))
-    return f"{counts.get(ours, 0)} of {sum(counts.values())} shards answer from {ours}, the others from {ordered}; "
+    shards = format_count(sum(counts.values()), "shard")
+    return f"{counts.get(ours, 0)} of {shards} answer from {ours}, the others from {ordered}; "
 
 
 def describe_serving(status: DatasetStatus, verb: str = "serve") -> str:

@@ -1,5 +1,7 @@
-"""``refresh``, ``promote``, ``reject``, ``rollback`` and ``unpin``: each writes the LookupDataset once, and can wait
-for the operator's result."""
+"""``refresh``, ``promote``, ``reject``, ``override-gates``, ``rollback``, ``pin`` and ``unpin``: each writes the
+LookupDataset once.
+
+Those that --wait follow what the operator does then."""
 
 from __future__ import annotations
 
@@ -13,20 +15,21 @@ import click
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
+from lookupdb_operator.console.dataset import Dataset
+from lookupdb_operator.console.formats import clean
 from lookupdb_operator.plugin import changes
-from lookupdb_operator.plugin.changes import ChangeProgress, Dataset
+from lookupdb_operator.plugin.changes import ChangeProgress
 from lookupdb_operator.plugin.options import (
-    JSON,
-    check_generation,
+    Verb,
+    generation_argument,
+    json_option,
     name_argument,
-    output_option,
     print_json,
     run,
     wait_options,
     with_target,
 )
-from lookupdb_operator.plugin.session import ClusterSession, Polls, Target
-from lookupdb_operator.plugin.views import clean
+from lookupdb_operator.plugin.session import DatasetSession, Polls, Target
 
 Judge = Callable[[Dataset], ChangeProgress]
 
@@ -41,13 +44,13 @@ class NotDone(LookupdbError):
     """The change failed, or timed out."""
 
 
-@click.command("refresh")
+@click.command("refresh", cls=Verb)
 @name_argument()
 @with_target
 @wait_options
-@output_option
-def refresh(name: str, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Build the dataset NAME from the present state of its source.
+@json_option
+def refresh(name: str, target: Target, wait: bool, timeout: float, as_json: bool) -> None:
+    """Build DATASET from the present state of its source.
 
     This sets the annotation lookupdb.dev/refresh to a new value. With --wait, the command returns once the new
     generation serves, or is a candidate that waits for promotion, or the source was found unchanged. Exit code 1 means
@@ -59,30 +62,30 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
     """
     value = datetime.now(UTC).isoformat(timespec="milliseconds")
 
-    async def work(session: ClusterSession) -> None:
-        dataset = await session.get_dataset(name)
+    async def work(session: DatasetSession) -> None:
+        dataset = await _get(session, name, waits=wait)
         earlier = [generation["generation"] for generation in dataset.status.get("generations") or ()]
         changed, outcome = await session.patch_dataset(dataset, changes.annotate(names.REFRESH, value)), ""
         if wait:
             changed, outcome = await _wait(
                 session, changed, lambda now: changes.judge_refresh(now, value, earlier), timeout
             )
-        _report(changed, f"the refresh is answered: {outcome}" if wait else f"refresh {value} is asked for", output)
+        _report(changed, f"the refresh is done: {outcome}" if wait else f"refresh {value} is requested", as_json)
 
     run(target, work)
 
 
-@click.command("promote")
+@click.command("promote", cls=Verb)
 @name_argument()
-@click.argument("generation", required=False, callback=check_generation)
+@generation_argument()
 @with_target
 @wait_options
-@output_option
-def promote(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Promote the candidate of the dataset NAME: let it serve.
+@json_option
+def promote(name: str, generation: str | None, target: Target, wait: bool, timeout: float, as_json: bool) -> None:
+    """Promote the candidate of DATASET: let it serve.
 
     A candidate is a generation that waits because of spec.rollout.promotion: Manual. With GENERATION, the command fails
-    if another generation is the candidate by now. This sets the annotation lookupdb.dev/promote.
+    unless that is the candidate. This sets the annotation lookupdb.dev/promote.
 
     \b
         kubectl lookupdb get airports KJFK --generation g13    # look at it first
@@ -90,8 +93,8 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
         kubectl lookupdb promote airports g13 --wait
     """
 
-    async def work(session: ClusterSession) -> None:
-        dataset = await session.get_dataset(name)
+    async def work(session: DatasetSession) -> None:
+        dataset = await _get(session, name, waits=wait)
         promoted, active = changes.find_candidate(dataset, generation), str(dataset.table.get("generation") or "")
         if changes.is_premature(dataset, promoted):
             dataset = await session.patch_dataset(dataset, changes.annotate(names.PROMOTE, None))
@@ -100,53 +103,76 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
         if wait:
             judge = partial(changes.judge_promotion, generation=promoted, replaced=active)
             changed, _ = await _wait(session, changed, judge, timeout)
-        _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", output)
+        _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", as_json)
 
     run(target, work)
 
 
-@click.command("reject")
+@click.command("reject", cls=Verb)
 @name_argument()
-@click.argument("generation", required=False, callback=check_generation)
+@generation_argument()
 @with_target
-@output_option
-def reject(name: str, generation: str | None, target: Target, output: str | None) -> None:
-    """Reject the candidate of the dataset NAME.
+@json_option
+def reject(name: str, generation: str | None, target: Target, as_json: bool) -> None:
+    """Reject the candidate of DATASET.
 
-    With GENERATION, the command fails if another generation is the candidate by now. The candidate's servers end, and
-    no generation of the same source and spec becomes a candidate again. This sets the annotation lookupdb.dev/reject.
-    For a generation that serves already, use `rollback`.
+    With GENERATION, the command fails unless that is the candidate. The candidate's servers end, and no generation of
+    the same source and spec becomes a candidate again. This sets the annotation lookupdb.dev/reject. For a generation
+    that serves already, use `rollback`.
 
     \b
         kubectl lookupdb reject airports g13
     """
 
-    async def work(session: ClusterSession) -> None:
+    async def work(session: DatasetSession) -> None:
         dataset = await session.get_dataset(name)
         rejected = changes.find_candidate(dataset, generation)
         changed = await session.patch_dataset(dataset, changes.annotate(names.REJECT, rejected))
-        _report(changed, f"{rejected} is rejected", output)
+        _report(changed, f"{rejected} is rejected", as_json)
 
     run(target, work)
 
 
-@click.command("rollback")
+@click.command("override-gates", cls=Verb)
 @name_argument()
-@click.option(
-    "--to",
-    "generation",
-    default=None,
-    callback=check_generation,
-    help="The generation, for example g11; without it, the one that served before the active one.",
-)
+@generation_argument()
+@with_target
+@json_option
+def override_gates(name: str, generation: str | None, target: Target, as_json: bool) -> None:
+    """Override the gates that rejected the newest generation of DATASET: let it be rolled out.
+
+    With GENERATION, the command fails unless that is the rejected one. Gates compare the next generation with it. This
+    sets the annotation lookupdb.dev/override-gates.
+
+    \b
+        kubectl lookupdb status airports    # why it was rejected
+        kubectl lookupdb override-gates airports g13
+    """
+
+    async def work(session: DatasetSession) -> None:
+        dataset = await session.get_dataset(name)
+        rejected = changes.find_rejected(dataset, generation)
+        if changes.is_override_premature(dataset):
+            dataset.check_runs()
+            dataset = await session.patch_dataset(dataset, changes.annotate(names.OVERRIDE_GATES, None))
+            await _wait(session, dataset, lambda now: changes.judge_withdrawal(now, rejected), _WITHDRAWAL_SECONDS)
+        changed = await session.patch_dataset(dataset, changes.annotate(names.OVERRIDE_GATES, rejected))
+        _report(changed, f"the gates of {rejected} are overridden", as_json)
+
+    run(target, work)
+
+
+@click.command("rollback", cls=Verb)
+@name_argument()
+@generation_argument()
 @with_target
 @wait_options
-@output_option
-def rollback(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Serve an older generation of the dataset NAME, and pin it.
+@json_option
+def rollback(name: str, generation: str | None, target: Target, wait: bool, timeout: float, as_json: bool) -> None:
+    """Serve an older generation of DATASET, and pin it.
 
-    Without --to, that is the generation that served last before the active one. While a generation is pinned, as after
-    a rollback, --to is required.
+    Without GENERATION, that is the generation that served last before the active one. While a generation is pinned, as
+    after a rollback, GENERATION is required.
 
     This sets spec.generation: refreshes still build, but no new generation serves until `unpin`. Even then, the
     generation that you rolled back from does not serve again until the source changes. If a tool applies the manifest,
@@ -154,49 +180,78 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
 
     \b
         kubectl lookupdb rollback airports --wait
-        kubectl lookupdb rollback airports --to g10 --wait
+        kubectl lookupdb rollback airports g10 --wait
     """
+    _pin(name, generation, target, timeout if wait else None, as_json=as_json)
 
-    async def work(session: ClusterSession) -> None:
-        dataset = await session.get_dataset(name)
+
+@click.command("pin", cls=Verb)
+@name_argument()
+@generation_argument(required=True)
+@with_target
+@wait_options
+@json_option
+def pin(name: str, generation: str, target: Target, wait: bool, timeout: float, as_json: bool) -> None:
+    """Pin GENERATION of DATASET: no other one serves until `unpin`.
+
+    This sets spec.generation, as `rollback` does. If a tool applies the manifest, set generation there too, or the tool
+    removes it.
+
+    \b
+        kubectl lookupdb pin airports g12
+    """
+    _pin(name, generation, target, timeout if wait else None, as_json=as_json)
+
+
+def _pin(name: str, generation: str | None, target: Target, timeout: float | None, *, as_json: bool) -> None:
+    async def work(session: DatasetSession) -> None:
+        dataset = await _get(session, name, waits=timeout is not None)
         change = changes.roll_back(dataset, generation)
         pinned = str(change["spec"]["generation"])
         changed = await session.patch_dataset(dataset, change)
-        if wait:
+        if timeout is not None:
             changed, _ = await _wait(session, changed, lambda now: changes.judge_rollback(now, pinned), timeout)
-        _report(changed, f"{pinned} {'serves' if wait else 'is asked for'}, and is pinned", output)
+        _report(changed, f"{pinned} {'is requested' if timeout is None else 'serves'}, and is pinned", as_json)
 
     run(target, work)
 
 
-@click.command("unpin")
+@click.command("unpin", cls=Verb)
 @name_argument()
 @with_target
-@output_option
-def unpin(name: str, target: Target, output: str | None) -> None:
-    """Remove the pin of the dataset NAME.
+@json_option
+def unpin(name: str, target: Target, as_json: bool) -> None:
+    """Remove the pin of DATASET.
 
-    This removes spec.generation, so that the newest generation is rolled out. The generation that you rolled back from,
-    and others of the same source and spec, are not: until the source changes, the present one keeps serving. If a tool
-    applies the manifest, remove generation there too.
+    This removes spec.generation, so that the newest generation is rolled out. The exception is a generation that you
+    rolled back from, or another of the same source and spec: until the source changes, the present one keeps serving.
+    If a tool applies the manifest, remove generation there too.
 
     \b
         kubectl lookupdb unpin airports
     """
 
-    async def work(session: ClusterSession) -> None:
+    async def work(session: DatasetSession) -> None:
         dataset = await session.get_dataset(name)
         pinned = dataset.spec.get("generation")
         if pinned is None:
-            _report(dataset, "nothing is pinned", output)
+            _report(dataset, "nothing is pinned", as_json, changes=False)
             return
         changed = await session.patch_dataset(dataset, {"spec": {"generation": None}})
-        _report(changed, f"{pinned} is not pinned any more", output)
+        _report(changed, f"{pinned} is no longer pinned", as_json)
 
     run(target, work)
 
 
-async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
+async def _get(session: DatasetSession, name: str, *, waits: bool) -> Dataset:
+    """Return the dataset. Raises NotPossible if the command ``waits``, and nothing runs that would do the change."""
+    dataset = await session.get_dataset(name)
+    if waits:
+        dataset.check_runs()
+    return dataset
+
+
+async def _wait(session: DatasetSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
     """Wait until ``judge`` finds the change done. Return the dataset and the outcome. Raises NotDone."""
     name = dataset.name
     polls, last_news = Polls(f"LookupDataset {name}", timeout), ""
@@ -207,34 +262,35 @@ async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout
         if found.failure:
             raise NotDone(f"{dataset.key}: {found.failure}")
         if polls.are_over:
-            waits_for = f"it waits for {_describe_wait(found, answered)}{polls.describe_trouble()}"
+            waits_for = f"it waits for {_describe_wait(dataset, found, answered)}{polls.describe_trouble()}"
             raise NotDone(f"{dataset.key} is not done after {timeout:g} s: {waits_for}")
-        if not polls.trouble and (news := _find_news(found, answered, last_news)):
+        if not polls.trouble and (news := _find_news(dataset, found, answered, last_news)):
             last_news = news
             click.echo(clean(news), err=True)
         await asyncio.sleep(_EVERY)
         dataset = await polls.look(lambda: session.get_dataset(name)) or dataset
 
 
-def _describe_wait(found: ChangeProgress, answered: float) -> str:
+def _describe_wait(dataset: Dataset, found: ChangeProgress, answered: float) -> str:
     """Return what it waits for. ``answered`` is the number of seconds for which the API server has been answering:
     while it does not, nothing is known about the operator."""
     if found.is_taken_up:
         return found.waits_for
-    return "the operator to take it up" if answered < _SILENCE_SECONDS else changes.describe_silence(answered)
+    return "the operator to take it up" if answered < _SILENCE_SECONDS else changes.describe_silence(dataset, answered)
 
 
-def _find_news(found: ChangeProgress, answered: float, last_news: str) -> str:
+def _find_news(dataset: Dataset, found: ChangeProgress, answered: float, last_news: str) -> str:
     """Return news in ``found`` since ``last_news``; empty if none."""
     if found.is_taken_up:
         return "" if found.waits_for == last_news else found.waits_for
-    silence = f"It waits for {changes.describe_silence(_SILENCE_SECONDS)}"
+    silence = f"It waits for {changes.describe_silence(dataset, _SILENCE_SECONDS)}"
     return "" if answered < _SILENCE_SECONDS or silence == last_news else silence
 
 
-def _report(dataset: Dataset, sentence: str, output: str | None) -> None:
-    if output == JSON:
+def _report(dataset: Dataset, sentence: str, as_json: bool, *, changes: bool = True) -> None:
+    if as_json:
         answer: dict[str, Any] = {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
         print_json(answer)
     else:
-        click.echo(f"{dataset.key}: {sentence}")
+        when = "; it takes effect at the next `lookupdb up`" if changes and dataset.is_stopped else ""
+        click.echo(f"{dataset.key}: {sentence}{when}")

@@ -1,139 +1,20 @@
-"""A LookupDataset, the write of each command, and the progress of the change. No I/O."""
+"""The write of each command, and the progress of the change. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
-from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.model import Pod
+from lookupdb_operator.console.dataset import Dataset, Members, NotPossible
+from lookupdb_operator.console.formats import format_seconds
 from lookupdb_operator.plan import generations as promotion
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plugin.views import format_seconds
-from lookupdb_operator.status import MAX_SHARDS, DatasetStatus, parse_shards
-
-# A LookupDataset as JSON members, from any version of the operator.
-
-
-Members = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """One dataset, as the API server holds it."""
-
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-    spec: Members
-    status: Members
-    generation: int = 0
-    """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0 if unknown."""
-    annotations: Members = field(default_factory=dict)
-
-    @classmethod
-    def from_body(cls, body: Members) -> Self:
-        """Return the dataset in the API server's JSON."""
-        metadata = body["metadata"]
-        return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            resource_version=metadata["resourceVersion"],
-            spec=body.get("spec") or {},
-            status=body.get("status") or {},
-            generation=metadata.get("generation", 0),
-            annotations=metadata.get("annotations") or {},
-        )
-
-    @property
-    def key(self) -> str:
-        """The name in messages: ``shop/airports``."""
-        return f"{self.namespace}/{self.name}"
-
-    @property
-    def is_observed(self) -> bool:
-        """True if the operator has reconciled it since its spec last changed."""
-        return int(self.status.get("observedGeneration", 0)) >= self.generation
-
-    @property
-    def speaks_tls(self) -> bool:
-        """True if its routers use TLS."""
-        return "tls" in (self.spec.get("router") or {})
-
-    @property
-    def candidate(self) -> str:
-        """The generation that waits for promotion; empty if there is none."""
-        return str((self.status.get("candidate") or {}).get("generation") or "")
-
-    @property
-    def table(self) -> Members:
-        """The routing table; empty if there is none."""
-        return self.status.get("table") or {}
-
-    @property
-    def serving(self) -> set[str]:
-        """The generations in the routing table, several during a shard-by-shard rollout."""
-        parts = (self.table, *(self.table.get("parts") or ()))
-        return {str(part["generation"]) for part in parts if part.get("generation")}
-
-    def condition(self, kind: str) -> Members:
-        """Return the condition of a type; empty if there is none."""
-        return next(
-            (condition for condition in self.status.get("conditions") or () if condition.get("type") == kind), {}
-        )
-
-    def routed_shards(self) -> Mapping[str, frozenset[int]]:
-        """Return rollout → the shards that the routing table routes to it. Raises LookupdbError if another version
-        wrote the status."""
-        try:
-            parts = {part["rollout"]: parse_shards(part["shardRanges"]) for part in self.table.get("parts") or ()}
-        except (KeyError, ValueError) as error:
-            raise self._unreadable(error) from error
-        rest = frozenset(range(MAX_SHARDS)).difference(*parts.values())
-        return parts | ({self.table["rollout"]: rest} if self.table else {})
-
-    def parse_status(self) -> DatasetStatus:
-        """Return the status as the operator reads it. Raises LookupdbError if another version wrote it."""
-        try:
-            return DatasetStatus.from_json(self.status)
-        except ValueError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> LookupdbError:
-        return LookupdbError(
-            f"the status of {self.key} is not one that this version reads: {error}",
-            hint="use the kubectl-lookupdb of the operator's version",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetPods:
-    """A dataset, and its pods."""
-
-    dataset: Dataset
-    pods: tuple[Pod, ...] = ()
-    problem: str = ""
-    """Why the pods are unknown; empty if they are known."""
-
-    def of_rollout(self, rollout: str) -> tuple[Pod, ...]:
-        """Return the servers of one rollout."""
-        return tuple(pod for pod in self.pods if pod.rollout == rollout and not pod.deleting)
-
-    def of_component(self, component: str) -> tuple[Pod, ...]:
-        """Return the builders, the shard servers or the routers."""
-        return tuple(pod for pod in self.pods if pod.component == component and not pod.deleting)
-
+from lookupdb_operator.status import DatasetStatus
 
 Change = Mapping[str, Any]
 """A merge patch of a LookupDataset."""
-
-
-class NotPossible(LookupdbError):
-    """The change does not apply to the dataset."""
 
 
 def annotate(name: str, value: str | None) -> Change:
@@ -156,10 +37,29 @@ def is_premature(dataset: Dataset, generation: str) -> bool:
     return promotion.is_premature(generation, dataset.parse_status())
 
 
+def find_rejected(dataset: Dataset, generation: str | None) -> str:
+    """Return the generation that a gate has rejected, to override the gates. Raises NotPossible if there is none, or
+    not ``generation``."""
+    refused = dataset.parse_status().refused
+    if refused is None:
+        raise NotPossible(f"no gate has rejected the newest generation of {dataset.key}")
+    if generation not in (None, refused.generation):
+        raise NotPossible(f"the generation of {dataset.key} that a gate has rejected is {refused.generation}")
+    return refused.generation
+
+
+def is_override_premature(dataset: Dataset) -> bool:
+    """Return whether the annotation named the rejected generation before it was built: then it must be removed
+    first."""
+    refused = dataset.parse_status().refused
+    return refused is not None and bool(refused.premature_override)
+
+
 def roll_back(dataset: Dataset, generation: str | None) -> Change:
     """Return the change that pins ``generation``, or the one that served before the active one. Raises NotPossible if
-    it is not in the store, or if none is named while one is pinned: a repeated command means one rollback. The write
-    fails if the dataset has changed meanwhile, because the previous generation may be another one by then."""
+    the store lacks it. Also if a generation is pinned and ``generation`` is None, because a command given twice means
+    one rollback. The write fails if the dataset has changed meanwhile, because the previous generation may be another
+    one by then."""
     status = dataset.parse_status()
     kept = [stored.generation for stored in status.generations]
     if generation is None:
@@ -168,12 +68,10 @@ def roll_back(dataset: Dataset, generation: str | None) -> Change:
         refused = status.refused
         if refused is None or refused.generation != generation:
             raise NotPossible(f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}")
-        annotation = f"kubectl annotate lds -n {dataset.namespace} {dataset.name}"
-        withdraw = f"{annotation} {names.OVERRIDE_GATES}- && " if refused.premature_override else ""
+        command = dataset.command("override-gates", generation)
         raise NotPossible(
-            f"a gate has refused {generation} of {dataset.key}: {refused.message}",
-            hint=f"{withdraw}{annotation} --overwrite {names.OVERRIDE_GATES}={generation} overrides it;"
-            f" without failed gates, the store holds {_join(kept)}",
+            f"a gate has rejected {generation} of {dataset.key}: {refused.message}",
+            hint=f"{command} overrides it; without failed gates, the store holds {_join(kept)}",
         )
     return {"metadata": {"resourceVersion": dataset.resource_version}, "spec": {"generation": generation}}
 
@@ -181,18 +79,20 @@ def roll_back(dataset: Dataset, generation: str | None) -> Change:
 def _choose_previous(dataset: Dataset, status: DatasetStatus) -> str:
     previous, pinned = promotion.previous_generation(status), dataset.spec.get("generation")
     if pinned is not None:
-        further = "" if previous is None else f", --to {previous.generation} goes back to the one before {pinned}"
+        back = "" if previous is None else dataset.command("pin", previous.generation)
+        further = f", {back} goes back to the one before {pinned}" if back else ""
         raise NotPossible(
             f"{dataset.key} is pinned to {pinned} already, by a rollback or by hand",
-            hint=f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} removes the pin{further}",
+            hint=f"{dataset.command('unpin')} removes the pin{further}",
         )
     if previous is None:
         active = status.generation or "nothing"
-        kept = [generation.generation for generation in status.generations]
+        others = [found.generation for found in status.generations if found.generation != active]
+        if not others:
+            raise NotPossible(f"there is nothing to go back to: {active} is active, and the store holds no other one")
         raise NotPossible(
-            f"there is nothing to go back to: {active} is active, and no other generation in the store is known to have"
-            f" served without being rolled back; it holds {_join(kept)}",
-            hint="name one of them by --to",
+            f"there is nothing to go back to: {active} is active; the others have not served, or were rolled back",
+            hint=f"pin one of {_join(others)}: {dataset.command('pin', 'GENERATION')}",
         )
     return previous.generation
 
@@ -222,8 +122,10 @@ class ChangeProgress:
 
 
 def judge_withdrawal(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Judge whether the operator has seen that the annotation no longer promotes ``generation``."""
-    is_done = not is_premature(dataset, generation)
+    """Judge whether the operator has seen that the annotation no longer names ``generation``."""
+    refused = dataset.parse_status().refused
+    is_of_refused = refused is not None and refused.generation == generation
+    is_done = not (is_override_premature(dataset) if is_of_refused else is_premature(dataset, generation))
     return ChangeProgress(is_done, waits_for="the operator to see that the annotation was removed")
 
 
@@ -256,7 +158,7 @@ def _find_withdrawal(dataset: Dataset, value: str) -> str:
     if not asked_for:
         return f"the refresh was withdrawn: the annotation {names.REFRESH} was removed"
     so_far = "is answered" if dataset.status.get("refreshed") == asked_for else "is not answered yet"
-    status = f"kubectl lookupdb status -n {dataset.namespace} {dataset.name}"
+    status = dataset.command("status")
     return f"another refresh, {asked_for}, has replaced this one, and {so_far}: {status} shows its outcome"
 
 
@@ -280,7 +182,7 @@ def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collecti
         why = f"{reasons.PINNED}: spec.generation pins {pinned}; {_join(answers, ' and ')} is built, and waits."
         if not answers or condition.get("reason") == reasons.PINNED:
             why = _describe(dataset, "RolledOut")
-        further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer generations serve"
+        further = f"{dataset.command('unpin')} lets newer generations serve"
         return ChangeProgress(False, failure=f"{why} {further}")
     if not dataset.is_observed:
         return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"), is_taken_up=False)
@@ -294,20 +196,20 @@ def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collecti
 def _describe_answer(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> str:
     """Return the result of a finished refresh."""
     candidate, serving = dataset.candidate, str(dataset.status.get("generation") or "nothing")
-    unchanged = "the source has not changed: " if answers and set(answers) <= set(earlier) else ""
+    unchanged = "the source has not changed; " if answers and set(answers) <= set(earlier) else ""
     if candidate:
         return f"{unchanged}{candidate} is a candidate and waits for promotion, {serving} serves"
     if answers and serving not in answers:  # it was rolled back or rejected
-        return f"{unchanged}{serving} serves on. {dataset.condition('RolledOut').get('message', '')}".strip()
-    return f"{unchanged}{serving} serves on" if unchanged else f"{serving} serves"
+        return f"{unchanged}{serving} keeps serving. {dataset.condition('RolledOut').get('message', '')}".strip()
+    return f"{unchanged}{serving} keeps serving" if unchanged else f"{serving} serves"
 
 
 def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
     """Judge whether every router answers from the pinned ``generation``."""
     pinned = dataset.spec.get("generation")
     if pinned != generation:
-        now = f"{pinned} is pinned instead now" if pinned else "the pin was removed"
-        return ChangeProgress(False, failure=f"{generation} is not pinned any more: {now}")
+        now = f"{pinned} is pinned instead" if pinned else "the pin was removed"
+        return ChangeProgress(False, failure=f"{generation} is no longer pinned: {now}")
     return judge_active(dataset, generation, _find_loss(dataset, generation))
 
 
@@ -377,14 +279,14 @@ def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> Chang
     )
 
 
-def describe_silence(seconds: float) -> str:
+def describe_silence(dataset: Dataset, seconds: float) -> str:
     """Return what it waits for if the operator has not reacted for ``seconds``."""
-    return (
-        f"the operator, which has not reacted for {format_seconds(seconds)}: check that its pod is ready, and read"
-        f" its log ({_FIND_OPERATOR})"
-    )
+    silence = f"the operator, which has not reacted for {format_seconds(seconds)}"
+    if dataset.local_options is not None:
+        return f"{silence}: read what its `lookupdb up` prints"
+    return f"{silence}: check that its pod is ready, and read its log ({_FIND_OPERATOR})"
 
 
 def _describe(dataset: Dataset, kind: str) -> str:
     condition = dataset.condition(kind)
-    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not looked yet')}"
+    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not reconciled it yet')}"

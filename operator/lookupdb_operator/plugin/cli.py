@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import click
-from click.shell_completion import ShellComplete, get_completion_class
+from click.shell_completion import ShellComplete
 
 from lookupdb import __version__
+from lookupdb.cli import completion
 from lookupdb.cli.program import run_program
-from lookupdb.errors import LookupdbError
-from lookupdb_operator.cluster.client import ApiError
-from lookupdb_operator.plugin import change_verbs, job_verbs, read_verbs
-from lookupdb_operator.plugin.views import clean
+from lookupdb_operator.console.formats import clean
+from lookupdb_operator.plugin import change_verbs, get_verb, job_verbs, read_verbs
+from lookupdb_operator.plugin.options import KUBECTL
 
-PROGRAM: Final = "kubectl-lookupdb"
-VARIABLE: Final = "_KUBECTL_LOOKUPDB_COMPLETE"
-"""The environment variable by which click recognises a request for completion."""
 _NO_FILES: Final = ":4"
 """Tells kubectl not to complete file names."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name=PROGRAM)
+@click.group(KUBECTL, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name=KUBECTL)
 def cli() -> None:
     """Show LookupDatasets, and change what they serve.
 
-    Begin with `kubectl lookupdb status`, which lists the datasets of the namespace, and `status NAME`, which shows
-    one: what serves, what is in progress, what it waits for. `COMMAND --help` explains each command.
+    Begin with `kubectl lookupdb ls`, which lists the datasets of the namespace, and `status DATASET`, which shows one:
+    what serves, what is in progress, what it waits for. `COMMAND --help` explains each command. `lookupdb` has the same
+    commands for datasets that `lookupdb up` serves.
 
     Options follow the command: `kubectl lookupdb status airports -n shop`. kubectl does not pass its own options on.
 
@@ -41,42 +40,31 @@ def cli() -> None:
 def answer_kubectl(cli: click.Command, words: Sequence[str]) -> Iterator[str]:
     """Yield the completions of the last of ``words``, the arguments of ``cli`` so far, in kubectl's format."""
     *arguments, incomplete = words or [""]
-    for item in ShellComplete(cli, {}, PROGRAM, VARIABLE).get_completions(arguments, incomplete):
+    for item in ShellComplete(cli, {}, KUBECTL, completion.find_variable(KUBECTL)).get_completions(
+        arguments, incomplete
+    ):
         yield f"{item.value}\t{item.help}" if item.help else item.value
     yield _NO_FILES
 
 
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell for `kubectl-lookupdb`.
-
-    \b
-        source <(kubectl-lookupdb completion bash)
-        kubectl-lookupdb completion fish > ~/.config/fish/completions/kubectl-lookupdb.fish
-
-    `kubectl lookupdb` is completed by kubectl's own completion, from kubectl 1.26 on: it runs
-    kubectl_complete-lookupdb, which is installed beside kubectl-lookupdb and must be on PATH, too.
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None, "click knows all three"
-    click.echo(kind(context.find_root().command, {}, PROGRAM, VARIABLE).source())
-
-
 for _command in (
+    read_verbs.ls,
     read_verbs.status,
-    read_verbs.get,
+    read_verbs.history,
+    get_verb.command,
     change_verbs.refresh,
     change_verbs.promote,
     change_verbs.reject,
+    change_verbs.override_gates,
     change_verbs.rollback,
+    change_verbs.pin,
     change_verbs.unpin,
     job_verbs.diff,
+    job_verbs.prune,
     job_verbs.load,
     read_verbs.logs,
     read_verbs.top,
-    completion,
+    completion.command,
 ):
     cli.add_command(_command)
 
@@ -88,12 +76,5 @@ def complete_for_kubectl() -> None:
 
 def main() -> None:
     """Run the program."""
-    run_program(_run, lambda error: "\n".join(map(clean, str(error).split("\n"))))
-
-
-def _run() -> int | None:
-    try:
-        code: int | None = cli.main(prog_name=PROGRAM, standalone_mode=False)
-    except ApiError as error:
-        raise LookupdbError(str(error)) from error
-    return code
+    run = partial(cli.main, prog_name=KUBECTL, standalone_mode=False)
+    run_program(run, lambda error: "\n".join(map(clean, str(error).split("\n"))))

@@ -1,4 +1,4 @@
-"""``diff`` and ``load``: each runs a Job, deletes it in any case, and prints the result in its log."""
+"""``diff``, ``prune`` and ``load``: each runs a Job, deletes it in any case, and prints the result in its log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from lookupdb.cli.load import SAMPLE, make_plan, plan_options, read_keys, render
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load.plan import LoadPlan, make_target, take_sample
 from lookupdb.load.result import KIND, list_exceeded, parse_condition, render_summary
-from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.cluster.client import AlreadyExists, ApiError, Refused
-from lookupdb_operator.plugin.changes import Dataset, NotPossible
+from lookupdb_operator.cluster.api import AlreadyExists, ApiError, Refused
+from lookupdb_operator.console.dataset import Dataset, NotPossible
+from lookupdb_operator.console.formats import clean
+from lookupdb_operator.plugin.cluster_session import ClusterSession, open_cluster_session
 from lookupdb_operator.plugin.jobs import (
     MAX_KEY_BYTES,
     JobProgress,
@@ -30,18 +31,19 @@ from lookupdb_operator.plugin.jobs import (
     judge_job,
     render_difference_job,
     render_load_job,
+    render_prune_job,
 )
 from lookupdb_operator.plugin.options import (
     Seconds,
     check_name,
+    generation_argument,
+    json_option,
     name_argument,
-    output_option,
     print_json,
-    run,
-    with_target,
+    run_in,
+    with_cluster,
 )
-from lookupdb_operator.plugin.session import ClusterSession, Polls, Target
-from lookupdb_operator.plugin.views import clean
+from lookupdb_operator.plugin.session import Polls, Target
 from lookupdb_operator.status import BuiltGeneration
 
 _POLL_SECONDS: Final = 1.0
@@ -215,17 +217,21 @@ async def _delete(session: ClusterSession, namespace: str, name: str, creation: 
 # ``kubectl lookupdb diff``.
 
 
-_SHOWN_CHARACTERS: Final = 200
 _SAMPLES: Final = 5
+_PRUNING_SECONDS: Final = 900
 
 
 @click.command("diff")
 @name_argument()
-@click.argument("before", required=False, metavar="[G1]")
-@click.argument("after", required=False, metavar="[G2]")
-@with_target
-@output_option
-@click.option("--exact", is_flag=True, help="Compare all keys, instead of about 100,000 chosen by their hashes.")
+@generation_argument("before", metavar="[G1]")
+@generation_argument("after", metavar="[G2]")
+@with_cluster
+@json_option
+@click.option(
+    "--sampled/--exact",
+    default=True,
+    help="Compare a sample of about 100,000 keys, chosen by hash (the default), or all keys.",
+)
 @start_timeout_option
 @click.option(
     "--timeout",
@@ -240,12 +246,12 @@ def diff(
     before: str | None,
     after: str | None,
     target: Target,
-    output: str | None,
-    exact: bool,
+    as_json: bool,
+    sampled: bool,
     start_timeout: float,
     timeout: float,
 ) -> None:
-    """Compare two generations of the dataset NAME, in the cluster.
+    """Compare two generations of DATASET, in the cluster.
 
     They are the active one and its candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
     returns only counts and a few keys. It needs disk space for a shard of each. Progress goes to standard error. The
@@ -265,15 +271,46 @@ def diff(
             dataset,
             shard_set,
             generations,
-            sampled=not exact,
+            sampled=sampled,
             samples=_SAMPLES,
             deadline_seconds=math.ceil(timeout),
         )
         ended = await run_job(session, dataset.namespace, job, names.DIFF, patience)
         return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
 
-    document = run(target, compare)
-    print_json(document) if output else click.echo(render_difference(document))
+    document = run_in(open_cluster_session(target), compare)
+    print_json(document) if as_json else click.echo(render_difference(document))
+
+
+@click.command("prune")
+@name_argument()
+@with_cluster
+@click.option("--dry-run", is_flag=True, help="Remove nothing.")
+@json_option
+@start_timeout_option
+def prune(name: str, target: Target, dry_run: bool, as_json: bool, start_timeout: float) -> None:
+    """Remove the generations of DATASET that nothing needs, in the cluster.
+
+    The newest stay (spec.keepGenerations), and so do all that the status names: they serve, wait for promotion, are
+    pinned, or can be rolled back to. Builds do the same, so this is of use between them. A Job runs `lookupdb prune`
+    with the store access of the shard servers.
+
+    \b
+        kubectl lookupdb prune airports --dry-run
+    """
+
+    async def remove(session: ClusterSession) -> Mapping[str, Any]:
+        dataset = await session.get_dataset(name)
+        shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
+        words = ["--dry-run"] if dry_run else []
+        job = render_prune_job(dataset, shard_set, words, _PRUNING_SECONDS)
+        ended = await run_job(session, dataset.namespace, job, names.DIFF, Patience(start_timeout, _PRUNING_SECONDS))
+        return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
+
+    from lookupdb.cli.prune import render_removal  # here, because it loads the store
+
+    document = run_in(open_cluster_session(target), remove)
+    print_json(document) if as_json else click.echo(clean(render_removal(document)))
 
 
 def choose_generations(
@@ -312,23 +349,15 @@ def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any
 
 def render_difference(document: Mapping[str, Any]) -> str:
     """Return the difference as text. Raises JobFailed when another version wrote ``document``."""
+    from lookupdb.cli import diff  # here, because it loads the builder
+
     try:
-        lines = [
-            f"{document[side]['generation']}, {format_count(document[side]['records'], 'record')}"
-            for side in ("before", "after")
-        ]
-        if not document["isWhole"]:
-            lines.append("of the keys that were compared, a sample:")
-        for kind in ("same", "added", "removed", "changed"):
-            lines.append(f"{kind:<8} {document[kind]:,}")
-            samples = document["samples"].get(kind, ())
-            lines += [f"    {clean(sample['key'])[:_SHOWN_CHARACTERS]}" for sample in samples]
+        return "\n".join(map(clean, diff.render_difference(document)))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise JobFailed(
             f"what the Job has written is not what this version reads: {type(error).__name__}: {error}",
-            hint="print it with -o json, or use the kubectl-lookupdb of the version of the shard servers' image",
+            hint="print it with --json, or use the lookupdb of the version of the shard servers' image",
         ) from error
-    return "\n".join(lines)
 
 
 # ``kubectl lookupdb load``.
@@ -381,7 +410,7 @@ def _parse_object_key(default: str) -> Any:
     "--ca-secret",
     metavar="NAME[/KEY]",
     callback=_parse_object_key("ca.crt"),
-    help="Trust the authority in this Secret; that beside the routers' certificate when absent.",
+    help="Trust the authority in this Secret; by default ca.crt beside the routers' certificate.",
 )
 @click.option(
     "--ca-config-map",
@@ -390,11 +419,11 @@ def _parse_object_key(default: str) -> Any:
     help="Trust the authority in this ConfigMap.",
 )
 @start_timeout_option
-@with_target
-@output_option
+@with_cluster
+@json_option
 @click.pass_context
-def load(context: click.Context, /, name: str, target: Target, output: str | None, **options: Any) -> None:
-    """Put a load on the routers of the dataset NAME, within the cluster, and measure.
+def load(context: click.Context, /, name: str, target: Target, as_json: bool, **options: Any) -> None:
+    """Put a load on the routers of DATASET, within the cluster, and measure.
 
     A Job runs `lookupdb load` in the dataset's namespace, with the image of its servers and without a token of the API
     server. It uses the routers' Service as any client does. Progress goes to standard error, the result to standard
@@ -435,8 +464,8 @@ def load(context: click.Context, /, name: str, target: Target, output: str | Non
         ended = await run_job(session, dataset.namespace, job, names.LOAD, patience, show_line)
         return read_result(ended.log.splitlines(), ended.progress.why)
 
-    document = run(target, measure)
-    print_json(document) if output else click.echo(render_summary(document))
+    document = run_in(open_cluster_session(target), measure)
+    print_json(document) if as_json else click.echo(render_summary(document))
     if exceeded := list_exceeded(conditions, document):
         raise LimitExceeded("\n".join(exceeded))
 

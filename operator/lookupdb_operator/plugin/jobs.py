@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
+from lookupdb.manifest import find_generations
 from lookupdb_operator import names
-from lookupdb_operator.cluster.diagnosis import diagnose_pod, diagnose_warning
-from lookupdb_operator.cluster.workloads import awaits_images
+from lookupdb_operator.cluster.workloads import awaits_images, diagnose_pod, diagnose_warning
+from lookupdb_operator.console.dataset import Dataset, Members, NotPossible
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plugin.changes import Dataset, Members, NotPossible
 from lookupdb_operator.status import BuiltGeneration
 
-# Judge a Job's progress. Obstacles are described as the operator does (``cluster.diagnosis``).
+# Judge a Job's progress. Obstacles are described as the operator does (``cluster.workloads``).
 #
 # source                obstacles
 # events of the Job     its pod cannot be created: quota, admission, missing objects
@@ -153,6 +153,35 @@ def render_difference_job(
         scratch_bytes = before.largest_shard_bytes + after.largest_shard_bytes + _SPARE_BYTES
     else:
         scratch_bytes = before.bytes + after.bytes + _SPARE_BYTES
+    words = [before.generation, after.generation]
+    options = ["--dataset", dataset.key, "--json", "--samples", str(samples), *(["--sampled"] if sampled else [])]
+    name = names.difference_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    return _render_store_job(dataset, shard_set, name, ["diff", *words], options, scratch_bytes, deadline_seconds)
+
+
+def render_prune_job(
+    dataset: Dataset, shard_set: Members, options: Sequence[str], deadline_seconds: int
+) -> dict[str, Any]:
+    """Return the Job that removes generations of ``dataset`` that nothing needs. Its log is the output of ``lookupdb
+    prune --json``. Raises NotPossible if the dataset's servers reach no store."""
+    protected = sorted(find_generations(dataset.status), key=names.read_number)
+    keep = ["--keep", str(dataset.spec.get("keepGenerations", len(protected) or 1)), "--json", *options]
+    keep += [word for generation in protected for word in ("--protect", generation)]
+    name = names.prune_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    words = ["prune", dataset.key]
+    return _render_store_job(dataset, shard_set, name, words, keep, _SPARE_BYTES, deadline_seconds)
+
+
+def _render_store_job(
+    dataset: Dataset,
+    shard_set: Members,
+    name: str,
+    words: Sequence[str],
+    options: Sequence[str],
+    scratch_bytes: int,
+    deadline_seconds: int,
+) -> dict[str, Any]:
+    """Return the Job ``name`` that runs `lookupdb WORDS OPTIONS` on the store of ``dataset``."""
     fetcher = _find_fetcher(shard_set)
     resources, storage = fetcher.get("resources", {}), {_STORAGE: str(scratch_bytes + _SPARE_BYTES)}
     limits = resources.get("limits", {})
@@ -164,14 +193,7 @@ def render_difference_job(
             "requests": {**resources.get("requests", {}), **storage},
             "limits": {**limits, **(storage if _STORAGE in limits else {})},
         },
-        "args": [
-            "diff",
-            before.generation,
-            after.generation,
-            *_read_store_words(fetcher, dataset),
-            *("--json", "--samples", str(samples)),
-            *(["--sampled"] if sampled else []),
-        ],
+        "args": [*words, *_read_store_words(fetcher, dataset), *options],
         "env": [*fetcher.get("env", ()), {"name": "TMPDIR", "value": _SCRATCH}],
         "volumeMounts": [*_SCRATCH_MOUNTS, *_find_store_access(fetcher.get("volumeMounts", ()))],
     }
@@ -179,7 +201,6 @@ def render_difference_job(
         {"name": "scratch", "emptyDir": {"sizeLimit": str(scratch_bytes)}},
         *_find_store_access(shard_set["spec"]["template"]["spec"].get("volumes", ())),
     ]
-    name = names.difference_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
     return _render_job(dataset, shard_set, name, DIFF_LABELS, container, volumes, deadline_seconds)
 
 
@@ -221,12 +242,12 @@ def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOption
     fetcher, is_sampled = _find_fetcher(shard_set), options.keys is None
     scratch_bytes = str(_SPARE_BYTES + (options.largest_shard_bytes if is_sampled else 0))
     # Kubernetes would replace $(NAME) by a variable such as the token, and $$ by $.
-    words = ["load", str(endpoint), *(word.replace("$", "$$") for word in options.words), "--json=-"]
+    words = ["load", str(endpoint), *(word.replace("$", "$$") for word in options.words), "--json"]
     environment: list[Members] = [{"name": "TMPDIR", "value": _SCRATCH}]
     mounts: list[Members] = [*_SCRATCH_MOUNTS]
     volumes: list[Members] = [{"name": "scratch", "emptyDir": {"sizeLimit": scratch_bytes}}]
     if options.keys is None:
-        words += ["--keys=sample", *_read_store_words(fetcher, dataset)]
+        words += ["--keys=sample", *_read_store_words(fetcher, dataset), "--dataset", dataset.key]
         environment = [*fetcher.get("env", ()), *environment]
         mounts += _find_store_access(fetcher.get("volumeMounts", ()))
         volumes += _find_store_access(shard_set["spec"]["template"]["spec"].get("volumes", ()))
@@ -335,7 +356,7 @@ def _find_fetcher(shard_set: Members) -> Members:
 
 def _read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
     """Return the options that name the store of ``dataset``. Raises NotPossible if its servers have no access to it."""
-    of_dataset, words = ["--dataset", dataset.key, "--uid", dataset.uid], fetcher["args"]
+    of_dataset, words = ["--uid", dataset.uid], fetcher["args"]
     if fetcher["name"] == _FETCHER:
         flags = ("--store", "--cluster-id")
         return [*(word for flag in flags for word in (flag, words[words.index(flag) + 1])), *of_dataset]

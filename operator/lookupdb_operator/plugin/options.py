@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 import orjson
 
-from lookupdb.errors import LookupdbError
-from lookupdb_operator.cluster.client import ApiError
-from lookupdb_operator.plugin.session import ClusterSession, Target, open_session
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.up.run_state import DATA_DIRECTORY
+from lookupdb_operator.cluster.api import ApiError
+from lookupdb_operator.plugin.session import DatasetSession, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=DatasetSession)
 T = TypeVar("T")
 
-JSON: Final = "json"
+KUBECTL: Final = "kubectl-lookupdb"
+"""The program whose commands are about a cluster, unless --data is given; those of `lookupdb` are about a laptop."""
 _PATIENCE: Final = 3.0
 """Seconds for completion."""
 _BY_SIGNAL: Final = 128
@@ -35,6 +41,19 @@ _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
 _DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
+
+
+class Verb(click.Command):
+    """A command of both programs. Its help is written for `kubectl lookupdb`, and names the one that runs."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description."""
+        written = self.help
+        try:
+            self.help = written if _is_of_kubectl() else (written or "").replace("kubectl lookupdb", "lookupdb")
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = written
 
 
 def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -70,50 +89,131 @@ class Seconds(click.FloatRange):
         return super().convert(seconds, param, ctx)
 
 
-def with_target(command: F) -> F:
-    """Give ``command`` the argument ``target``, from kubectl's options."""
+def _check_dataset(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    for part in value.split("/", 1):
+        check_name(context, parameter, part)
+    return value
+
+
+def with_cluster(command: F) -> F:
+    """Give ``command`` the argument ``target``, a cluster by kubectl's options. ``name`` may begin with a namespace."""
 
     @click.option(
         "-n",
         "--namespace",
         default=None,
         callback=check_name,
-        help="The namespace; without it, the one of the context.",
+        help="The namespace; without it, the one of the context. DATASET may be NAMESPACE/NAME instead.",
     )
     @click.option("--context", default=None, help="The context of the kubeconfig; without it, the current one.")
     @click.option("--kubeconfig", default=None, help="The kubeconfig; without it, $KUBECONFIG or ~/.kube/config.")
     @wraps(command)
-    def wrapped(*args: Any, namespace: str | None, context: str | None, kubeconfig: str | None, **rest: Any) -> Any:
-        return command(*args, target=Target(kubeconfig, context, namespace), **rest)
+    def wrapped(*args: Any, **rest: Any) -> Any:
+        target = _find_target(rest)
+        rest = {name: value for name, value in rest.items() if name not in _TARGET}
+        if rest.get("name"):
+            rest["name"] = rest["name"].rpartition("/")[2]
+        return command(*args, target=target, **rest)
 
     return wrapped  # type: ignore[return-value]
 
 
-def _complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the datasets whose names begin with ``incomplete``; none if the API server does not answer at once."""
-    values: dict[str, Any] = context.params
-    target = Target(values.get("kubeconfig"), values.get("context"), values.get("namespace"))
+def with_target(command: F) -> F:
+    """Give ``command`` the argument ``target``: a cluster, or the data folder of a `lookupdb up`."""
+    return click.option(
+        "--data",
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        help=f"Ask the `lookupdb up` of this data folder, not a cluster. Default of `lookupdb`: {DATA_DIRECTORY}",
+    )(with_cluster(command))
 
-    async def list_names() -> list[str]:
-        async with asyncio.timeout(_PATIENCE), open_session(target) as session:
-            return [dataset.name for dataset in await session.list_datasets()]
+
+_TARGET: Final = ("namespace", "context", "kubeconfig", "data")
+
+
+def _find_target(values: Mapping[str, Any]) -> Target:
+    """Return the target that options and the name name. Raises UsageError."""
+    kubeconfig, context, data = values.get("kubeconfig"), values.get("context"), values.get("data")
+    if data is None and kubeconfig is None and context is None and not _is_of_kubectl():
+        data = Path(os.environ.get("LOOKUPDB_DATA_DIR") or DATA_DIRECTORY)
+    namespace, named = values.get("namespace"), (values.get("name") or "").rpartition("/")[0] or None
+    if namespace and named and namespace != named:
+        raise UsageError(f"-n {namespace} and {values['name']} name two namespaces", hint="leave one of them out")
+    return Target(kubeconfig, context, namespace or named, data)
+
+
+def _is_of_kubectl() -> bool:
+    return click.get_current_context().find_root().command.name == KUBECTL
+
+
+@asynccontextmanager
+async def open_session(target: Target) -> AsyncIterator[DatasetSession]:
+    """Open a session with ``target``. Only what it needs is loaded: the client of a cluster takes half a second."""
+    if target.data is not None:
+        from lookupdb_operator.plugin.local_session import open_local_session
+
+        async with open_local_session(target.data, target.namespace) as session:
+            yield session
+    else:
+        from lookupdb_operator.plugin.cluster_session import open_cluster_session
+
+        async with open_cluster_session(target) as session:
+            yield session
+
+
+def _complete(
+    values: Mapping[str, Any], find: Callable[[DatasetSession], Awaitable[Iterable[str]]], begin: str
+) -> list[str]:
+    """Return what ``find`` finds that begins with ``begin``; nothing if the API server does not answer at once."""
+
+    async def find_in_time() -> Iterable[str]:
+        async with asyncio.timeout(_PATIENCE), open_session(_find_target(values)) as session:
+            return await find(session)
 
     try:
-        return [name for name in asyncio.run(list_names()) if name.startswith(incomplete)]
-    except (ApiError, LookupdbError, TimeoutError):
+        return [name for name in asyncio.run(find_in_time()) if name.startswith(begin)]
+    except (ApiError, LookupdbError, TimeoutError, OSError):
         return []
+
+
+def complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the datasets whose names begin with ``incomplete``."""
+
+    async def find(session: DatasetSession) -> Iterable[str]:
+        return [dataset.name for dataset in await session.list_datasets()]
+
+    with context:
+        return _complete(context.params, find, incomplete)
+
+
+def complete_generations(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the generations of the dataset on the command line that begin with ``incomplete``, newest first."""
+
+    async def find(session: DatasetSession) -> Iterable[str]:
+        dataset = await session.get_dataset(context.params["name"].rpartition("/")[2])
+        return [found["generation"] for found in reversed(dataset.status.get("generations") or ())]
+
+    with context:
+        return _complete(context.params, find, incomplete) if context.params.get("name") else []
 
 
 def name_argument(**settings: Any) -> Callable[[F], F]:
     """Return the argument for the dataset's name, which shells complete."""
-    return click.argument("name", callback=check_name, shell_complete=_complete_datasets, **settings)
-
-
-def output_option(command: F) -> F:
-    """Give ``command`` the argument ``output``: "json" or None."""
-    return click.option("-o", "--output", type=click.Choice([JSON]), default=None, help="Print everything as JSON.")(
-        command
+    return click.argument(
+        "name", metavar="DATASET", callback=_check_dataset, shell_complete=complete_datasets, **settings
     )
+
+
+def generation_argument(name: str = "generation", *, required: bool = False, **settings: Any) -> Callable[[F], F]:
+    """Return the argument for a generation, which shells complete."""
+    settings |= {"callback": check_generation, "shell_complete": complete_generations}
+    return click.argument(name, required=required, **settings)
+
+
+def json_option(command: F) -> F:
+    """Give ``command`` the argument ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")(command)
 
 
 def wait_options(command: F) -> F:
@@ -131,8 +231,13 @@ def wait_options(command: F) -> F:
     )(command)
 
 
-def run(target: Target, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
-    """Return the result of ``work`` in a session with ``target``. SIGTERM and SIGHUP cancel ``work``, which cleans up
+def run(target: Target, work: Callable[[DatasetSession], Awaitable[T]]) -> T:
+    """Return the result of ``work`` in a session with ``target``; see ``run_in``."""
+    return run_in(open_session(target), work)
+
+
+def run_in(opened: AbstractAsyncContextManager[S], work: Callable[[S], Awaitable[T]]) -> T:
+    """Return the result of ``work`` in the session ``opened``. SIGTERM and SIGHUP cancel ``work``, which cleans up
     first; asyncio does so for Ctrl-C. An ignored signal stays ignored, for example under nohup."""
     ended_by: list[int] = []
 
@@ -148,11 +253,13 @@ def run(target: Target, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) != signal.SIG_IGN:
                     loop.add_signal_handler(number, cancel, number)
-        async with open_session(target) as session:
+        async with opened as session:
             return await work(session)
 
     try:
         return asyncio.run(in_session())
+    except ApiError as error:
+        raise LookupdbError(str(error)) from error
     except asyncio.CancelledError:
         if not ended_by:
             raise

@@ -1,151 +1,20 @@
-"""Output of the plugin: columns, lists, lookups, and rates between two samples of metrics."""
+"""Output of the plugin: lookups, and rates between two samples of metrics."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import orjson
-from prometheus_client.parser import text_string_to_metric_families
 
 from lookupdb_operator import names
+from lookupdb_operator.console.answers import AbsentKey, Lookup, UnavailableKey
+from lookupdb_operator.console.figures import MetricSample, bound_quantile, rate
+from lookupdb_operator.console.formats import format_bytes, format_columns
 from lookupdb_operator.model import Pod
-from lookupdb_operator.plan.clock import parse_moment
-
-# Formats of columns, ages and sizes. Text from a cluster becomes one line without control characters.
-
-
-_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_TWO_UNITS_BELOW: Final = 10
-"""Below this number of units, the next smaller unit is shown too: 3 h 20 min."""
-_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def format_columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Return ``rows`` with aligned columns; the last cell of a row may have any length."""
-    rows = [[clean(cell) for cell in row] for row in rows]
-    columns = max(map(len, rows), default=0)
-    widths = [max((len(row[i]) for row in rows if i + 1 < len(row)), default=0) for i in range(columns)]
-    return [
-        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
-    ]
-
-
-def clean(text: str) -> str:
-    """Return ``text`` on one line, without control characters for a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-def format_age(moment: str, now: datetime) -> str:
-    """Return the age of ``moment``, as "3 h 20 min"; empty if it is empty, "?" if it is not a time."""
-    if not moment:
-        return ""
-    try:
-        seconds = (now - parse_moment(moment)).total_seconds()
-    except ValueError:
-        return "?"
-    return format_seconds(max(0.0, seconds))
-
-
-def format_until(moment: str, now: datetime) -> str:
-    """Return the time until ``moment``: "in 3 h 20 min", or "now" if it has passed."""
-    try:
-        seconds = (parse_moment(moment) - now).total_seconds()
-    except ValueError:
-        return "?"
-    return f"in {format_seconds(seconds)}" if seconds >= 1 else "now"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return "45 s", "3 h 20 min" or "12 d"."""
-    whole = int(seconds)
-    for i, (size, unit) in enumerate(_UNITS):
-        if whole >= size:
-            count, rest = divmod(whole, size)
-            smaller, name = _UNITS[i + 1] if i + 1 < len(_UNITS) else (1, "")
-            more = f" {rest // smaller} {name}" if name and count < _TWO_UNITS_BELOW and rest // smaller else ""
-            return f"{count} {unit}{more}"
-    return "0 s"
-
-
-def format_bytes(size: float) -> str:
-    """Return a size as "12.3 MiB"."""
-    for unit in _BINARY[:-1]:
-        if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} {_BINARY[-1]}"
-
-
-# Answers of routers and their output. Values are printed unchanged, because reformatting would alter numbers.
-
-
-_PROBLEM: Final = "application/problem+json"
-_JSON: Final = "application/json"
-_PROBLEMS: Final = "https://lookupdb.dev/problems/"
-GENERATION_HEADER: Final = "Lookupdb-Generation"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundKey:
-    """A record has the key."""
-
-    key: str
-    generation: str
-    value: bytes
-    is_json: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AbsentKey:
-    """A router says that no record of the generation has the key."""
-
-    key: str
-    generation: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnavailableKey:
-    """The key cannot be looked up now."""
-
-    key: str
-    why: str
-
-
-Lookup = FoundKey | AbsentKey | UnavailableKey
-
-
-def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) -> Lookup | None:
-    """Parse a router's answer about ``key``; None if it is not from a router, or the request is invalid. A 404 from
-    elsewhere, for example about a missing Service, says nothing about the key."""
-    media_type = headers.get("Content-Type", "").partition(";")[0].strip()
-    generation = headers.get(GENERATION_HEADER, "")
-    if status == 200 and generation:
-        return FoundKey(key, generation, body, media_type == _JSON)
-    problem = _read_problem(body) if media_type == _PROBLEM else {}
-    name, detail = str(problem.get("type", "")).removeprefix(_PROBLEMS), str(problem.get("detail", ""))
-    if status == 404 and name == "missing":
-        return AbsentKey(key, generation, detail)
-    if status == 503:
-        return UnavailableKey(key, detail or "no router can be reached")
-    return None
-
-
-def read_refusal(status: int, body: bytes) -> tuple[str, str] | None:
-    """Return why a router refuses the request, and a hint; None if it does not, or if the API server does."""
-    problem = _read_problem(body)
-    name, detail = str(problem.get("type", "")).removeprefix(_PROBLEMS), str(problem.get("detail", ""))
-    if (status, name) == (412, "unknown-generation"):
-        why = detail.partition(f"; leave {GENERATION_HEADER} out")[0]
-        return why, "without --generation, the active one answers"
-    if (status, name) in ((401, "unauthenticated"), (403, "forbidden")):
-        return detail, "give a token that the routers accept, by --token-file"
-    return None
 
 
 def render_line(lookup: Lookup) -> bytes:
@@ -160,66 +29,10 @@ def render_line(lookup: Lookup) -> bytes:
     return key + b',"value":' + value + b"}"
 
 
-def _read_problem(body: bytes) -> Mapping[str, Any]:
-    try:
-        problem = orjson.loads(body)
-    except ValueError:
-        return {}
-    return problem if isinstance(problem, dict) else {}
-
-
-# One sample of an admin port's metrics.
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSample:
-    """Values with their labels, by metric name."""
-
-    values: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``text`` in the Prometheus text format; empty for any other text."""
-        values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-        try:
-            for family in text_string_to_metric_families(text):
-                for sample in family.samples:
-                    values.setdefault(sample.name, []).append((sample.labels, sample.value))
-        except ValueError:
-            return cls({})
-        return cls({name: tuple(samples) for name, samples in values.items()})
-
-    def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum of all values of ``name`` with these labels; None if there are none."""
-        found = [value for found_labels, value in self.values.get(name, ()) if labels.items() <= found_labels.items()]
-        return sum(found) if found else None
-
-
-def bound_quantile(before: MetricSample, after: MetricSample, name: str, share: float) -> float | None:
-    """Return the lowest bucket bound of the histogram ``name`` that covers ``share`` of the observations in between:
-    infinite beyond the last bucket, None without observations."""
-    grown = {
-        float(labels["le"]): value - (before.total(f"{name}_bucket", le=labels["le"]) or 0)
-        for labels, value in after.values.get(f"{name}_bucket", ())
-    }
-    count = grown.get(math.inf, 0)
-    if count <= 0 or min(grown.values()) < 0:
-        return None
-    return min(bound for bound, value in grown.items() if value >= share * count)
-
-
-def rate(before: MetricSample, after: MetricSample, seconds: float, name: str, **labels: str) -> float | None:
-    """Return the increase of ``name`` per second. None if unknown, or if the server restarted in between."""
-    first, last = before.total(name, **labels), after.total(name, **labels)
-    if first is None or last is None or last < first or seconds <= 0:
-        return None
-    return (last - first) / seconds
-
-
 _SERVER_HEAD: Final = ("SHARD", "SERVER", "LOOKUPS/S", "MISSES/S", "PRIVATE", "FILE", "IN CACHE", "FAULTS/S")
 _ROUTER_HEAD: Final = ("ROUTER", "REQUESTS/S", "5XX/S", "KEYS/S", "UNAVAILABLE/S", "BATCH MEAN", "BATCH P99", "PRIVATE")
 _UNKNOWN: Final = "-"
-_BATCHES: Final = "lookupdb_router_batch_seconds"
+_BATCHES: Final = "lookupdb_router_batch_duration_seconds"
 _ANSWERED: Final = ("lookupdb_router_keys_found_total", "lookupdb_router_keys_missing_total")
 _UNAVAILABLE: Final = (
     "lookupdb_router_keys_unavailable_total",
@@ -304,7 +117,7 @@ def _measure_server(pod: Pod, before: MetricSample, after: MetricSample, seconds
         private_bytes=after.total("lookupdb_shard_private_bytes"),
         file_bytes=after.total("lookupdb_shard_file_bytes"),
         cached_bytes=after.total("lookupdb_shard_resident_bytes"),
-        major_faults=rate(before, after, seconds, "lookupdb_shard_major_faults"),
+        major_faults=rate(before, after, seconds, "lookupdb_shard_major_faults_total"),
     )
 
 
@@ -318,7 +131,7 @@ def _measure_router(pod: Pod, before: MetricSample, after: MetricSample, seconds
     return RouterRates(
         pod=pod.name,
         requests=per_second("lookupdb_router_requests_total"),
-        errors=per_second("lookupdb_router_requests_total", status="5xx"),
+        errors=_sum(per_second("lookupdb_router_requests_total", code=code) for code in ("500", "503")),
         keys=_sum((*map(per_second, _ANSWERED), unavailable)),
         unavailable=unavailable,
         batch_microseconds=spent / batches * 1e6 if spent is not None and batches else None,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from lookupdb_operator import names
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Observed, Plan, Trouble
+from lookupdb_operator.model import Config, Observed, Plan, Trouble
 from lookupdb_operator.plan import plan, reasons, turns
 from lookupdb_operator.plan.turns import Key, TurnQueues
 from operator_support.plan_objects import Process, Takes

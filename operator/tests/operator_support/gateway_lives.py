@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.model import StoreAccess
 from operator_support.simulation import Simulation
 
 GATEWAY: Final = "http://lookupdb-gateway.lookupdb.svc:7071"

@@ -10,8 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from lookupdb_operator.config import Config
-from lookupdb_operator.model import Observed, Plan
+from lookupdb_operator.model import Config, Observed, Plan
 from lookupdb_operator.plan import plan, turns
 from lookupdb_operator.plan.turns import Key, TurnQueues
 from lookupdb_operator.status import DatasetStatus

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.plugin import status_view
-from lookupdb_operator.plugin.changes import Dataset, DatasetPods
 from operator_support.plan_samples import broken, serving, trouble
 from operator_support.plan_world import NEVER, World
 

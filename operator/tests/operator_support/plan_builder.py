@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Manifest, Trouble
-from lookupdb_operator.plan import clock, reasons
+from lookupdb_operator.model import BuildResult, Manifest, Trouble, format_moment
+from lookupdb_operator.plan import reasons
 from operator_support.plan_objects import NAME, UID, Process, Thing, label
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
         world.invariants.refuse(generation)
         return _refusal(generation, content, world.now)
     outcome = "built" if known is None else "adopted"
-    built_at = clock.format_moment(world.now)
+    built_at = format_moment(world.now)
     return BuildResult(outcome, generation, content[-64:], 10, 1000, 500, built_at)  # type: ignore[arg-type]
 
 
@@ -150,13 +150,13 @@ def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:
     # As in lookupdb.builder.existing and lookupdb.cli.addressing.
     message = (
         "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
-        f"\n  {generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates,"
-        " or let it pass as it is:"
+        f"\n  {generation} is in the store for inspection, and does not serve: correct the source, change spec.gates,"
+        " or override the gate:"
         f"\n    kubectl lookupdb diff airports -n default g1 {generation}"
         f"\n    kubectl annotate lds airports -n default {names.OVERRIDE_GATES}={generation} --overwrite"
     )
     return BuildResult(
-        *("failed", generation, content[-64:], 10, 1000, 500, clock.format_moment(moment)),
+        *("failed", generation, content[-64:], 10, 1000, 500, format_moment(moment)),
         exit_code=4,
         reason=reasons.GATE_CLOSED,
         message=message,

@@ -12,9 +12,9 @@ import orjson
 
 from lookupdb.dataset.schedule import LONGEST_JITTER
 from lookupdb_operator import names
-from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import clock, lifecycle, reasons, windows
+from lookupdb_operator.model import Manifest, ObservedDataset, parse_moment
 from lookupdb_operator.plan import generations as promotion
+from lookupdb_operator.plan import lifecycle, reasons, windows
 from lookupdb_operator.plan import lifecycle as recovery
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.status import DatasetStatus, format_shards, parse_shards
@@ -59,6 +59,8 @@ class Invariants:
     """Generation → fingerprint of its source."""
     last_read: dict[str, int] = field(default_factory=dict)
     """Fingerprint → the number of the last read that found it."""
+    found: set[tuple[str, str]] = field(default_factory=set)
+    """Builds, and fingerprints that they found."""
     rolled_back: set[tuple[str, str]] = field(default_factory=set)
     """Source and spec of the generations that a pin has sent routers away from."""
     refused: set[str] = field(default_factory=set)
@@ -97,13 +99,14 @@ class Invariants:
         again: the one it has noted; ``is_known`` says whether that is the next one. It notes the moment of an edit in
         place of a slot when the schedule changes."""
         if not is_known:
-            self.checked = {slot: at for slot, at in self.checked.items() if clock.parse_moment(slot) <= now}
+            self.checked = {slot: at for slot, at in self.checked.items() if parse_moment(slot) <= now}
         self.checked = {slot: min(at, now) for slot, at in self.checked.items()}
 
     def read(self, build: str, fingerprint: str, *, publishes: bool) -> None:
         """A builder reads its source."""
         self.reads += 1
         self.read_by[build] = self.last_read[fingerprint] = self.reads
+        self.found.add((build, fingerprint))
         if publishes:
             self.fingerprints[build] = fingerprint
 
@@ -209,7 +212,7 @@ class Invariants:
             raise Broken(
                 f"{build.generation} is built for {newest.generation}, which is lost, and may be found the same"
             )
-        if self.operator_now is not None and clock.parse_moment(lost.retry_at) > self.operator_now:
+        if self.operator_now is not None and parse_moment(lost.retry_at) > self.operator_now:
             raise Broken(f"{build.generation} is built for {newest.generation}, which is lost, before its time")
 
     def _check_suspended(self, before: DatasetStatus, after: DatasetStatus) -> None:
@@ -298,12 +301,13 @@ class Invariants:
             raise Broken(f"{sent_to} was rolled back from, and routers are sent to it again")
 
     def _check_verified(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """Check that a build which found the source unchanged read the source of each generation that says so."""
+        """Check that a build which found the source unchanged read the source of each generation that says so. A build
+        whose pod ran twice may have found another source the second time."""
         build = "" if before.build is None else before.build.generation
-        read, known = self.read_by.get(build), {one.generation: one.verified_by for one in before.generations}
+        known = {one.generation: one.verified_by for one in before.generations}
         for generation in after.generations:
             is_new = known.get(generation.generation, generation.verified_by) != generation.verified_by
-            if is_new and read is not None and self.last_read.get(generation.fingerprint, 0) < read:
+            if is_new and build in self.read_by and (build, generation.fingerprint) not in self.found:
                 raise Broken(f"{build} has verified {generation.generation}, whose source it has not found")
 
     def _check_refusal(self, before: DatasetStatus, after: DatasetStatus) -> None:
@@ -349,12 +353,12 @@ class Invariants:
         is_under_way = before.build is not None and before.build.slot == slot
         if slot in ("", known) or is_under_way or self.operator_now is None:
             return
-        now, moment = self.operator_now, clock.parse_moment(slot)
+        now, moment = self.operator_now, parse_moment(slot)
         if slot in self.checked:
             raise Broken(f"the check of {slot} is asked for twice")
         if moment > now:
             raise Broken(f"the check of {slot} is asked for at {now}")
-        if clock.parse_moment(after.next_check) <= now:
+        if parse_moment(after.next_check) <= now:
             raise Broken(f"the check of {slot} is asked for, though that of {after.next_check} is due")
         latest = moment + timedelta(seconds=LONGEST_JITTER)
         made_up = [other for other, at in self.checked.items() if latest < at]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster import diagnosis
+from lookupdb_operator.cluster import workloads
 from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
     Absence,
@@ -53,7 +53,7 @@ def observe_set(world: World, thing: Thing) -> ShardSet:
     digest, trouble = read_digest(thing.manifest), None
     volumes = thing.manifest["spec"]["template"]["spec"]["volumes"]
     if any("image" in volume for volume in volumes) and world.drops_image_volumes:
-        ready, trouble = 0, diagnosis.IMAGE_VOLUME_DROPPED.trouble(name=name)
+        ready, trouble = 0, workloads.IMAGE_VOLUME_DROPPED.trouble(name=name)
     return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark, trouble=trouble)
 
 

@@ -16,17 +16,18 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import names
-from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.observe import Absences, Confirmations
 from lookupdb_operator.manifests import is_made_once, uses_images
 from lookupdb_operator.model import (
     BuildResult,
+    Config,
     Manifest,
     ObjectRef,
     Observed,
     ObservedDataset,
     Plan,
     Predecessor,
+    StoreAccess,
     Trouble,
     Turns,
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lookupdb_operator import names
 from lookupdb_operator.model import Turn
 from lookupdb_operator.plan import generations, plan
-from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.plan.turns import Situation
 from operator_support.plan_world import Planner
 from operator_support.simulation import Simulation
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import ObjectCache
-from lookupdb_operator.cluster.client import ApiError
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.reconcile import Decide, Reconciler, TurnTaking
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Manifest, ObjectRef, Observed, ObservedDataset, Plan
+from lookupdb_operator.model import Config, Manifest, ObjectRef, Observed, ObservedDataset, Plan, StoreAccess
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DEGRADED, Condition, DatasetStatus
 

@@ -15,9 +15,8 @@ from typing import Any
 import aiohttp
 from support.ports import free_port
 
-from lookupdb_operator.config import Config
 from lookupdb_operator.main import OperatorOptions, run
-from lookupdb_operator.model import Observed, Plan
+from lookupdb_operator.model import Config, Observed, Plan
 
 PATIENCE = 60.0
 """Seconds until a test gives up on an idle machine."""

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from lookupdb.dataset.schedule import Schedule
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
+from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns, format_moment
 from lookupdb_operator.plan import generations, plan, reasons
-from lookupdb_operator.plan.clock import format_moment
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_settled import check_settled
@@ -63,6 +62,7 @@ class Simulation:
         self._has_rivals = False
         self._sees_old_objects = True
         self._is_scheduled = seed % 3 == 0
+        self._is_pushed = seed % 5 == 4
         self._planner = planner
         self._conflicts = 0
         self.dresses_pods = False
@@ -107,6 +107,8 @@ class Simulation:
             self.world.edit(shards=4)
         if self._is_scheduled:
             self.world.edit(refresh={"schedule": "* * * * *"})
+        if self._is_pushed:
+            self.world.edit(source={"pushed": True})
 
     def act(self) -> None:
         """Let one moment pass, and the operator react."""
@@ -467,7 +469,7 @@ class Simulation:
         for pod in list(self.world.pods.values()):
             if pod.component == names.SHARDS:
                 pod.trouble = None
-        if self.world.spec["source"]["url"] == "s3://data/broken.csv":
+        if self.world.spec["source"].get("url") == "s3://data/broken.csv":
             self.world.edit(source={"url": "s3://data/v1.csv"})
         self.world.edit(suspend=False)
         if self.world.status.find_generation(self.world.spec.get("generation", "")) is None:

@@ -4,12 +4,12 @@
 - ``core``: plan, map, merge, reduce, without knowledge of an engine: slices become records, records shard files.
 - ``csv_rows``, ``json_rows``, ``parquet_rows`` and ``rows``: a parser for each format; a row becomes a key and a value,
   or is rejected.
-- ``sort``: an external merge sort in bounded memory, and the sample for the compression dictionary.
-- ``write``: the dictionary, compressed values, and one shard file.
+- ``write``: an external merge sort in bounded memory, and the sample for the compression dictionary; compressed values,
+  and one shard file. ``dictionary``: the dictionary is kept or trained.
 
-``build`` runs the core on this machine, with a ``crew`` of processes for a large source, checks the ``gates`` with the
-data of ``gate_facts``, and publishes the generation. ``options`` divides the memory limit. ``existing`` finds earlier
-generations, and adopts them.
+``build`` runs the core on this machine, with a ``crew`` of processes for a large source, checks the ``gates``, and
+publishes the generation. ``options`` divides the memory limit. ``existing`` finds earlier generations, gathers the data
+for the gates, and adopts generations; ``pushes`` takes those that were pushed.
 """
 
 from __future__ import annotations

@@ -5,17 +5,17 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Protocol, Self
 
 from lookupdb import __version__, keys
-from lookupdb.builder import crew, existing, gate_facts, gates
+from lookupdb.builder import crew, existing, gates
 from lookupdb.builder.core import (
     PARALLEL_FROM,
     MergedSlices,
@@ -28,14 +28,17 @@ from lookupdb.builder.core import (
     reduce_shards,
 )
 from lookupdb.builder.crew import CrewState, SliceJob, SliceResult
-from lookupdb.builder.files import LocalFile, source_fingerprint, tell_changes
+from lookupdb.builder.dictionary import choose_dictionary, read_dictionary
+from lookupdb.builder.files import Format, LocalFile, source_fingerprint, tell_changes
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.listing import (
+    OpenSource,
+    SourceObject,
     describe_success_file,
     fetch_files,
     not_whole_error,
+    open_source,
     read_success_file,
-    resolve_source,
 )
 from lookupdb.builder.options import (
     BuildBudget,
@@ -45,26 +48,44 @@ from lookupdb.builder.options import (
     SilentProgress,
     built_report,
     count_packers,
+    idle_report,
     scratch_folder,
 )
+from lookupdb.builder.pushes import take_push
 from lookupdb.builder.rows import ReportProgress
-from lookupdb.builder.sort import Batch, Sample, Sorter, make_sample
-from lookupdb.builder.write import choose_dictionary
-from lookupdb.dataset.spec import DatasetSpec
-from lookupdb.errors import GenerationExists, SourceUnreadable
-from lookupdb.manifest import ExcludedRows, Manifest, Refusal, Totals
+from lookupdb.builder.write import Batch, Sample, Sorter, make_sample
+from lookupdb.dataset.spec import LOCAL, DatasetSpec
+from lookupdb.errors import GenerationExists, InvalidManifest, SourceUnreadable
+from lookupdb.manifest import DictionaryChoice, ExcludedRows, Manifest, Refusal, ShardFile, SourceFile, Totals
 from lookupdb.process.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
 from lookupdb.store import BuildClaim, Store, StoredDataset
+from lookupdb.store.sweep import prune
 
 
-def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
-    """Build one generation of ``spec`` in ``store``.
+class BuildEngine(Protocol):
+    """Reads the source and writes shard files, in place of this process and its crew."""
+
+    def start(self, scratch: Path) -> AbstractContextManager[None]:
+        """Start it, before anything is claimed."""
+
+    def run(self, build: GenerationBuild, objects: Sequence[SourceObject], decide: Decide) -> BuildReport:
+        """Build from ``objects``, and end with ``build.publish``. ``decide`` gets the fingerprint once it is known."""
+
+
+Decide = Callable[[str | None], BuildReport | None]
+
+
+def build_generation(
+    spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress, engine: BuildEngine | None = None
+) -> BuildReport:
+    """Build one generation of ``spec`` in ``store``, with ``engine`` or on this machine.
 
     If the store already holds ``options.generation``, built from this spec, the build adopts it: an earlier builder
-    published it and died before it could report. A build publishes the new generation whole or not at all; one that
-    fails a gate is published too, marked in its manifest, unless it is empty. Raises BadSource, GateClosed,
-    NotEnoughRoom, StoreError (GenerationExists if it was built from another spec, or by another ``options.build_id``).
+    published it and died before it could report. A build publishes the new generation whole or not at all. It also
+    publishes one that fails a gate, marked in its manifest, unless it is empty. Raises BadSource, GateClosed,
+    NotEnoughRoom, StoreError (GenerationExists if it was built from another spec, or by another
+    ``options.build_id``).
 
     A success file is read before the source. If it is missing, nothing is read; if it has changed by the end, nothing
     is published.
@@ -72,19 +93,36 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     With ``options.adopt``, a dataset without generations of its own gets a copy of an earlier dataset's generation, and
     the source is not read. Raises AdoptionFailed if there is none to adopt. A dataset that has its own generation
     builds; with ``options.build_id`` it gets a copy of that one, which the caller did not know of.
+
+    If generations are pushed to the dataset, the newest push is copied (``take_push``). With rows, from
+    ``source.urls`` or an ``engine``, a generation is pushed instead.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
     return_large_blocks()
-    dataset = store.dataset(spec)
+    takes_push = spec.source.takes_pushes and engine is None
+    dataset = store.inbox(spec) if spec.source.pushed and not takes_push else store.dataset(spec)
     if options.generation is not None and options.generation in dataset.whole_manifests():
         return existing.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
     if options.adopt is not None and (copy := existing.copy_existing(spec, store, options.adopt, options, progress)):
         return copy
+    if takes_push:
+        return take_push(spec, store, options, progress)
+    return _build_from_source(spec, dataset, options, progress, engine, started_at)
+
+
+def _build_from_source(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    options: BuildOptions,
+    progress: Progress,
+    engine: BuildEngine | None,
+    started_at: float,
+) -> BuildReport:
     success_file = find_success_file(spec, options)
     if spec.refresh.success_file is not None and success_file is None:
         message = f"waiting for {describe_success_file(spec)}: the source was not read, and nothing was built"
-        return _idle_report(spec, started_at, "waiting", "WaitingForSource", message)
+        return idle_report(spec, started_at, "waiting", "WaitingForSource", message)
 
     def find_unchanged(fingerprint: str | None) -> BuildReport | None:
         """Return the report if the store holds the generation of the source with this fingerprint already."""
@@ -93,11 +131,11 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
         if not existing.has_generation(dataset, spec, fingerprint, options.active):
             return None
         message = "the source is unchanged; nothing was built"
-        return _idle_report(spec, started_at, "unchanged", "Unchanged", message, fingerprint, success_file)
+        return idle_report(spec, started_at, "unchanged", "Unchanged", message, fingerprint, success_file)
 
     @cache
     def find_active() -> ActiveGeneration | None:
-        return gate_facts.find_active(dataset, options.active, options.active_records, spec.gates)
+        return existing.find_active(dataset, options.active, options.active_records, spec.gates)
 
     def decide(fingerprint: str | None) -> BuildReport | None:
         """Return the report if nothing is to be built from this source. Raises SourceNotWhole, GenerationRefused."""
@@ -115,21 +153,20 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
         unread = find_unchanged(options.unless_fingerprint)
         if unread is not None:
             return unread
-    objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
-    fingerprint = source_fingerprint(objects)
-    if decided := decide(fingerprint):
+    source = open_source(spec, volume=options.volume, local_files=options.local_files)
+    if decided := decide(source.fingerprint):
         return decided
+    objects = source.list_files()
     try:
         with (
             scratch_folder(options.scratch) as scratch,
+            nullcontext() if engine is None else engine.start(scratch),
             dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
         ):
-            files = fetch_files(objects, scratch, progress)
-            # Only its content may identify the source.
-            if fingerprint is None and (decided := decide(source_fingerprint(files))):
-                return decided
-            build = _GenerationBuild(spec, options, progress, scratch, claim, dataset, find_active(), success_file)
-            return build.run(files, started_at)
+            build = GenerationBuild(
+                spec, options, progress, scratch, claim, dataset, find_active(), success_file, source, started_at
+            )
+            return build.run(objects, decide) if engine is None else engine.run(build, objects, decide)
     except GenerationExists:
         if options.generation is None:
             raise
@@ -207,7 +244,8 @@ class SortedRecords:
         return self
 
     def _read(self, sample: Sample) -> int:
-        """Adopt what a crew has mapped, and map the rest here, in the source's order. Return the crew's peak memory."""
+        """Adopt the slices that a crew has mapped, and map the others here, in the source's order. Return the crew's
+        peak memory."""
         spec, slices, merged = self._spec, self.plan.slices, self._merged
         report: ReportProgress = self._progress.advance
         states, peak, folder = [CrewState.UNREAD] * len(slices), 0, self._scratch
@@ -253,7 +291,23 @@ class SortedRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class _GenerationBuild:
+class WrittenShards:
+    """The result of an engine: what it read and wrote."""
+
+    source: tuple[SourceFile, ...]
+    fingerprint: str
+    dictionary: bytes
+    choice: DictionaryChoice | None
+    files: tuple[ShardFile, ...]
+    totals: Totals
+    rejected: ExcludedRows
+    duplicates: ExcludedRows
+    peak_memory: int
+    """Upper bound of the resident memory of this machine's processes, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationBuild:
     """The steps between the claim and the publication."""
 
     spec: DatasetSpec
@@ -264,21 +318,47 @@ class _GenerationBuild:
     dataset: StoredDataset
     active: ActiveGeneration | None
     success_file: str | None
+    source: OpenSource
+    started_at: float
 
-    def run(self, files: Sequence[LocalFile], started_at: float) -> BuildReport:
-        """Sort, write, check the gates, publish. Raises GenerationRefused."""
+    def run(self, objects: Sequence[SourceObject], decide: Decide) -> BuildReport:
+        """Build on this machine: fetch, sort, write, check the gates, publish. Raises GenerationRefused."""
         spec, options, progress = self.spec, self.options, self.progress
+        files = fetch_files(objects, self.scratch, progress)
+        # Only its content may identify the source.
+        if self.source.fingerprint is None and (decided := decide(source_fingerprint(files))):
+            return decided
         sorting = SortedRecords(spec, files, self.scratch, options.memory_limit, options.threads, progress)
         with garbage_collection_paused(), sorting as records:
-            dictionary, reduced = self._write(records)
+            dictionary, choice = self.train(records.sample, records.rows, self.options.threads)
+            reduced = self._write(records, dictionary)
             urls = [file.description.url for file in files]
             duplicates = reduced.duplicates.describe(spec.duplicates, urls, records.find_origin)
-        totals = add_up(reduced.files, reduced.sums)
-        refused = self._judge(totals, records.rejected)
-        if refused is not None and totals.records == 0:
-            raise existing.refusal_error(refused, None)
-        fingerprint = records.plan.fingerprint
+        fingerprint = self.source.fingerprint or records.plan.fingerprint
         assert fingerprint, "what was fetched is identified"
+        return self.publish(
+            WrittenShards(
+                source=self.source.describe(files),
+                fingerprint=fingerprint,
+                dictionary=dictionary,
+                choice=choice,
+                files=reduced.files,
+                totals=add_up(reduced.files, reduced.sums),
+                rejected=records.rejected,
+                duplicates=duplicates,
+                peak_memory=records.peak_memory,
+            ),
+            existing.WrittenGeneration(spec, self.claim.folder),
+        )
+
+    def publish(self, result: WrittenShards, generation: existing.WrittenGeneration) -> BuildReport:
+        """Check the gates of the generation that an engine has written, and publish it. Raises GenerationRefused."""
+        spec, progress = self.spec, self.progress
+        totals = result.totals
+        refused = self._judge(generation, totals, result.rejected)
+        is_pushed = spec.source.pushed
+        if refused is not None and (is_pushed or totals.records == 0):
+            raise existing.refusal_error(refused, None, is_pushed=is_pushed)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         manifest = Manifest(
             namespace=spec.namespace,
@@ -286,27 +366,28 @@ class _GenerationBuild:
             uid=spec.uid,
             generation=self.claim.generation,
             content=spec.content_hash(),
-            fingerprint=fingerprint,
-            source=tuple(file.description for file in files),
+            fingerprint=result.fingerprint,
+            source=result.source,
             key_columns=spec.key.columns,
             separator=spec.key.separator,
             normalize=spec.key.normalize,
             unicode=keys.UNICODE_VERSION,
             value_format=spec.value.format,
             compression=spec.value.compression,
-            dictionary_bytes=len(dictionary),
-            shards=reduced.files,
+            dictionary_bytes=len(result.dictionary),
+            shards=result.files,
             totals=totals,
-            rejected=records.rejected,
-            duplicates=duplicates,
+            rejected=result.rejected,
+            duplicates=result.duplicates,
             built_at=now.replace("+00:00", "Z"),
-            seconds=round(time.monotonic() - started_at, 3),
+            seconds=round(time.monotonic() - self.started_at, 3),
             lookupdb=__version__,
             success_file=self.success_file,
             refused=refused,
-            build=options.build_id,
+            build=self.options.build_id,
+            dictionary=result.choice,
         )
-        if find_success_file(spec, options) != self.success_file:
+        if find_success_file(spec, self.options) != self.success_file:
             raise SourceUnreadable(
                 f"{describe_success_file(spec)} changed while the source was read",
                 hint="build again once it is complete",
@@ -316,32 +397,31 @@ class _GenerationBuild:
         progress.end_phase()
         if refused is not None:
             raise existing.refusal_error(refused, published)
-        return built_report(published, records.peak_memory)
+        return built_report(published, result.peak_memory)
 
-    def _judge(self, totals: Totals, rejected: ExcludedRows) -> Refusal | None:
+    def _judge(self, generation: existing.WrittenGeneration, totals: Totals, rejected: ExcludedRows) -> Refusal | None:
         """Return why the generation must not be rolled out; None if every gate passed."""
-        written = gate_facts.WrittenGeneration(self.spec, self.claim.folder)
-        facts = gate_facts.gather_facts(
-            written, totals, rejected, self.active, self.dataset, self.scratch, self.progress
+        facts = existing.gather_facts(
+            generation, totals, rejected, self.active, self.dataset, self.scratch, self.progress
         )
         closed = gates.find_closed_gates(self.spec.gates, facts)
-        if not closed:
-            return None
-        return Refusal(
-            reasons=gates.describe_closed_gates(closed),
-            gates=self.spec.gates.content_hash(),
-            active=self.active.generation if self.active else "",
-            unjudged=gates.describe_closed_gates([gate for gate in closed if gate.is_unjudged]),
-        )
+        return existing.make_refusal(self.spec, closed, self.active) if closed else None
 
-    def _write(self, records: SortedRecords) -> tuple[bytes, ReducedShards]:
-        spec, threads = self.spec, self.options.threads
-        dictionary = b""
-        if spec.value.compression == "zstd":
-            self.progress.begin_phase("training", None, "rows")
-            dictionary = choose_dictionary(records.sample, records=records.rows, shards=spec.shards, threads=threads)
-            self.progress.end_phase()
-        meta = ShardMeta(
+    def train(self, sample: Sequence[bytes], rows: int, threads: int) -> tuple[bytes, DictionaryChoice | None]:
+        """Return the dictionary for ``sample`` of ``rows`` rows, and why it was chosen; nothing without compression.
+        Each of ``threads`` needs memory of its own."""
+        if self.spec.value.compression == "none":
+            return b"", None
+        self.progress.begin_phase("training", None, "rows")
+        previous = read_dictionary(self.dataset, self.active)
+        chosen = choose_dictionary(sample, previous, records=rows, shards=self.spec.shards, threads=threads)
+        self.progress.end_phase()
+        return chosen
+
+    def describe_shards(self) -> ShardMeta:
+        """Return the description of every shard, except for its number and records."""
+        spec = self.spec
+        return ShardMeta(
             dataset=f"{spec.namespace}/{spec.name}",
             shard=0,
             shards=spec.shards,
@@ -351,11 +431,14 @@ class _GenerationBuild:
             compression=spec.value.compression,
             content=spec.content_hash(),
         )
+
+    def _write(self, records: SortedRecords, dictionary: bytes) -> ReducedShards:
+        spec, threads = self.spec, self.options.threads
         packers = count_packers(self.options.memory_limit, shards=spec.shards, threads=threads)
-        return dictionary, reduce_shards(
+        return reduce_shards(
             records,
             self.claim.folder,
-            meta,
+            self.describe_shards(),
             dictionary,
             spec.duplicates,
             self.progress,
@@ -391,23 +474,35 @@ def count_usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _idle_report(
+KEPT_PUSHES: Final = 2
+"""Number of pushes to keep: a builder may still be copying the one before the newest."""
+
+
+def push_generation(
     spec: DatasetSpec,
-    started_at: float,
-    outcome: Literal["unchanged", "waiting"],
-    reason: str,
-    message: str,
-    fingerprint: str | None = None,
-    success_file: str | None = None,
+    store: Store,
+    files: Sequence[str],
+    options: BuildOptions,
+    progress: Progress,
+    file_format: Format | None = None,
+    engine: BuildEngine | None = None,
 ) -> BuildReport:
-    """Return the report of a build that built nothing."""
-    return BuildReport(
-        outcome=outcome,
-        dataset=f"{spec.namespace}/{spec.name}",
-        fingerprint=fingerprint,
-        success_file=success_file,
-        seconds=round(time.monotonic() - started_at, 3),
-        peak_memory_bytes=peak_resident(),
-        reason=reason,
-        message=message,
-    )
+    """Push a generation of the rows in ``files``, or of ``engine``, to the dataset of ``spec``, and remove old pushes.
+    ``file_format``: None if the files' names decide.
+
+    Raises what ``build_generation`` raises. If a gate fails, nothing is published. Gates compare with the push before.
+    """
+    if not spec.source.takes_pushes:
+        raise InvalidManifest(
+            f"{spec.namespace}/{spec.name} is built from its source, so it takes no pushes",
+            hint="set spec.source.pushed: true, or build this one with `lookupdb build`",
+        )
+    if spec.uid == LOCAL and store.cluster != LOCAL:
+        raise InvalidManifest(
+            f"{spec.namespace}/{spec.name} has no uid, so the cluster would not find the push",
+            hint=f"take the manifest from the cluster: kubectl get lds {spec.name} -n {spec.namespace} -o yaml",
+        )
+    source = replace(spec.source, urls=tuple(files), format=file_format)
+    report = build_generation(replace(spec, source=source), store, options, progress, engine)
+    prune(store.inbox(spec), KEPT_PUSHES)
+    return replace(report, message=report.message.replace("built", "pushed", 1))

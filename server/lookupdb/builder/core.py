@@ -27,8 +27,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, Literal
 
-from lookupdb import native, shard_name
-from lookupdb.builder.csv_dialect import UNFINISHED, open_csv_reader
+from lookupdb import keys, native
+from lookupdb.builder.avro_rows import AvroParser
 from lookupdb.builder.csv_rows import (
     CsvParser,
     NativeCsv,
@@ -39,6 +39,7 @@ from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerpri
 from lookupdb.builder.json_rows import JsonLinesParser, NativeJsonLines, make_json_parser, make_json_rules
 from lookupdb.builder.options import BuildBudget, Progress, transaction_bytes
 from lookupdb.builder.rows import (
+    UNFINISHED,
     ColumnTracker,
     QuotesSeen,
     ReportProgress,
@@ -47,22 +48,28 @@ from lookupdb.builder.rows import (
     SeenColumns,
     SliceRecords,
     UniformColumns,
+    open_csv_reader,
 )
-from lookupdb.builder.sort import Batch, Record, Sample, Sorter, as_native, decode_place
 from lookupdb.builder.write import (
+    Batch,
     NativePacker,
     PackedRecords,
     Packer,
+    Record,
+    Sample,
     ShardSums,
     ShardWriter,
     ShareSums,
+    Sorter,
+    as_native,
+    decode_place,
     describe_shard,
     make_packer,
 )
 from lookupdb.dataset.spec import Csv, DatasetSpec
+from lookupdb.disk import require_descriptors
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample, ShardFile, Totals
-from lookupdb.process.limits import require_descriptors
 from lookupdb.shardfile import ShardMeta
 
 # Guess where rows begin in a CSV file, from the bytes near an intended cut.
@@ -86,7 +93,7 @@ class _Verdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """The look of the rows of one file."""
+    """The dialect of one CSV file, and the number of fields in its rows."""
 
     options: Csv
     delimiter: str
@@ -192,7 +199,7 @@ _CUT_FORMATS: Final = frozenset(["jsonl", "csv"])
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """What a source is, and how it is divided."""
+    """The source of a build, and its slices."""
 
     fingerprint: str | None
     """None if only the content of a file identifies it, and it was not read."""
@@ -253,6 +260,7 @@ def _find_line_end(raw: FileIO, look_ahead: int) -> int | None:
 
 _REPORT_EVERY_ROWS: Final = 2000
 _PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, int], RowParser]]] = {
+    "avro": AvroParser,
     "csv": CsvParser,
     "json": make_json_parser,
     "jsonl": JsonLinesParser,
@@ -566,12 +574,13 @@ def reduce_shards(
     progress: Progress,
     *,
     shards: Sequence[int] | None = None,
+    attempt: str = "",
     rows: int | None = None,
     threads: int = 1,
     packers: int = 1,
 ) -> ReducedShards:
-    """Write the files of ``shards`` into ``folder``, by default of all shards. ``batches`` are their records in the
-    order of key and place, ``rows`` the number of records if it is known.
+    """Write the files of ``shards`` into ``folder``, by default of all shards; their names end with ``attempt``.
+    ``batches`` are their records in the order of key and place, ``rows`` the number of records if it is known.
 
     ``meta`` describes every shard, except for its number and records. Up to ``packers`` threads compress natively at
     once. Raises NotEnoughRoom, StoreError.
@@ -582,7 +591,7 @@ def reduce_shards(
     share = transaction_bytes(meta.shards)
     dropped = Duplicates()
     with ExitStack() as stack:
-        names = [shard_name.file_name(number, meta.shards) for number in numbers]
+        names = [keys.file_name(number, meta.shards, attempt) for number in numbers]
         writers = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
         progress.begin_phase("writing", rows, "rows")
         threads_packing = packers if isinstance(packer, NativePacker) else 1

@@ -28,7 +28,8 @@ from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
 from lookupdb.builder.options import BuildBudget, scratch_errors
 from lookupdb.builder.rows import ReportProgress, SeenColumns, UnfinishedSlice
-from lookupdb.builder.sort import Sorter, make_sample
+from lookupdb.builder.tables import TableFile
+from lookupdb.builder.write import Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.manifest import SourceFile
@@ -250,7 +251,9 @@ class SliceJob:
 
 def _parse_local_file(members: dict[str, Any]) -> LocalFile:
     description, path = SourceFile(**members.pop("description")), Path(members.pop("path"))
-    return LocalFile(description=description, path=path, **members)
+    table = members.pop("table")
+    parsed = None if table is None else TableFile.from_members(table)
+    return LocalFile(description=description, path=path, table=parsed, **members)
 
 
 _REPORT_SECONDS: Final = 0.2

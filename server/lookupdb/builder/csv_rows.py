@@ -4,10 +4,9 @@ Python's csv module parses, in strict mode: it reports row and line, and never g
 rows, and reads empty fields as nulls. ``DialectReader`` parses files with escapes or null markers.
 
 Many programs write a quote within quotes as ``\\"``, not as ``""``. Read without ``source.csv.escape``, such rows
-seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has a
-quote after a backslash, as JSON and paths may have, and an unquoted field has a quote, which a writer that doubles
-quotes never writes. A file with both is rejected (``check_quotes``).
-"""
+seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has
+a quote after a backslash, as JSON and paths may have. An unquoted field has a quote too, although a writer that
+doubles quotes never writes one. A file with both is rejected (``check_quotes``)."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from typing import IO, Any, Final
 
 import orjson
 
-from lookupdb.builder.csv_dialect import DialectReader, open_csv_reader
 from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.rows import (
+    DialectReader,
     QuotesSeen,
     ReportProgress,
     RowRejected,
@@ -34,6 +33,7 @@ from lookupdb.builder.rows import (
     find_partitions,
     join_key,
     max_native_value,
+    open_csv_reader,
     unknown_column_error,
     value_columns,
 )
@@ -51,13 +51,16 @@ Convert = Callable[[str], Any]
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_BOOLEANS: Final = {"true": True, "false": False}
+BOOLEANS: Final = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
+"""The fields of a boolean column in lower case; any case is read. The kernels have the same list."""
 _SHAPES: Final = {
     "an integer": _INTEGER,
     "a number": _NUMBER,
     "digits behind a zero or a plus sign": re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?"),
     "digits with separators": re.compile(r"[-+]?[0-9]+(?:[ '_.,][0-9]+)+"),
-    "true or false in capitals": re.compile(r"true|false", re.IGNORECASE),
     "perhaps a null marker: an unquoted one that source.csv.nullValues lists is null": re.compile(
         r"\\N|NULL|null|Null|NA|N/A|None"
     ),
@@ -190,9 +193,10 @@ def _parse_number(field: str) -> orjson.Fragment:
 
 
 def _parse_boolean(field: str) -> bool:
-    if field not in _BOOLEANS:
-        raise RowRejected(f"expected true or false, found {describe_field(field)}")
-    return _BOOLEANS[field]
+    found = BOOLEANS.get(field.lower())
+    if found is None:
+        raise RowRejected(f"expected a boolean ({', '.join(BOOLEANS)}), found {describe_field(field)}")
+    return found
 
 
 def _parse_json(field: str) -> orjson.Fragment:
@@ -525,7 +529,7 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
     if names is None:
         raise BadSource(
             f"{where} is empty, expected a header",
-            hint="it is empty: check the program that writes it; a file without rows still has its header",
+            hint="check the program that writes it: a file without rows still needs its header",
         )
     if not names:
         raise BadSource(

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from lookupdb import keys
 from lookupdb.builder import gates
-from lookupdb.builder.gate_facts import WrittenGeneration, gather_facts, read_or_none, readable_manifests
-from lookupdb.builder.gates import ActiveGeneration
+from lookupdb.builder.gates import ActiveGeneration, GateFacts, SampledDifference, comparing_gates
 from lookupdb.builder.options import (
     BuildOptions,
     BuildReport,
@@ -30,18 +33,391 @@ from lookupdb.builder.options import (
     built_report,
     scratch_folder,
 )
-from lookupdb.dataset.spec import DatasetSpec
-from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists
-from lookupdb.keys import UNICODE_VERSION, has_same_normalization
-from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
-from lookupdb.shardfile import ShardReader
+from lookupdb.dataset.spec import DatasetSpec, Gates
+from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists, GenerationMissing
+from lookupdb.keys import UNICODE_VERSION, file_name, has_same_normalization, make_sampler, shard_number
+from lookupdb.manifest import AdoptedGeneration, ExcludedRows, Manifest, Refusal, ShardFile, Totals, generation_number
+from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset
+from lookupdb.store.stored_generation import StoredGeneration, open_shard
 from lookupdb.wording import format_count, strip_secrets
 
-# Earlier generations: is a build needed, what do its gates compare with, and did they reject the same one before?
+# The facts for the gates: read the files of a written generation, and those of the active one.
+
+
+# Estimate how much a new generation differs from the active one, at a cost that does not grow with the store, for a
+# build's gate and ``lookupdb diff --sampled``.
+#
+# Shard s of N holds the keys whose hash is s modulo N: a random sample of all keys, the same in every build. So only
+# the first shards of the active generation are read, enough for ``MAX_KEYS`` keys of the larger generation, but at most
+# ``MAX_BYTES`` of either unless the first shard alone is larger. One key in 2^k is compared, chosen by other bits of
+# the hash. Values are compared as lookups return them.
+#
+# If the new generation has as many shards, the keys are in the same ones. Otherwise each of its shards may hold some:
+# the compared keys stay in memory, each with a hash of its value, and every file of either generation is read once. In
+# a new file only keys count that would be in the shards that were read: added keys are as exact as removed ones.
+#
+# With n keys compared, the standard deviation of the share is at most 1 / (2 √n): 0.16 % for 100,000 keys.
 
 
 log = logging.getLogger(__name__)
+
+MAX_KEYS: Final = 100_000
+"""Enough keys of the larger generation; up to twice as many are compared."""
+MAX_BYTES: Final = 1 << 30
+"""Bytes to read of each generation's files, except the active one's first and those that may hold the same keys."""
+MAX_KEPT_BYTES: Final = 16 << 20
+"""Bytes of keys in memory while two generations with different numbers of shards are compared."""
+
+
+def compare_with_active(
+    dataset: StoredDataset,
+    active: Manifest,
+    open_shard: Callable[[int], AbstractContextManager[ShardReader]],
+    shards: int,
+    totals: Totals,
+    scratch: Path,
+) -> SampledDifference:
+    """Compare the new files, which ``open_shard`` opens, of ``shards`` shards and ``totals``, with the generation
+    ``active`` of ``dataset``.
+
+    Copies one file of the store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile
+    if the part of the active generation that is read is damaged, NotEnoughRoom.
+    """
+
+    def open_after(stack: ExitStack, number: int) -> ShardReader:
+        return stack.enter_context(open_shard(number))
+
+    return _compare(StoredGeneration("", active, dataset), shards, totals, open_after, scratch)
+
+
+def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
+    """Compare two stored generations. Copies one file of each at a time to ``scratch``. Raises StoreError, CorruptFile,
+    NotEnoughRoom."""
+
+    def open_after(stack: ExitStack, number: int) -> ShardReader:
+        return _open(stack, after, after.manifest.shards[number], scratch)
+
+    return _compare(before, len(after.manifest.shards), after.manifest.totals, open_after, scratch)
+
+
+def _compare(
+    before: StoredGeneration,
+    shards: int,
+    totals: Totals,
+    open_after: Callable[[ExitStack, int], ShardReader],
+    scratch: Path,
+) -> SampledDifference:
+    every = before.manifest.shards
+    chosen = choose_shards(every, totals)
+    halvings = choose_halvings(max(sum(shard.records for shard in chosen), totals.records * len(chosen) // len(every)))
+    if shards != len(every):
+        sample = _Sample(len(every), len(chosen), shards, halvings)
+        return _compare_resharded(before, chosen, sample, open_after, scratch)
+    result, is_sampled = SampledDifference(is_whole=len(chosen) == shards and not halvings), make_sampler(halvings)
+    for number, shard in enumerate(chosen):
+        with ExitStack() as stack:
+            old, new = _open(stack, before, shard, scratch), open_after(stack, number)
+            _compare_shards(old, new, is_sampled, result)
+    return result
+
+
+def _open(stack: ExitStack, generation: StoredGeneration, shard: ShardFile, scratch: Path) -> ShardReader:
+    return stack.enter_context(open_shard(stack.enter_context(generation.file(shard, scratch))))
+
+
+def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
+    """Return the first of ``shards``, enough for the sample, at least one. The other generation, with ``totals``, has
+    the same share of its keys in as many shards."""
+    records = size = 0
+    for number, shard in enumerate(shards):
+        size += shard.bytes
+        most_records = max(records, totals.records * number // len(shards))
+        most_bytes = max(size, totals.file_bytes * (number + 1) // len(shards))
+        if number and (most_records >= MAX_KEYS or most_bytes > MAX_BYTES):
+            return shards[:number]
+        records += shard.records
+    return shards
+
+
+def choose_halvings(keys: int) -> int:
+    """Return how often to halve a sample of ``keys`` keys, so that at least ``MAX_KEYS`` are left."""
+    return max(0, (keys // MAX_KEYS).bit_length() - 1)
+
+
+def _sampled_keys(shard: ShardReader, is_sampled: Callable[[bytes], bool]) -> Iterator[bytes]:
+    return filter(is_sampled, shard.txn.cursor().iternext(keys=True, values=False))
+
+
+def _compare_shards(
+    before: ShardReader, after: ShardReader, is_sampled: Callable[[bytes], bool], result: SampledDifference
+) -> None:
+    """Compare two shards that hold the same keys."""
+    for key in _sampled_keys(before, is_sampled):
+        stored = after.txn.get(key)
+        if stored is None:
+            result.count("removed", key)
+        elif _is_same(before, before.txn.get(key, b""), after, stored):
+            result.same += 1
+        else:
+            result.count("changed", key)
+    for key in _sampled_keys(after, is_sampled):
+        if before.txn.get(key) is None:
+            result.count("added", key)
+
+
+def _is_same(before: ShardReader, old: bytes, after: ShardReader, new: bytes) -> bool:
+    if old == new and (old[0] == FRAMED or before.dictionary == after.dictionary):
+        return True
+    return before.expand(old) == after.expand(new)
+
+
+class _Sample:
+    """The compared keys of the chosen shards, by the new shard that would hold them, each with a hash of its value. It
+    keeps at most ``MAX_KEPT_BYTES`` of keys."""
+
+    def __init__(self, shards: int, sampled_shards: int, new_shards: int, halvings: int) -> None:
+        self.halvings = halvings
+        self.is_whole = shards == sampled_shards and not halvings
+        self.new_shards = new_shards
+        self._shards, self._sampled_shards = shards, sampled_shards
+        self._kept: list[tuple[list[bytes], array[int]]] = [([], array("q")) for _ in range(new_shards)]
+        self._kept_bytes = 0
+
+    def is_asked_for(self, number: int) -> bool:
+        """Return whether the new shard ``number`` can hold keys of a chosen shard: both numbers are the hash's
+        remainders."""
+        return number % math.gcd(self._shards, self.new_shards) < self._sampled_shards
+
+    def list_new_keys(self, after: ShardReader) -> Iterator[bytes]:
+        """Yield the sampled keys of a new shard that would be in a chosen one."""
+        keys = _sampled_keys(after, make_sampler(self.halvings))
+        return (key for key in keys if shard_number(key, self._shards) < self._sampled_shards)
+
+    def add_shard(self, before: ShardReader) -> None:
+        """Keep the sampled keys of a chosen shard."""
+        is_sampled = make_sampler(self.halvings)
+        for key in _sampled_keys(before, is_sampled):
+            if not is_sampled(key):  # the sample was halved meanwhile
+                continue
+            keys, values = self._kept[shard_number(key, self.new_shards)]
+            keys.append(key)
+            values.append(hash(before.expand(before.txn.get(key, b""))))
+            self._kept_bytes += len(key)
+            if self._kept_bytes > MAX_KEPT_BYTES:
+                is_sampled = self._halve()
+
+    def take_entries(self, number: int) -> dict[bytes, int]:
+        """Return the keys kept for the new shard ``number``, and forget them."""
+        keys, values = self._kept[number]
+        self._kept[number] = ([], array("q"))
+        return dict(zip(keys, values, strict=True))
+
+    def _halve(self) -> Callable[[bytes], bool]:
+        self.halvings, self.is_whole = self.halvings + 1, False
+        is_sampled = make_sampler(self.halvings)
+        for number in range(self.new_shards):
+            kept = [(key, value) for key, value in self.take_entries(number).items() if is_sampled(key)]
+            self._kept[number] = ([key for key, _ in kept], array("q", (value for _, value in kept)))
+        self._kept_bytes = sum(len(key) for keys, _ in self._kept for key in keys)
+        return is_sampled
+
+
+def _compare_resharded(
+    before: StoredGeneration,
+    sampled_shards: Sequence[ShardFile],
+    sample: _Sample,
+    open_after: Callable[[ExitStack, int], ShardReader],
+    scratch: Path,
+) -> SampledDifference:
+    """Compare generations with different numbers of shards: each file is opened once, one at a time. Keys that are not
+    in the sample of a chosen shard were added, those left in it were removed."""
+    for shard in sampled_shards:
+        with ExitStack() as stack:
+            sample.add_shard(_open(stack, before, shard, scratch))
+    result = SampledDifference(is_whole=sample.is_whole)
+    for number in range(sample.new_shards):
+        if sample.is_asked_for(number):
+            with ExitStack() as stack:
+                _compare_entries(sample.take_entries(number), open_after(stack, number), sample, result)
+    return result
+
+
+def _compare_entries(entries: dict[bytes, int], after: ShardReader, sample: _Sample, result: SampledDifference) -> None:
+    for key in sample.list_new_keys(after):
+        value = entries.pop(key, None)
+        if value is None:
+            result.count("added", key)
+        elif value == hash(after.expand(after.txn.get(key, b""))):
+            result.same += 1
+        else:
+            result.count("changed", key)
+    for key in entries:
+        result.count("removed", key)
+
+
+def gather_facts(
+    generation: WrittenGeneration,
+    totals: Totals,
+    rejected: ExcludedRows,
+    active: ActiveGeneration | None,
+    dataset: StoredDataset,
+    scratch: Path,
+    progress: Progress,
+) -> GateFacts:
+    """Return the facts of a generation that is written but not yet published. ``scratch`` takes a copy of one file of
+    the active generation at a time."""
+
+    @cache
+    def compare() -> SampledDifference | str:
+        if active is None or active.manifest is None:
+            return "the store has lost it"
+        progress.begin_phase("comparing", None, "rows")
+        try:
+            shards = generation.spec.shards
+            return compare_with_active(dataset, active.manifest, generation.open_shard, shards, totals, scratch)
+        except (CorruptFile, GenerationMissing) as error:
+            return error.message
+        finally:
+            progress.end_phase()
+
+    return GateFacts(
+        records=totals.records,
+        rejected=rejected,
+        active=active,
+        value_format=generation.spec.value.format,
+        largest_value_bytes=totals.largest_value_bytes,
+        find=generation.find,
+        list_large_values=generation.list_large_values,
+        compare=compare,
+    )
+
+
+class WrittenGeneration:
+    """The files of a generation, in the folder of its builder."""
+
+    def __init__(self, spec: DatasetSpec, folder: Path) -> None:
+        self.spec = spec
+        self.folder = folder
+        self._encode = keys.make_key_encoder(spec.key.normalize)
+
+    def find(self, text: str) -> bytes | None:
+        """Return the value of a key as a router looks it up; None if there is none."""
+        try:
+            key = self._encode(text)
+        except keys.InvalidKey:
+            return None
+        with self.open_shard(keys.shard_number(key, self.spec.shards)) as shard:
+            reply = shard.find(key)
+        return None if reply is None else unframe(reply)
+
+    def list_large_values(self, limit: int) -> Iterator[tuple[bytes, int]]:
+        """Yield the keys whose values have more than ``limit`` bytes, with the size."""
+        for number in range(self.spec.shards):
+            with self.open_shard(number) as shard:
+                for key, stored in shard.items():
+                    if stored[0] == FRAMED and len(stored) <= limit:
+                        continue
+                    size = len(unframe(shard.expand(stored)))
+                    if size > limit:
+                        yield key, size
+
+    def open_shard(self, number: int) -> AbstractContextManager[ShardReader]:
+        """Open the file of shard ``number``."""
+        return ShardReader(self.folder / file_name(number, self.spec.shards))
+
+
+class StoredFiles(WrittenGeneration):
+    """The files of a generation in a store. A gate that reads one gets a verified copy, made once."""
+
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        scratch: Path,
+        shards: Sequence[ShardFile],
+        fetch: Callable[[ShardFile, Path], AbstractContextManager[Path]],
+        copies: ExitStack,
+    ) -> None:
+        super().__init__(spec, scratch)
+        self._shards, self._fetch, self._copies = shards, fetch, copies
+        self._paths: dict[int, Path] = {}
+
+    @contextmanager
+    def open_shard(self, number: int) -> Iterator[ShardReader]:
+        """Open shard ``number``."""
+        if number not in self._paths:
+            self._paths[number] = self._copies.enter_context(self._fetch(self._shards[number], self.folder))
+        with ShardReader(self._paths[number]) as reader:
+            yield reader
+
+
+# The active generation: what the gates compare with.
+
+
+def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
+    """Yield the manifests of whole generations, newest first, except unreadable and rejected ones.
+
+    Raises StoreError if the store itself cannot be read.
+    """
+    for generation in reversed(dataset.generations()):
+        manifest = read_or_none(dataset, generation)
+        if manifest is not None:  # None: removed after the listing
+            yield manifest
+
+
+def read_or_none(dataset: StoredDataset, generation: str) -> Manifest | None:
+    """Return the manifest of ``generation``; None if it cannot be read."""
+    try:
+        return dataset.manifest(generation)
+    except (CorruptFile, GenerationMissing):
+        return None
+
+
+def find_active(
+    dataset: StoredDataset, generation: str | None, records: int | None, gate_spec: Gates
+) -> ActiveGeneration | None:
+    """Return the generation that gates compare with: ``generation``, or the newest published one that passed; None if
+    there is none yet.
+
+    If it is lost or unreadable, the newest readable one replaces it, with a warning. If there is none, its number of
+    ``records`` is used, if known. Otherwise, if ``gate_spec`` has a gate that needs it, raises GenerationMissing or
+    CorruptFile. A source that has shrunk must not pass because the store was lost. Raises StoreError if the store
+    itself cannot be read.
+    """
+    name = generation
+    if name is None:
+        published, refused = dataset.published_generations(), dataset.refused_generations()
+        name = next((found for found in reversed(published) if found not in refused), None)
+    if name is None:
+        return None
+    try:
+        manifest = dataset.manifest(name)
+    except (GenerationMissing, CorruptFile) as error:
+        substitute = next(readable_manifests(dataset), None)
+        ways_out = comparing_gates(gate_spec)
+        if substitute is None and records is None and ways_out:
+            hint = (
+                "no push is left to compare with: leave the gates to the dataset with --no-gates"
+                if dataset.address.is_inbox
+                else f"no generation is left to compare with: restore {name}, or {' and '.join(ways_out)} until the "
+                "next generation is built"
+            )
+            raise type(error)(error.message, hint=hint) from error
+        log.warning(
+            "the active generation cannot be read from the store",
+            extra={
+                "generation": name,
+                "comparedWith": substitute.generation if substitute else "none",
+                "reason": error.message,
+            },
+        )
+        if substitute is None:
+            return None if records is None else ActiveGeneration(name, records, None)
+        manifest = substitute
+    return ActiveGeneration(manifest.generation, manifest.totals.records, manifest)
+
+
+# Earlier generations: is a build needed, what do its gates compare with, and did they reject the same one before?
 
 
 def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str | None = None) -> bool:
@@ -49,8 +425,8 @@ def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, 
     StoreError.
 
     The store is always checked: it may have been lost or replaced since the last build. A generation whose keys were
-    normalised with other Unicode tables does not count, because it must be rebuilt. A rejected one counts if it is
-    ``active``: an operator has overridden its gates.
+    normalised with other Unicode tables does not count, because it must be rebuilt; a copy of a push counts, because
+    another copy would be the same. A rejected one counts if it is ``active``: an operator has overridden its gates.
     """
     if any(_is_same_build(manifest, spec, fingerprint) for manifest in readable_manifests(dataset)):
         return True
@@ -62,7 +438,7 @@ def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, 
 
 def _is_same_build(manifest: Manifest, spec: DatasetSpec, fingerprint: str) -> bool:
     is_same = (manifest.content, manifest.fingerprint) == (spec.content_hash(), fingerprint)
-    return is_same and has_same_normalization(manifest.normalize, manifest.unicode)
+    return is_same and (spec.source.takes_pushes or has_same_normalization(manifest.normalize, manifest.unicode))
 
 
 def find_refusal(
@@ -113,16 +489,18 @@ def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildRep
     return replace(report, message=f"{generation} passes, although:\n{reasons}")
 
 
-def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
+def refusal_error(refused: Refusal, manifest: Manifest | None, *, is_pushed: bool = False) -> GenerationRefused:
     """Return the error for a rejected generation; ``manifest`` is its own, if it is in the store."""
     message = "\n".join(refused.reasons)
     if manifest is None:
-        hint = "nothing was published, because it is empty; correct the source, or the spec"
+        hint = "an empty generation is not published; correct the source, or the spec"
+        if is_pushed:
+            hint = "nothing was pushed: correct the rows, or leave the gates to the dataset with --no-gates"
         return GenerationRefused(message, None, hint=hint)
     generation = manifest.generation
     hint = (
-        f"{generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates, or "
-        "let it pass as it is"
+        f"{generation} is in the store for inspection, and does not serve: correct the source, change spec.gates, or "
+        "override the gate"
     )
     return GenerationRefused(message, manifest, hint=hint)
 
@@ -188,9 +566,9 @@ _MAX_SHOWN: Final = 10
 
 
 def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
-    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it, and its manifest, None
-    if it is damaged; None if there is none. Adopting would then go back to older data. Adopted and rejected generations
-    do not count."""
+    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it, and its manifest. The
+    manifest is None if it is damaged. Returns None if there is no such generation. Adopting would then go back to
+    older data. Adopted and rejected generations do not count."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)
@@ -257,7 +635,7 @@ def _publish_copy(
     """Publish ``original`` from ``source`` in ``dataset``. Gates check it, unless it is the dataset's own."""
     started_at, generation = time.monotonic(), options.generation
     with scratch_folder(options.scratch) as folder:
-        refused = None if source is dataset else _judge(spec, source, original, folder, progress)
+        refused = None if source is dataset else judge(spec, source, original, folder, progress)
         try:
             with dataset.claim(generation or dataset.next_generation(), folder) as claim:
                 copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=options.build_id)
@@ -276,7 +654,7 @@ def _publish_copy(
 
 def make_copy(original: Manifest, uid: str, generation: str, refused: Refusal | None = None) -> Manifest:
     """Return the manifest of a copy of ``original`` as ``generation`` of the dataset ``uid``. It keeps the build time
-    and the source of the original: they tell how old the data are, and whether the source has changed."""
+    and the source of the original: they show the age of the data, and whether the source has changed."""
     adopted = AdoptedGeneration(original.uid, original.generation)
     return replace(original, uid=uid, generation=generation, adopted=adopted, refused=refused)
 
@@ -293,7 +671,7 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
     if not usable:
         raise _missing_error(spec, store, predecessor, source, manifests)
     newest = max(usable, key=lambda manifest: generation_number(manifest.generation))
-    if differences := _describe_differences(newest, spec):
+    if differences := describe_differences(newest, spec):
         raise AdoptionFailed(
             f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built from another spec:"
             f" {differences}",
@@ -313,10 +691,8 @@ def _address(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> St
     return address
 
 
-def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
+def describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
     """Return how the spec of ``manifest`` differs from ``spec``; empty if the same source would give the same files."""
-    if manifest.content == spec.content_hash() and len(manifest.shards) == spec.shards:
-        return ""
     pairs = (
         ("shards", len(manifest.shards), spec.shards),
         ("key.columns", list(manifest.key_columns), list(spec.key.columns)),
@@ -332,6 +708,8 @@ def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
     ]
     if found:
         return "; ".join(found)
+    if manifest.content == spec.content_hash():
+        return ""
     first = strip_secrets(manifest.source[0].url)[:200] if manifest.source else "nothing"
     return (
         "spec.source, key, value or duplicates differ in a part that the manifest does not record; it was built from"
@@ -370,7 +748,7 @@ def _missing_error(
 
 def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, manifests: Sequence[Manifest]) -> str:
     if manifests:
-        names = [f"{found.generation}{' (refused)' if found.refused is not None else ''}" for found in manifests]
+        names = [f"{found.generation}{' (rejected)' if found.refused is not None else ''}" for found in manifests]
         return f"it has {_shorten(names[::-1])}"
     if others := list(source.whole_manifests().values()):
         other = others[-1]
@@ -391,37 +769,32 @@ def _shorten(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown
 
 
-def _judge(
-    spec: DatasetSpec, source: StoredDataset, original: Manifest, scratch: Path, progress: Progress
+def judge(
+    spec: DatasetSpec,
+    source: StoredDataset,
+    original: Manifest,
+    scratch: Path,
+    progress: Progress,
+    dataset: StoredDataset | None = None,
+    active: ActiveGeneration | None = None,
 ) -> Refusal | None:
-    """Return why the copy must not be rolled out; None if it passes every gate of a first generation."""
+    """Return why a copy of ``original`` must not be rolled out; None if it passes every gate. They compare it with
+    ``active`` of ``dataset``; without that, it is judged like a first generation."""
     with ExitStack() as copies:
-        files = _StoredFiles(spec, source, original, scratch, copies)
-        facts = gather_facts(files, original.totals, original.rejected, None, source, scratch, progress)
+        files = StoredFiles(spec, scratch, original.shards, partial(source.verified_shard, original.generation), copies)
+        facts = gather_facts(files, original.totals, original.rejected, active, dataset or source, scratch, progress)
+        if active is not None and active.manifest is not None and active.manifest.has_same_files(original):
+            # They may be links to the same files, which LMDB does not open twice.
+            facts = replace(facts, compare=lambda: SampledDifference(same=original.totals.records))
         closed = gates.find_closed_gates(spec.gates, facts)
-    if not closed:
-        return None
-    return Refusal(gates.describe_closed_gates(closed), spec.gates.content_hash(), active="")
+    return None if not closed else make_refusal(spec, closed, active)
 
 
-class _StoredFiles(WrittenGeneration):
-    """The files of a stored generation. A gate that reads one gets a verified copy, made once."""
-
-    def __init__(
-        self, spec: DatasetSpec, source: StoredDataset, manifest: Manifest, scratch: Path, copies: ExitStack
-    ) -> None:
-        super().__init__(spec, scratch)
-        self._source = source
-        self._manifest = manifest
-        self._copies = copies
-        self._paths: dict[int, Path] = {}
-
-    @contextmanager
-    def open_shard(self, number: int) -> Iterator[ShardReader]:
-        """Open shard ``number``."""
-        if number not in self._paths:
-            shard = self._manifest.shards[number]
-            stored = self._source.verified_shard(self._manifest.generation, shard, self.folder)
-            self._paths[number] = self._copies.enter_context(stored)
-        with ShardReader(self._paths[number]) as reader:
-            yield reader
+def make_refusal(spec: DatasetSpec, failed: Sequence[gates.ClosedGate], active: ActiveGeneration | None) -> Refusal:
+    """Return the mark of a generation that failed the gates ``failed``."""
+    return Refusal(
+        reasons=gates.describe_closed_gates(failed),
+        gates=spec.gates.content_hash(),
+        active=active.generation if active else "",
+        unjudged=gates.describe_closed_gates([gate for gate in failed if gate.is_unjudged]),
+    )

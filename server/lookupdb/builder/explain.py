@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from lookupdb import native, shard_name
-from lookupdb.builder import build, existing, gate_facts
+from lookupdb import native
+from lookupdb.builder import build, existing
+from lookupdb.builder.avro_rows import AvroParser
+from lookupdb.builder.binaries import Form
 from lookupdb.builder.core import max_open_files
 from lookupdb.builder.csv_rows import CsvParser, find_csv_obstacle
-from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerprint
+from lookupdb.builder.dictionary import MAX_GROWTH, read_dictionary
+from lookupdb.builder.files import LocalFile, Slice, SliceFile
+from lookupdb.builder.first_rows import FirstRows, read_first_rows, write_column
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.json_rows import JsonLinesParser, find_json_obstacle
-from lookupdb.builder.listing import SourceObject, check_beginning, find_local_file, resolve_source
+from lookupdb.builder.listing import SourceObject, check_beginning, find_local_file, open_source
 from lookupdb.builder.options import BuildBudget, BuildOptions, min_memory_limit
 from lookupdb.builder.progress import format_quantity
-from lookupdb.builder.rows import UniformColumns, find_partitions, format_names, read_partitions, shorten_name
+from lookupdb.builder.pushes import find_push, fingerprint_push
+from lookupdb.builder.rows import (
+    UniformColumns,
+    find_partitions,
+    format_names,
+    read_partitions,
+    shorten_name,
+    value_columns,
+)
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, Gates, Refresh, describe_left_out
-from lookupdb.errors import BadSource, SourceUnreadable
-from lookupdb.process.limits import raise_limit
+from lookupdb.disk import raise_limit
+from lookupdb.errors import BadSource, LookupdbError, SourceUnreadable
+from lookupdb.keys import file_name
+from lookupdb.manifest import Manifest, SourceFile
 from lookupdb.store import Store, StoredDataset
 from lookupdb.store.directory import free_bytes
 from lookupdb.wording import format_count, strip_secrets
@@ -38,23 +54,23 @@ def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: dat
     is none."""
     if refresh.schedule is None:
         yield (
-            "no schedule: a cluster looks at the source when the spec changes, and when the annotation"
-            " lookupdb.dev/refresh gets another value"
+            "no schedule: the source is read when the spec changes, and for `lookupdb refresh`"
+            " (a new value of the annotation lookupdb.dev/refresh)"
         )
         if refresh.suspend:
-            yield "  refresh.suspend is true, and there is no schedule that could rest"
+            yield "  refresh.suspend is true, and there is no schedule to suspend"
     else:
         yield from _describe_schedule(refresh.schedule, refresh, uid, now, rests=is_suspended or refresh.suspend)
     if is_suspended:
-        yield "  suspend is true: a cluster builds nothing and rolls nothing out"
+        yield "  suspend is true: nothing is built or rolled out"
 
 
 def _describe_schedule(expression: str, refresh: Refresh, uid: str, now: datetime, *, rests: bool) -> Iterator[str]:
     where = f"{expression!r} in {refresh.time_zone}"
     if rests:
-        yield f"{where}, which rests{': refresh.suspend is true' if refresh.suspend else ''}"
+        yield f"{where}, suspended{': refresh.suspend is true' if refresh.suspend else ''}"
         return
-    yield f"{where}: a cluster looks at the source at"
+    yield f"{where}: the source is read at"
     yield from (f"  {line}" for line in _describe_slots(expression, ZoneInfo(refresh.time_zone), uid, now))
     if uid == LOCAL:
         yield "  later by a part of its own, fixed by its uid in the cluster: status.nextCheck says when"
@@ -91,7 +107,12 @@ _MAX_FILES: Final = 20
 _MAX_HEADER_BYTES: Final = 1 << 20
 _FIRST_ROWS: Final = 1000
 _FIRST_BYTES: Final = 16 << 20
-_PLACES: Final = {"csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
+_PLACES: Final = {
+    "avro": "the schema",
+    "csv": "the header",
+    "parquet": "the footer",
+    "jsonl": "the first rows",
+}
 """The place of the column names, by format."""
 _FORMS: Final = {
     "key": "as a key, its text in UTF-8",
@@ -123,9 +144,12 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
         checked[file.format] += not lines
     for file_format, count in sorted(checked.items()):
         if count:
-            yield f"all are in {_PLACES[file_format]} of {format_count(count, f'{file_format} file')}"
+            files = format_count(count, f"{file_format} file")
+            yield f"all that the manifest names are in {_PLACES[file_format]} of {files}"
     partitions: dict[str, None] = {}
     for item in objects:
+        if item.data_file is not None:
+            continue  # the table knows them
         url = item.description.url
         partitions.update(
             dict.fromkeys(name for name in read_partitions(url) if name not in find_partitions(spec, url))
@@ -159,12 +183,20 @@ def _check_file(
 
         with ParquetParser(spec, file, budget.duckdb, 1) as parquet:
             uniform_columns.check(file.name, parquet.names)
-            return [], [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in parquet.binaries]
+            return [], _describe_binaries(parquet.binaries)
     with SliceFile(file.path, piece) as raw:
+        if file.format == "avro":
+            avro = AvroParser(spec, file, piece, raw, budget.row)
+            uniform_columns.check(file.name, avro.names)
+            return [], _describe_binaries(avro.binaries)
         if file.format == "csv":
             uniform_columns.check(file.name, CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES).names)
             return [], []
         return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file), []
+
+
+def _describe_binaries(binaries: Sequence[tuple[str, Form]]) -> list[str]:
+    return [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in binaries]
 
 
 def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
@@ -184,12 +216,51 @@ def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
     return []
 
 
+_SAMPLED_ROWS: Final = 100
+
+
+def describe_first_rows(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
+    """Yield a table of the columns in the first rows of the first local file: name, guessed type, and a value. Then
+    say which fields of CSV look typed, and would be text."""
+    here = (item for item in objects if isinstance(item.place, Path) and not _has_deleted_rows(item))
+    if (item := next(here, None)) is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="lookupdb-explain-") as scratch, suppress(LookupdbError, OSError):
+        found = read_first_rows(spec, item, budget, Path(scratch), _SAMPLED_ROWS)
+        yield f"{found.file} (types are a guess{'; fields stay text unless csv.columns has their type' * found.is_csv})"
+        yield from found.describe()
+        yield from _describe_text(spec, found)
+
+
+def _describe_text(spec: DatasetSpec, found: FirstRows) -> Iterator[str]:
+    """Warn of fields that look typed, and would be stored as text. A value of one column is read as JSON or raw."""
+    _, chosen = value_columns(spec.value)
+    named = {column.name for column in spec.source.csv.columns if column.type != "text"}
+    typed = {
+        name: kind
+        for name, kind in found.list_typed((*spec.key.columns, *named)).items()
+        if spec.value.column is None and (not chosen or name in chosen)
+    }
+    if not typed:
+        return
+    yield 'these look typed, but will be stored as text (in Python, the text "false" is true); to store types, write'
+    yield "  source.csv.columns:"
+    yield from (f"    - {write_column(name, kind)}" for name, kind in typed.items())
+
+
+def _has_deleted_rows(item: SourceObject) -> bool:
+    """Return whether a data file may have rows that the table has deleted."""
+    return item.data_file is not None and bool(item.data_file.deletes or item.data_file.deleted)
+
+
 def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
     """For each format, say whether native kernels read the rows, and if not, why."""
     has_kernels = native.kernels() is not None
     for file_format, delimiter in sorted({(item.format, item.delimiter) for item in objects}):
         if file_format == "parquet":
             yield "parquet: DuckDB"
+        elif file_format == "avro":
+            yield "avro: fastavro"
         elif file_format == "json":
             yield "json: Python"
         elif not has_kernels:
@@ -216,34 +287,49 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     """
     build.check_resources(spec, options)
     success_file = build.find_success_file(spec, options)
-    objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
-    build.check_seen(spec, options, success_file, source_fingerprint(objects))
+    push = find_push(store.inbox(spec)) if spec.source.takes_pushes else None
+    source = open_source(spec, volume=options.volume, local_files=options.local_files)
+    objects = source.list_files()
+    fingerprint = source.fingerprint if push is None else fingerprint_push(push)
+    build.check_seen(spec, options, success_file, fingerprint)
     budget = BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
     column_lines = list(describe_columns(spec, objects, budget))
+    first_rows = list(describe_first_rows(spec, objects, budget))
     dataset = store.dataset(spec)
-    active = gate_facts.find_active(dataset, options.active, options.active_records, spec.gates)
+    active = existing.find_active(dataset, options.active, options.active_records, spec.gates)
     generation = options.generation or dataset.next_generation()
-    shard_names = [shard_name.file_name(number, spec.shards) for number in (0, spec.shards - 1)]
+    shard_names = [file_name(number, spec.shards) for number in (0, spec.shards - 1)]
     now = datetime.now(UTC)
     source_bytes = sum(item.description.bytes for item in objects)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
-        ("source", list(_source_lines(objects))),
+        (
+            "source",
+            [_push_line(push, store.inbox(spec), spec)]
+            if spec.source.takes_pushes
+            else list(_source_lines(objects, source.table)),
+        ),
         ("success file", list(_success_file_line(spec, success_file, options))),
         ("refresh", list(describe_refresh(spec.refresh, uid=spec.uid, is_suspended=spec.suspend, now=now))),
         ("format", list(_format_lines(spec, objects))),
+        ("first rows", first_rows),
         ("columns", column_lines),
         ("read by", list(describe_readers(spec, objects))),
         ("key", [_key_line(spec)]),
         ("value", [_value_line(spec)]),
+        ("dictionary", list(_dictionary_line(spec, dataset, active))),
         ("duplicates", [_DUPLICATES[spec.duplicates]]),
         ("shards", [f"{spec.shards}: {' … '.join(dict.fromkeys(shard_names))}"]),
         ("gates", list(_gate_lines(spec.gates, active))),
+        ("engine", list(_engine_line(spec, options))),
         ("memory", [_memory_line(spec, options)]),
         ("open files", [f"{max_open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
         ("scratch", [_scratch_line(options, source_bytes)]),
         ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset)]),
-        ("fingerprint", [_fingerprint_line(objects, options, dataset, spec)]),
+        (
+            "fingerprint",
+            [_fingerprint_line(fingerprint, options, dataset, spec)] if push or not spec.source.takes_pushes else [],
+        ),
         ("left out", list(_left_out_lines(spec, options))),
     ]
     return "\n".join(
@@ -251,7 +337,21 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     )
 
 
-def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
+def _engine_line(spec: DatasetSpec, options: BuildOptions) -> Iterator[str]:
+    """Describe Spark, if it builds."""
+    spark = spec.spark
+    if spec.engine == "Spark":
+        size = format_quantity(spark.executor_memory, "bytes")
+        yield f"Spark, {spark.master or f'local[{options.threads}]'}"
+        if spark.master and not spark.master.startswith("local"):
+            yield f"  {format_count(spark.executors, 'executor')}, each of {spark.executor_cores} cores and {size}"
+
+
+def _source_lines(objects: Sequence[SourceObject], table: SourceFile | None) -> Iterator[str]:
+    if table is not None:
+        yield f"{table.url}, {'version' if table.url.startswith('delta:') else 'snapshot'} {table.etag}" + (
+            f" of {table.modified}" if table.modified else ""
+        )
     total = sum(item.description.bytes for item in objects)
     yield f"{format_count(len(objects), 'file')}, {format_quantity(total, 'bytes')}"
     for item in objects[:_SHOWN_FILES]:
@@ -259,6 +359,15 @@ def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
         yield f"  {item.description.url} ({format_quantity(item.description.bytes, 'bytes')}{modified})"
     if len(objects) > _SHOWN_FILES:
         yield f"  and {len(objects) - _SHOWN_FILES:,} more"
+
+
+def _push_line(push: Manifest | None, inbox: StoredDataset, spec: DatasetSpec) -> str:
+    if push is None:
+        return f"pushes to {inbox.url}, which has no push yet: the build would wait"
+    records = format_count(push.totals.records, "record")
+    differences = existing.describe_differences(push, spec)
+    outcome = f"reject it, made for another spec: {differences}" if differences else "verify and copy it"
+    return f"push {push.generation} in {inbox.url} ({records}, {push.built_at}): the build would {outcome}"
 
 
 def _success_file_line(spec: DatasetSpec, success_file: str | None, options: BuildOptions) -> Iterator[str]:
@@ -314,6 +423,18 @@ def _value_line(spec: DatasetSpec) -> str:
     return f"{what}, as {value.format}, compression {value.compression}, at most {most}"
 
 
+def _dictionary_line(spec: DatasetSpec, dataset: StoredDataset, active: ActiveGeneration | None) -> Iterator[str]:
+    if spec.value.compression == "none" or spec.source.takes_pushes:
+        return
+    previous = read_dictionary(dataset, active)
+    if previous.obstacle:
+        yield f"trained: {previous.obstacle}"
+    else:
+        size = format_quantity(len(previous.content), "bytes")
+        most = f"{100 * MAX_GROWTH:.0f} %"
+        yield f"kept: that of {previous.generation}, {size}, unless it makes files over {most} larger than a new one"
+
+
 def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
     rejected = format_count(gates.max_rejected_rows, "rejected row")
     yield f"at least {format_count(gates.min_records, 'record')}, at most {rejected}"
@@ -334,14 +455,15 @@ def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
 
 def _memory_line(spec: DatasetSpec, options: BuildOptions) -> str:
     limit, least = (format_quantity(size, "bytes") for size in (options.memory_limit, min_memory_limit(spec.shards)))
-    return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
+    shards = format_count(spec.shards, "shard")
+    return f"{limit} at most, on {format_count(options.threads, 'core')}; a build into {shards} needs at least {least}"
 
 
 def _scratch_line(options: BuildOptions, source_bytes: int) -> str:
     free = free_bytes(options.scratch)
     return (
-        f"{options.scratch}, {format_quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
-        f"(the files as they are: {format_quantity(source_bytes, 'bytes')})"
+        f"{options.scratch}, {format_quantity(free, 'bytes')} free; a build needs about twice the uncompressed source "
+        f"(its files have {format_quantity(source_bytes, 'bytes')})"
     )
 
 
@@ -359,10 +481,7 @@ def _left_out_lines(spec: DatasetSpec, options: BuildOptions) -> Iterator[str]:
     yield from describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
 
 
-def _fingerprint_line(
-    objects: Sequence[SourceObject], options: BuildOptions, dataset: StoredDataset, spec: DatasetSpec
-) -> str:
-    fingerprint = source_fingerprint(objects)
+def _fingerprint_line(fingerprint: str | None, options: BuildOptions, dataset: StoredDataset, spec: DatasetSpec) -> str:
     if fingerprint is None:
         return "known once the source is read: its server sends neither ETag nor Last-Modified"
     if options.unless_fingerprint is None:

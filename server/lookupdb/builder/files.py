@@ -1,6 +1,6 @@
-"""Files of this machine: those behind paths, file:// urls and volume:// urls, the examples that lookupdb ships, and the
-fetched files of a source and their slices, which parsers read. Files are recognized by their first bytes, and
-decompressed in bounded memory; a truncated stream never passes as whole.
+"""Files of this machine: paths, file:// and volume:// URLs, the examples that lookupdb ships, and the fetched files
+of a source. Parsers read these files and their slices. Files are recognized by their first bytes, and decompressed in
+bounded memory; a truncated stream never passes as whole.
 
 First comes the matching of patterns, which is the same in every store.
 """
@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 import zstandard
 
+from lookupdb.builder.tables import TableFile
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
 from lookupdb.wording import check_path, strip_secrets
@@ -110,7 +111,12 @@ KINDS: Final = (
         is_read=True,
     ),
     _kind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, _DECRYPT),
-    _kind("Avro", rb"Obj\x01.*?avro\.(?:schema|codec)", _REWRITE),
+    _kind(
+        "Avro",
+        rb"Obj\x01.*?avro\.(?:schema|codec)",
+        "set source.format: avro, or omit it and let its name end in .avro",
+        is_read=True,
+    ),
     _kind("ORC", rb"ORC" + _NO_TEXT, _REWRITE),
     _kind("Arrow", rb"ARROW1\x00\x00|\xff{4}...\x00", _REWRITE),
     _kind("Feather", rb"FEA1" + _NO_TEXT, _REWRITE),
@@ -134,7 +140,7 @@ def check_kind(first: bytes, name: str, file_format: str, compression: str) -> N
     """Raise BadSource if the file ``name``, read as ``file_format``, is known to be something else: its uncompressed
     content begins with ``first``."""
     kind = recognize(first)
-    expected = "Parquet" if file_format == "parquet" else "text in UTF-8"
+    expected = {"parquet": "Parquet", "avro": "Avro"}.get(file_format, "text in UTF-8")
     if kind is None or kind.name == expected:
         return
     if kind.is_compressed and compression != "none":
@@ -229,7 +235,7 @@ def _decoder_error(error: Exception, stream: str, name: str, position: int) -> B
     reason = str(error).rpartition(": ")[2]
     if reason == "Memory usage limit exceeded":
         return BadSource(
-            f"{name} needs more than {_MAX_WINDOW >> 20} MiB of memory to be unpacked, which is the most",
+            f"{name} needs more than {_MAX_WINDOW >> 20} MiB of memory to be unpacked, which is the limit",
             hint="compress it again with `xz -9` or less",
         )
     if "unsupported" in reason.lower():
@@ -273,7 +279,7 @@ def _check_zstd_frame(header: bytes, name: str) -> None:
     if frame.window_size > _MAX_WINDOW:
         raise BadSource(
             f"{name} needs a window of {-(-frame.window_size >> 20):,} MiB to be unpacked,"
-            f" {_MAX_WINDOW >> 20} MiB is the most",
+            f" the limit is {_MAX_WINDOW >> 20} MiB",
             hint="compress it again with `zstd --long=27` or less",
         )
     if frame.dict_id:
@@ -300,7 +306,7 @@ def _describe_beginning(first: bytes) -> str:
 
 MAX_FILES: Final = 10_000
 """The most files that one url may match: more suggest a mistake in the pattern."""
-Format = Literal["csv", "json", "jsonl", "parquet"]
+Format = Literal["csv", "json", "jsonl", "parquet", "avro"]
 
 WILDCARD: Final = re.compile(r"[*?\[]")
 """The characters that make a path a pattern."""
@@ -583,7 +589,7 @@ def _locate(path: Path, url: str) -> LocatedFile:
             pass
     except FileNotFoundError as error:
         where = f" ({path})" if label == url else ""
-        raise SourceMissing(f"{label}: there is no such file{where}", hint="check source.url") from error
+        raise SourceMissing(f"{label}: there is no such file{where}", hint="check the name and the folder") from error
     except OSError as error:
         raise SourceUnreadable(f"{label} cannot be read: {error.strerror}") from error
     return LocatedFile(describe_local_file(url, status), path)
@@ -643,6 +649,8 @@ class LocalFile:
     """Size of the plain file."""
     in_place: bool
     """True if it is the user's own file, which may change while we read."""
+    table: TableFile | None = None
+    """How to read the file as a part of a table, if it is one."""
 
     @property
     def name(self) -> str:
@@ -657,8 +665,8 @@ class LocalFile:
 
 @contextmanager
 def tell_changes(check: Callable[[], object]) -> Iterator[None]:
-    """If the block fails, and ``check`` shows that a file has changed, raise the error of ``check`` instead: the data
-    read may be half of each version."""
+    """If the block fails and ``check`` finds a changed file, raise the error of ``check`` instead. The data may be
+    half of each version."""
     try:
         yield
     except BadSource as error:
@@ -672,7 +680,8 @@ def check_unchanged(description: SourceFile, path: Path) -> None:
     try:
         now = describe_local_file(description.url, path.stat())
     except OSError as error:
-        raise SourceUnreadable(f"{description.url} went away while it was read: {error.strerror}") from error
+        kind = SourceMissing if isinstance(error, FileNotFoundError) else SourceUnreadable
+        raise kind(f"{description.url} went away while it was read: {error.strerror}") from error
     if description.modified is not None and replace(now, etag=description.etag) != description:
         raise SourceUnreadable(f"{description.url} changed while it was read", hint="build again once it is complete")
 
@@ -739,6 +748,10 @@ class HasDescription(Protocol):
     def description(self) -> SourceFile:
         """The object as it was when it was read."""
 
+    @property
+    def table(self) -> TableFile | None:
+        """How to read the file as a part of a table, if it is one."""
+
 
 def is_identified(description: SourceFile) -> bool:
     """Return whether a change of the object would show: some web servers send neither ETag nor time."""
@@ -749,10 +762,13 @@ def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
     """Return 32 hex digits that change with the order of the objects and any object's url, size and ETag (time if it
     has none).
 
-    Return None if an object is not identified before its fetch: an equal size does not prove that it is unchanged.
+    A table's state has a fingerprint of its own. Return None if an object is not identified before its fetch: an equal
+    size does not prove that it is unchanged.
     """
     entries = []
     for item in objects:
+        if item.table is not None:
+            return item.table.fingerprint
         if not is_identified(item.description):
             return None
         entry = asdict(item.description)

@@ -1,9 +1,8 @@
 """Gates: the checks that a new generation must pass before it may serve. They do no I/O: ``GateFacts`` has functions,
-made by ``gate_facts``, for lookups and comparisons.
+made by ``existing``, for lookups and comparisons.
 
-A message names at most ten keys and rows, each cut to a hundred characters, and no value: everybody who may see the
-dataset's status reads it. Values can be looked up in the generation, which is kept.
-"""
+A message names at most ten keys and rows, each cut to a hundred characters. It names no value, because everybody who
+may see the dataset's status reads it. Values can be looked up in the generation, which is kept."""
 
 from __future__ import annotations
 

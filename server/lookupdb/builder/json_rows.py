@@ -33,6 +33,7 @@ from lookupdb.builder.rows import (
 )
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.wording import format_count
 
 # JSON values without loss: numbers keep their text, and nesting has a limit of our own.
 #
@@ -172,8 +173,8 @@ class JsonLinesParser:
     def parse_line(
         self, line: bytes, row: int, number: int, *, is_cut: bool = False
     ) -> tuple[list[dict[str, Any]], bytes]:
-        """Return the rows in line ``number``, the first of which is the file's row ``row``: none if it is blank,
-        several for consecutive objects. And the beginning of one more, if the line ``is_cut``.
+        """Return the rows in line ``number``: none if it is blank, several for consecutive objects. The first is the
+        file's row ``row``. And the beginning of one more, if the line ``is_cut``.
 
         Raises BadSource, NotEnoughRoom.
         """
@@ -264,9 +265,10 @@ def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
 log = logging.getLogger(__name__)
 
 _NUMBER_TAIL: Final = len("e+")
-"""A number's tail may lie behind the window: at most this much of ``1.5`` is mistaken for what follows ``1``."""
+"""The longest rest that the decoder leaves of a number cut off by the window: ``e+`` of ``1e+5``, or ``.`` of
+``1.5``."""
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
-"""The tail of a word or an escape may lie behind the window: an error further before its end is final."""
+"""Longest word or escape that the window may cut off. An error further before the window's end is final."""
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
@@ -411,8 +413,9 @@ class _Document:
             if found is None:
                 self._offset = len(self._window)
                 if not self._read_more(_WINDOW):
+                    brackets = format_count(depth, "bracket")
                     raise BadSource(
-                        f"{where} is not JSON: the file ends within it, {depth:,} brackets deep, at {self._locate()}",
+                        f"{where} is not JSON: the file ends within it, {brackets} deep, at {self._locate()}",
                         hint=_CORRECT,
                     )
                 continue

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import orjson
 
@@ -36,11 +37,20 @@ from lookupdb.builder.files import (
     find_table,
     is_identified,
     recognize,
+    source_fingerprint,
     tell_changes,
     wrong_kind_error,
 )
 from lookupdb.builder.options import Progress, scratch_errors
 from lookupdb.builder.remote import HttpStream, RemoteObject, find_http, find_objects, remote_errors
+from lookupdb.builder.table_files import (
+    TableDataFile,
+    collect_deleted,
+    find_access,
+    import_errors,
+    missing_file_errors,
+)
+from lookupdb.builder.tables import TableFile
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
@@ -49,15 +59,16 @@ from lookupdb.wording import strip_secrets
 # The files of a dataset's source, listed before any is read.
 
 
-_FORMATS: Final[dict[str, Format]] = {
+FORMATS: Final[dict[str, Format]] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".json": "json",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
+    ".avro": "avro",
 }
-_COMPRESSIONS: Final = {ending: compression for compression, ending in ENDINGS.items()}
+COMPRESSIONS: Final = {ending: compression for compression, ending in ENDINGS.items()}
 _CHUNK: Final = 1 << 20
 
 
@@ -71,6 +82,53 @@ class SourceObject:
     delimiter: str
     """The field separator of CSV."""
     place: Path | RemoteFile
+    data_file: TableDataFile | None = None
+    """The file as a part of a table, if it is one."""
+
+    @property
+    def table(self) -> TableFile | None:
+        """How to read the file as a part of a table, if it is one."""
+        return None if self.data_file is None else self.data_file.table
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """The state of a source. The state of a table is known before its files are listed."""
+
+    fingerprint: str | None
+    """None if only the content of a file identifies it."""
+    list_files: Callable[[], tuple[SourceObject, ...]]
+    table: SourceFile | None = None
+    """The table, if it is one."""
+
+    def describe(self, files: Iterable[LocalFile]) -> tuple[SourceFile, ...]:
+        """Return what the manifest of a generation names as its source."""
+        return tuple(file.description for file in files) if self.table is None else (self.table,)
+
+
+def open_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> OpenSource:
+    """Return the state of the source. Raises BadSource, and ExtraMissing for a table whose format cannot be read."""
+    if spec.source.takes_pushes:
+        return OpenSource(None, tuple)  # pushed rows need not be in files
+    table_format = spec.source.format
+    if table_format not in ("iceberg", "delta"):
+        objects = resolve_source(spec, volume=volume, local_files=local_files)
+        return OpenSource(source_fingerprint(objects), lambda: objects)
+    access = find_access(spec, volume, local_files=local_files)
+    with import_errors(table_format):
+        if table_format == "iceberg":
+            from lookupdb.builder.iceberg import open_iceberg as open_table
+        else:
+            from lookupdb.builder.delta import open_delta as open_table
+    table = open_table(spec, access)
+
+    def list_files() -> tuple[SourceObject, ...]:
+        return tuple(
+            SourceObject(file.located.description, "parquet", "none", ",", file.located.place, file)
+            for file in table.list_files()
+        )
+
+    return OpenSource(table.fingerprint, list_files, table.description)
 
 
 def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> tuple[SourceObject, ...]:
@@ -99,8 +157,8 @@ def _refuse_tables(objects: Iterable[SourceObject]) -> None:
         if table is not None:
             raise BadSource(
                 f"{item.description.url} is a file of {table}, which may hold rows that are no longer in it",
-                hint="export the table as Parquet files to another folder, with Spark, DuckDB (delta_scan, "
-                "iceberg_scan) or the deltalake library, and read those",
+                hint="read the table itself: source.format: iceberg or delta; export a Hudi table as Parquet files to "
+                "another folder, and read those",
             )
 
 
@@ -110,7 +168,7 @@ def refuse_local_files(urls: Iterable[str]) -> None:
         scheme, separator, _ = url.partition("://")
         if not separator or scheme == "file":
             raise BadSource(
-                f"{strip_secrets(url)} is a local file of the machine that builds, and such files are not read here",
+                f"{strip_secrets(url)} is a local file, and this build may not read local files",
                 hint="use https://, s3://, gs:// or az://, or volume:// with source.volume",
             )
 
@@ -159,11 +217,11 @@ handles ``volume`` itself, because it knows the mount."""
 
 def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     source = spec.source
-    format_suffix, compression = _split_suffixes(located.description.url)
+    format_suffix, compression = split_suffixes(located.description.url)
     compression = source.compression or compression
     if compression == "none":
         compression = located.coding
-    file_format = source.format or _FORMATS.get(format_suffix)
+    file_format = cast("Format | None", source.format) or FORMATS.get(format_suffix)
     if file_format is None:
         raise _unknown_format_error(located, compression)
     if spec.key.member_names and file_format != "json":
@@ -189,7 +247,8 @@ def _unknown_format_error(located: LocatedFile, compression: Compression) -> Bad
     looks_like = f"; by its first bytes it is {kind.name}" if kind else ""
     return BadSource(
         f"{name}: its name does not show its format{looks_like}",
-        hint=f"set source.format, or name it {', '.join(_FORMATS)} (and {', '.join(_COMPRESSIONS)} if it is compressed)"
+        hint="set source.format (for `lookupdb push`: --source-format), or name it "
+        f"{', '.join(FORMATS)} (and {', '.join(COMPRESSIONS)} if it is compressed)"
         + (f"; {kind.hint}" if kind else ""),
     )
 
@@ -209,25 +268,26 @@ def read_chunks(file: LocatedFile | SourceObject) -> Iterator[bytes]:
         raise SourceUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
 
-def read_beginning(file: LocatedFile | SourceObject, compression: Compression) -> bytes:
-    """Return the first uncompressed bytes of ``file``, as many as show its kind. Raises BadSource."""
+def read_beginning(file: LocatedFile | SourceObject, compression: Compression, size: int = FIRST_BYTES) -> bytes:
+    """Return the first ``size`` uncompressed bytes of ``file``, by default as many as show its kind. Raises
+    BadSource."""
     chunks, first = read_chunks(file), b""
     if compression != "none":
         chunks = decompress(chunks, compression, file.description.url)
     for chunk in chunks:
-        first += chunk[:FIRST_BYTES]
-        if len(first) >= FIRST_BYTES:
+        first += chunk[:size]
+        if len(first) >= size:
             break
-    return first[:FIRST_BYTES]
+    return first[:size]
 
 
-def _split_suffixes(url: str) -> tuple[str, Compression]:
+def split_suffixes(url: str) -> tuple[str, Compression]:
     """Return the suffix that gives the format, and the compression."""
     name = url.rpartition("/")[2].lower()
     compression: Compression = "none"
     stem, dot, suffix = name.rpartition(".")
-    if dot and f".{suffix}" in _COMPRESSIONS:
-        compression = _COMPRESSIONS[f".{suffix}"]
+    if dot and f".{suffix}" in COMPRESSIONS:
+        compression = COMPRESSIONS[f".{suffix}"]
         stem, dot, suffix = stem.rpartition(".")
     return dot + suffix, compression
 
@@ -297,22 +357,48 @@ def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progre
     Reports the bytes read, before decompression, to ``progress``.
     """
     objects = tuple(objects)
-    copies = [item for item in objects if not _is_plain(item)]
+    deletes = {
+        file.description.url: SourceObject(file.description, "parquet", "none", ",", file.place)
+        for item in objects
+        if item.data_file is not None
+        for file in item.data_file.deletes
+    }
+    copies = [item for item in (*deletes.values(), *objects) if not _is_plain(item)]
     if copies:
         progress.begin_phase("fetch", sum(item.description.bytes for item in copies), "bytes")
-    files = tuple(
-        _use_in_place(item) if _is_plain(item) else _copy_file(item, scratch / f"source-{number:05d}", progress)
-        for number, item in enumerate(objects)
-    )
+
+    def fetch(item: SourceObject, name: str) -> LocalFile:
+        return _use_in_place(item) if _is_plain(item) else _copy_file(item, scratch / name, progress)
+
+    paths = {}
+    for number, (url, item) in enumerate(deletes.items()):
+        with missing_file_errors(url):
+            paths[url] = fetch(item, f"deletes-{number:05d}").path
+    files = []
+    for number, item in enumerate(objects):
+        file = fetch(item, f"source-{number:05d}")
+        if item.data_file is not None:
+            file = _add_table(file, item.data_file, paths, scratch / f"deleted-{number:05d}")
+        files.append(file)
     if copies:
         progress.end_phase()
-    return files
+    return tuple(files)
+
+
+def _add_table(file: LocalFile, data_file: TableDataFile, paths: Mapping[str, Path], target: Path) -> LocalFile:
+    """Return ``file`` as a part of its table. The positions of its deleted rows, if any, are written to ``target``."""
+    deleted = collect_deleted(data_file, paths)
+    if deleted:
+        with scratch_errors(target.parent):
+            target.write_bytes(deleted)
+    return replace(file, table=replace(data_file.table, deleted=str(target) if deleted else None))
 
 
 def find_local_file(item: SourceObject) -> LocalFile | None:
     """Return ``item`` in place; None if it is remote or compressed. Raises BadSource if it has changed since it was
     listed."""
-    return _use_in_place(item) if _is_plain(item) else None
+    file = _use_in_place(item) if _is_plain(item) else None
+    return file if file is None or item.data_file is None else replace(file, table=item.data_file.table)
 
 
 def _is_plain(item: SourceObject) -> bool:
@@ -321,7 +407,8 @@ def _is_plain(item: SourceObject) -> bool:
 
 def _use_in_place(item: SourceObject) -> LocalFile:
     assert isinstance(item.place, Path)
-    check_unchanged(item.description, item.place)
+    with missing_file_errors(item.description.url) if item.data_file is not None else nullcontext():
+        check_unchanged(item.description, item.place)
     with tell_changes(lambda: _check_unchanged(item)):
         check_beginning(item)
     # An example never changes: it is part of the program.

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +16,10 @@ from typing import Final, Literal, Protocol, Self
 
 import orjson
 
-from lookupdb import disk
 from lookupdb.dataset.schema import to_camel_case
 from lookupdb.dataset.spec import DatasetSpec
-from lookupdb.errors import GateClosed, GenerationExists, LookupdbError, NotEnoughRoom, UsageError
-from lookupdb.manifest import GENERATION, Manifest
+from lookupdb.errors import DISK_FULL_ERRNOS, GateClosed, GenerationExists, LookupdbError, NotEnoughRoom, UsageError
+from lookupdb.manifest import GENERATION, DictionaryChoice, Manifest
 from lookupdb.process.memory import peak_resident
 from lookupdb.wording import check_path, format_count, to_utf8
 
@@ -78,8 +78,8 @@ class BuildOptions:
     """Build nothing if the source has this fingerprint and the store holds a generation of it, built from the same
     spec."""
     unless_success_file: str | None = None
-    """Build nothing, and do not read the source, if the success file has this identity and the store holds a generation
-    of ``unless_fingerprint``, built from the same spec."""
+    """Build nothing and read no source if the success file has this identity, and the store holds a generation of
+    ``unless_fingerprint`` from the same spec."""
     seen_success_file: str | None = None
     seen_fingerprint: str | None = None
     """Build nothing if the source has another fingerprint although its success file has not changed: somebody may be
@@ -212,8 +212,8 @@ def count_packers(memory_limit: int, *, shards: int, threads: int) -> int:
 
 
 def transaction_bytes(shards: int) -> int:
-    """Return the size of a shard's transaction. It depends on ``shards`` alone, because the file's bytes depend on
-    it."""
+    """Return the size of a shard's transaction. It may depend only on ``shards``, because the bytes of the shard's file
+    depend on the size."""
     return max(_MIN_TRANSACTION_BYTES, _DIRTY_BYTES // shards)
 
 
@@ -239,8 +239,8 @@ class BuildReport:
 
     outcome: Literal["built", "adopted", "unchanged", "waiting", "failed"]
     """Waiting: the success file is missing, and the source was not read. Adopted: the store already held the
-    generation, from a builder that died before it could report; or, with ``adopted_from``, a generation of an earlier
-    dataset, or of the dataset itself, was copied."""
+    generation, because its builder died before it could report. With ``adopted_from``, the build copied a generation
+    of an earlier dataset, or of the dataset itself."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
@@ -255,8 +255,12 @@ class BuildReport:
     largest_shard_bytes: int = 0
     built_at: str | None = None
     """ISO 8601, UTC."""
+    source_modified_at: str | None = None
+    """When the newest file of the source was modified, in whole seconds, if the source says so."""
     adopted_from: str | None = None
     """The earlier dataset's uid, and the generation of it that this one is a copy of: ``3f2b9c1e-…/g7``."""
+    dictionary: DictionaryChoice | None = None
+    """Why the generation has its compression dictionary; None without compression."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
     next_free: str | None = None
@@ -303,7 +307,9 @@ def report_manifest(manifest: Manifest) -> BuildReport:
         file_bytes=totals.file_bytes,
         largest_shard_bytes=max(shard.bytes for shard in manifest.shards),
         built_at=manifest.built_at,
+        source_modified_at=manifest.source_modified_at,
         adopted_from=None if manifest.adopted is None else f"{manifest.adopted.uid}/{manifest.adopted.generation}",
+        dictionary=manifest.dictionary,
         seconds=manifest.seconds,
         reason="Built",
     )
@@ -317,6 +323,28 @@ def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
         message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
         f"{format_count(len(manifest.shards), 'shard')}, "
         f"{manifest.seconds:.1f} s",
+    )
+
+
+def idle_report(
+    spec: DatasetSpec,
+    started_at: float,
+    outcome: Literal["unchanged", "waiting"],
+    reason: str,
+    message: str,
+    fingerprint: str | None = None,
+    success_file: str | None = None,
+) -> BuildReport:
+    """Return the report of a build that built nothing."""
+    return BuildReport(
+        outcome=outcome,
+        dataset=f"{spec.namespace}/{spec.name}",
+        fingerprint=fingerprint,
+        success_file=success_file,
+        seconds=round(time.monotonic() - started_at, 3),
+        peak_memory_bytes=peak_resident(),
+        reason=reason,
+        message=message,
     )
 
 
@@ -364,7 +392,7 @@ _open_folders: dict[Path, list[Path]] = {}
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
     """Make a new folder under ``base``, readable by this user only. The build removes it at its end, with any empty
-    folders that it made above it; the next build removes that of a killed one. Raises NotEnoughRoom if it cannot be
+    folders that it made above it. If a build is killed, the next one removes it. Raises NotEnoughRoom if it cannot be
     made, and UsageError for a path that is not UTF-8."""
     check_path(base)
     from lookupdb.store.directory import unlock
@@ -440,7 +468,7 @@ def scratch_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in disk.DISK_FULL_ERRNOS:
+        if error.errno not in DISK_FULL_ERRNOS:
             raise
         raise NotEnoughRoom(
             f"no room left in the scratch folder {folder}: {error.strerror}",

@@ -16,25 +16,35 @@ With ``value.column`` binary is what the column holds: JSON, or with ``format: r
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 import duckdb
 import orjson
 
+from lookupdb.builder.binaries import BINARY_CONVERTS, Form, check_binaries, decode_text, find_form, make_forms
 from lookupdb.builder.files import LocalFile
 from lookupdb.builder.rows import (
+    MAX_DIGITS,
     NOT_FINITE,
+    Convert,
     DictRows,
     RowRejected,
     UnusableRow,
     check_names_once,
+    choose_columns,
     shorten_name,
-    unknown_column_error,
     unwritable_column_error,
-    value_columns,
+)
+from lookupdb.builder.tables import (
+    TableColumn,
+    TableFile,
+    build_tree,
+    connect_duckdb,
+    is_int96,
+    quote_name,
+    select_columns,
 )
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, NotEnoughRoom
@@ -44,9 +54,6 @@ from lookupdb.wording import shorten
 #
 # DuckDB ignores the case of names and renames the second one of "name" and "NAME" to "NAME_1", calls a column without a
 # name "C1", and turns decimals with more digits than its own into doubles.
-
-
-_MAX_DIGITS: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +104,10 @@ def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
             column = len(names) if parent.column is None else parent.column
             (names if parent.column is None else parent.names).append(element.name)
             parent.left -= 1
-            if element.precision > _MAX_DIGITS:
-                obstacles[column] = f"has decimals of {element.precision} digits, and {_MAX_DIGITS} are read exactly"
+            if element.precision > MAX_DIGITS:
+                obstacles[column] = (
+                    f"has decimals of {element.precision} digits, but only {MAX_DIGITS} can be read exactly"
+                )
             if element.is_int96:
                 int96.add(column)
         groups.append(_Group(column, element.children))
@@ -125,13 +134,13 @@ def _find_look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 # DuckDB's errors in our words.
 #
-# DuckDB quotes the value that it cannot read, in wordings that change with the error and the version, and no message
-# may hold a value (see ``rows``). So known errors, by how they begin, get our own text, and all others only their kind.
+# DuckDB's messages quote the value that it cannot read, but ours never show a value (see ``rows``). The wording differs
+# between errors and versions. So errors with a known beginning get our own text. Of all others, only the kind is shown.
 
 
 _MAX_CHARACTERS: Final = 200
 _UNKNOWN: Final = "DuckDB cannot read it"
-_NO_JSON: Final = "a value that is no JSON"
+_NO_JSON: Final = "a value that is not JSON"
 _NO_UTF8: Final = "a text that is not UTF-8"
 _DAMAGED: Final = "its metadata are damaged"
 _NOT_UNPACKED: Final = "a page of it is damaged, and cannot be unpacked"
@@ -180,9 +189,6 @@ def describe_memory_error(error: duckdb.OutOfMemoryException) -> str:
     return str(error).partition("\n")[0]
 
 
-Convert = Callable[[Any], Any]
-"""Converts DuckDB's value, if not null, to one that orjson writes."""
-
 _MAGIC: Final = b"PAR1"
 _BATCH: Final = 256
 _UNCONVERTED: Final = frozenset(
@@ -200,9 +206,6 @@ _READ: Final = "read_parquet($1, hive_partitioning=false, int96_as='struct')"
 """A folder called `name=value` adds or replaces no column: a file's content does not depend on its place. DuckDB's
 timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
 
-Form = Literal["base64", "text", "key", "raw"]
-"""The form of a binary: base64 text; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
-
 
 class ParquetParser:
     """Parse one Parquet file. Rows are dicts."""
@@ -216,13 +219,11 @@ class ParquetParser:
         """``memory`` is DuckDB's limit, in bytes."""
         _check_magic(file)
         self._file, self._memory = file, memory
-        self._connection = _connect(memory, threads)
-        # The forms of binaries, nested ones included; never guessed from their content.
-        forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
-        if spec.value.column is not None:
-            forms[spec.value.column] = "raw"
-        self._forms: dict[str, Form] = {**forms, **dict.fromkeys(spec.key.columns, "key")}
+        self._connection = connect_duckdb(memory, threads)
+        self._forms = make_forms(spec)
         self._objects = DictRows(spec, file.name)
+        if file.table is not None:
+            self._objects.partitions.clear()  # the table knows them, whatever its folders are called
         self.key, self.value = self._objects.key, self._objects.value
         self._rows_read = 0
         self._chosen: list[str] = []
@@ -238,6 +239,9 @@ class ParquetParser:
             ).fetchone()
             self._row_count = int(found[0])
             self._schema = self._read_schema()
+            self._source = _READ
+            if file.table is not None:
+                self._select_table(file.table)
             self._names = self._schema.names
             self._plan_columns(spec)
         self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
@@ -251,35 +255,39 @@ class ParquetParser:
         check_names_once(schema.names, f"{self._file.name}: its footer")
         return schema
 
+    def _describe(self, source: str) -> list[tuple[str, Any]]:
+        """Return DuckDB's names and types of the columns of ``source``."""
+        self._connection.execute(f"SELECT * FROM {source} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
+        return [(name, kind) for name, kind, *_ in self._connection.description]
+
+    def _select_table(self, table: TableFile) -> None:
+        """Read the table's columns instead of the file's own."""
+        query = "SELECT name, coalesce(num_children, 0), field_id FROM parquet_schema($1)"
+        root = build_tree(self._connection.execute(query, [_escape_path(self._file)]).fetchall())
+        self._schema = read_schema([SchemaElement("", len(table.columns), 0), *_list_elements(table.columns)])
+        parts = []
+        for number, (sql, obstacle) in enumerate(select_columns(table, root, self._describe(_READ))):
+            if obstacle is not None:
+                self._schema.obstacles[number] = obstacle
+            parts.append(
+                f"NULL AS {quote_name(self._schema.names[number])}" if number in self._schema.obstacles else sql
+            )
+        self._source = f"(SELECT {', '.join(parts)} FROM {_READ})"  # noqa: S608 - names are quoted
+
     def _plan_columns(self, spec: DatasetSpec) -> None:
-        self._connection.execute(f"SELECT * FROM {_READ} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
         nested: list[str] = []
         kinds = []
         binaries: list[list[str]] = []
-        for number, (name, (name_to_duckdb, kind, *_)) in enumerate(
-            zip(self._names, self._connection.description, strict=True)
-        ):
+        described = self._describe(self._source)
+        for number, (name, (name_to_duckdb, kind)) in enumerate(zip(self._names, described, strict=True)):
             kinds.append((name_to_duckdb, kind))
             nested += _nested_names(name, kind, has_int96=number in self._schema.int96)
             binaries.append(_find_binaries(name, kind))
         self._objects.check_declared(self._names, nested)
-        self._check_binaries(spec, {path for paths in binaries for path in paths}, nested)
-        for number in _choose_columns(spec, self._names):
+        check_binaries(spec, self._file.name, {path for paths in binaries for path in paths}, self._names, nested)
+        for number in choose_columns(spec, self._names):
             self._plan_column(number, *kinds[number])
-            self.binaries += [(path, _find_form(path, self._forms)) for path in binaries[number]]
-
-    def _check_binaries(self, spec: DatasetSpec, binaries: Set[str], nested: Sequence[str]) -> None:
-        """Raise BadSource if ``source.parquet.columns`` names a column that is missing or not binary."""
-        role = "source.parquet.columns"
-        for name in (column.name for column in spec.source.parquet.columns):
-            if any(path == name or path.startswith(f"{name}.") for path in binaries):
-                continue
-            if name not in self._names and name not in nested:
-                raise unknown_column_error(self._file.name, role, name, self._names, nested=nested)
-            raise BadSource(
-                f"{self._file.name}: {role} names the column {name!r}, which is not binary",
-                hint="leave it out there: columns of other types keep their types",
-            )
+            self.binaries += [(path, find_form(path, self._forms)) for path in binaries[number]]
 
     def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
         """Raises BadSource for a column whose values cannot be written exactly."""
@@ -290,7 +298,7 @@ class ParquetParser:
             raise unwritable_column_error(self._file.name, name, why)
         if obstacle := self._schema.obstacles.get(number):
             raise unwritable_column_error(self._file.name, name, obstacle)
-        quoted = _quote(name_to_duckdb)
+        quoted = quote_name(name_to_duckdb)
         self._chosen.append(name)
         self._expressions.append(quoted if plan.cast == str(kind) else plan.fetch(quoted, 0))
         if plan.convert is not None:
@@ -298,9 +306,11 @@ class ParquetParser:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self._chosen, self._converts
-        query = f"SELECT {', '.join(self._expressions)} FROM {_READ}"  # noqa: S608 - names are quoted
+        query = f"SELECT {', '.join(self._expressions)} FROM {self._source}"  # noqa: S608 - names are quoted
         with self._errors():
             self._connection.execute(query, [_escape_path(self._file)])
+        deleted_rows = iter(()) if self._file.table is None else self._file.table.open_deleted()
+        deleted = next(deleted_rows, -1)
         while True:
             with self._errors():
                 batch = self._connection.fetchmany(_BATCH)
@@ -308,6 +318,9 @@ class ParquetParser:
                 return
             for fields in batch:
                 self._rows_read += 1
+                if self._rows_read - 1 == deleted:
+                    deleted = next(deleted_rows)
+                    continue
                 record = dict(zip(names, fields, strict=True))
                 try:
                     for name, convert in converts:
@@ -333,7 +346,7 @@ class ParquetParser:
         """Return the first column that cannot be read alone either: DuckDB does not say which one it is."""
         for name, expression in zip(self._chosen, self._expressions, strict=True):
             try:
-                query = f"SELECT {expression} FROM {_READ}"  # noqa: S608 - names are quoted
+                query = f"SELECT {expression} FROM {self._source}"  # noqa: S608 - names are quoted
                 self._connection.execute(query, [_escape_path(self._file)])
                 while self._connection.fetchmany(_BATCH):
                     pass
@@ -352,36 +365,10 @@ class ParquetParser:
         self._connection.close()
 
 
-def _choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the columns for keys and values. Dots reach into nested columns."""
-    _, chosen = value_columns(spec.value)
-    wanted, known = (*spec.key.columns, *chosen), set(names)
-    needed = {name if name in known else name.partition(".")[0] for name in wanted}
-    return [number for number, name in enumerate(names) if not chosen or name in needed]
-
-
-def _connect(memory: int, threads: int) -> Any:
-    """Return a DuckDB connection that loads no extensions and writes no files."""
-    connection = duckdb.connect(
-        config={
-            "memory_limit": f"{memory // 1024}KiB",
-            "threads": threads,
-            "temp_directory": "",
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        }
-    )
-    connection.execute(
-        "SET enable_progress_bar = false; SET TimeZone = 'UTC'; SET enable_geoparquet_conversion = false"
-    )
-    return connection
-
-
-def _find_form(path: str, forms: Mapping[str, Form]) -> Form:
-    """Return the form of the binary at ``path``, by its own name or that of the nearest column around it."""
-    while path not in forms and "." in path:
-        path = path.rpartition(".")[0]
-    return forms.get(path, "base64")
+def _list_elements(columns: Iterable[TableColumn]) -> Iterator[SchemaElement]:
+    for column in columns:
+        yield SchemaElement(column.name, len(column.children), 0)
+        yield from _list_elements(column.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,8 +402,8 @@ def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: boo
     if name in _DATES:
         return _cast_to("VARCHAR", _DATES[name])
     if name in _BINARIES:
-        return _cast_to("BLOB", _BINARY_CONVERTS[_find_form(path, forms)])
-    if has_int96 and _is_int96(kind):
+        return _cast_to("BLOB", BINARY_CONVERTS[find_form(path, forms)])
+    if has_int96 and is_int96(kind):
         return _cast_to('STRUCT(date VARCHAR, "time" VARCHAR)', _write_int96)
     if name in ("list", "array"):
         return _plan_list(kind, path, forms, has_int96)
@@ -464,11 +451,14 @@ def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: boo
 
     convert = convert_members if converts else None
     if all(plan.cast is not None for plan in plans.values()):
-        return _cast_to(f"STRUCT({', '.join(f'{_quote(name)} {plan.cast}' for name, plan in plans.items())})", convert)
+        return _cast_to(
+            f"STRUCT({', '.join(f'{quote_name(name)} {plan.cast}' for name, plan in plans.items())})", convert
+        )
 
     def fetch(expression: str, depth: int) -> str:
         members = [
-            f"{_quote(name)} := {plan.fetch(f'{expression}.{_quote(name)}', depth)}" for name, plan in plans.items()
+            f"{quote_name(name)} := {plan.fetch(f'{expression}.{quote_name(name)}', depth)}"
+            for name, plan in plans.items()
         ]
         return f"CASE WHEN {expression} IS NULL THEN NULL ELSE struct_pack({', '.join(members)}) END"
 
@@ -480,7 +470,7 @@ def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) 
     children = dict(kind.children)
     value = plan_type(children["value"], path, forms, has_int96=has_int96)
     has_text = children["key"].id == "varchar"
-    if value is None or not (has_text or (children["key"].id == "blob" and _find_form(path, forms) == "text")):
+    if value is None or not (has_text or (children["key"].id == "blob" and find_form(path, forms) == "text")):
         return None
     key_type = "VARCHAR" if has_text else "BLOB"
     convert_value, fetch_value = value.convert, value.fetch
@@ -492,7 +482,7 @@ def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) 
             if key is None:
                 raise RowRejected("holds a map in which a key is null")
             if not has_text:
-                key = _decode_text(key)
+                key = decode_text(key)
             members[key] = content if content is None or convert_value is None else convert_value(content)
         return members
 
@@ -505,25 +495,10 @@ def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) 
     return TypePlan(fetch, None, convert)
 
 
-def _is_int96(kind: Any) -> bool:
-    """Return whether ``kind`` is an INT96 timestamp, which ``_READ`` fetches as a struct of date and time."""
-    return kind.id == "struct" and [(name, child.id) for name, child in kind.children] == [
-        ("date", "date"),
-        ("time", "time_ns"),
-    ]
-
-
 def _write_int96(parts: dict[str, str]) -> str:
     if parts["time"] >= "24" or parts["date"].endswith("infinity"):
         raise RowRejected("holds an INT96 timestamp whose day or time is out of range")
     return f"{_write_date(parts['date'])}T{parts['time']}"
-
-
-def _decode_text(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise RowRejected("holds binary that is not UTF-8, and source.parquet.columns says that it is text") from None
 
 
 def _check_interval(text: str) -> str:
@@ -542,21 +517,6 @@ def _write_utc(text: str) -> str:
 
 def _write_nanoseconds_utc(text: str) -> str:
     return f"{_write_nanoseconds(text)}Z" if text in _LAST_NANOSECONDS else _write_utc(text)
-
-
-def _decode_key(content: bytes) -> str | bytes:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return content  # ``key_column_text`` rejects the row for it
-
-
-_BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
-    "base64": lambda content: b64encode(content).decode(),
-    "text": _decode_text,
-    "key": _decode_key,
-    "raw": None,
-}
 
 
 def _parse_digits(text: str) -> orjson.Fragment:
@@ -585,7 +545,7 @@ def _parse_fraction(text: str) -> Any:
 
 
 def _nested_names(prefix: str, kind: Any, *, has_int96: bool) -> list[str]:
-    if kind.id != "struct" or (has_int96 and _is_int96(kind)):
+    if kind.id != "struct" or (has_int96 and is_int96(kind)):
         return []
     found = []
     for name, child in kind.children:
@@ -603,10 +563,6 @@ def _find_binaries(path: str, kind: Any) -> list[str]:
         inner = [found for name, child in kind.children if name != "size" for found in _find_binaries(path, child)]
         return list(dict.fromkeys(inner))
     return []
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _escape_path(file: LocalFile) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final, Literal, TextIO
 
 from rich.console import Console
@@ -24,16 +26,18 @@ from rich.table import Column
 from rich.text import Text
 
 from lookupdb.builder.options import Progress, SilentProgress
+from lookupdb.logs import LOG_FILE
+from lookupdb.wording import format_count
 
 
 def format_quantity(count: float, unit: str) -> str:
     """Format ``count`` for people: 1,234,567 rows, 1.2 GiB."""
-    if unit != "bytes":
-        return f"{count:,.0f} {unit}"
-    size = float(count)
-    for name in ("bytes", "KiB", "MiB", "GiB"):
+    if unit != "bytes" or count < 1024:
+        return format_count(round(count), unit.removesuffix("s"))
+    size = count / 1024
+    for name in ("KiB", "MiB", "GiB"):
         if size < 1024:
-            return f"{size:,.0f} bytes" if name == "bytes" else f"{size:.1f} {name}"
+            return f"{size:.1f} {name}"
         size /= 1024
     return f"{size:,.1f} TiB"
 
@@ -85,15 +89,44 @@ class ProgressLines:
 
 
 @contextmanager
-def open_progress(style: Literal["auto", "rich", "plain", "none"] | str) -> Iterator[Progress]:
-    """Open the progress display of this ``style``; auto is rich on a terminal and plain elsewhere."""
-    if style == "none":
-        yield SilentProgress()
-    elif style == "rich" or (style == "auto" and sys.stderr.isatty()):
-        with open_bars(is_forced=style == "rich") as bars:
-            yield bars
-    else:
-        yield ProgressLines(sys.stderr)
+def open_progress(
+    style: Literal["auto", "rich", "plain", "none"] | str, phases: Progress | None = None
+) -> Iterator[Progress]:
+    """Open the progress display of this ``style``; auto is rich on a terminal and plain elsewhere. If LOG_FILE names a
+    file, it gets the lines, too. ``phases`` gets the same calls."""
+    with ExitStack() as stack:
+        shown: Progress
+        if style == "none":
+            shown = SilentProgress()
+        elif style == "rich" or (style == "auto" and sys.stderr.isatty()):
+            shown = stack.enter_context(open_bars(is_forced=style == "rich"))
+        else:
+            shown = ProgressLines(sys.stderr)
+        if path := os.environ.get(LOG_FILE):
+            shown = _Both(shown, ProgressLines(stack.enter_context(Path(path).open("a", encoding="utf-8"))))
+        yield shown if phases is None else _Both(shown, phases)
+
+
+class _Both:
+    """Several displays of the same progress."""
+
+    def __init__(self, *displays: Progress) -> None:
+        self._displays = displays
+
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
+        """Begin a phase."""
+        for display in self._displays:
+            display.begin_phase(name, total, unit)
+
+    def advance(self, amount: int, rows: int = 0) -> None:
+        """Advance the phase."""
+        for display in self._displays:
+            display.advance(amount, rows)
+
+    def end_phase(self) -> None:
+        """End the phase."""
+        for display in self._displays:
+            display.end_phase()
 
 
 @contextmanager

@@ -52,7 +52,7 @@ from lookupdb.network import (
     proxy_handlers,
     proxy_options,
 )
-from lookupdb.process.daemon_calls import call_interruptibly, iterate_interruptibly
+from lookupdb.process.launch import call_interruptibly, iterate_interruptibly
 
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
 """``timeout`` covers a whole file of any size; ``read_timeout`` ends a transfer that stalls."""
@@ -228,9 +228,9 @@ def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, meta
 class _Bucket:
     """A bucket, and what is known of the tables in it."""
 
-    def __init__(self, scheme: str, name: str) -> None:
+    def __init__(self, scheme: str, name: str, **options: str) -> None:
         self.url, self._scheme, self._name = f"{scheme}://{name}", scheme, name
-        self.store: Any = self._open_store()
+        self.store: Any = self._open_store(**options)
         self._tables: dict[str, str | None] = {}
         """Folder → its table, if known."""
         self._listed: list[str] = []
@@ -250,7 +250,7 @@ class _Bucket:
     def list_level(self, folder: str) -> tuple[dict[str, Any], list[str]]:
         """Return the objects in ``folder`` by name, and the names of its folders."""
         try:
-            found = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
+            found: Any = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
             objects, prefixes = found["objects"], [f"{prefix}/" for prefix in found["common_prefixes"]]
         except InvalidPathError as error:
             objects, prefixes = self._list_signed(folder, "/", error)
@@ -284,7 +284,8 @@ class _Bucket:
 
     def _list_all(self, folder: str) -> Iterator[Any]:
         try:
-            for batch in iterate_interruptibly(obstore.list(self.store, folder[:-1] or None)):
+            batches: Any = obstore.list(self.store, folder[:-1] or None)
+            for batch in iterate_interruptibly(batches):
                 yield from batch
         except InvalidPathError as error:
             yield from self._list_signed(folder, "", error)[0]
@@ -345,6 +346,11 @@ class _Bucket:
         return ICEBERG_TABLE if any(name.endswith(ICEBERG_ENDINGS) for name in names) else None
 
 
+def open_bucket(scheme: str, name: str, **options: str) -> Any:
+    """Return the store of a bucket. ``options`` are obstore's; by default the environment has them."""
+    return _Bucket(scheme, name, **options).store
+
+
 def _is_mark(meta: Any) -> bool:
     """Return whether an object marks a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
     return meta["path"].endswith("/") or (not meta["size"] and meta["path"].endswith("_$folder$"))
@@ -370,8 +376,8 @@ def _describe_entry(entry: ElementTree.Element) -> dict[str, Any]:
 
 
 def _allows_http(scheme: str) -> bool:
-    """Return whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …), as a private
-    store needs. obstore ignores these variables when other client options are given."""
+    """Return whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …). A private store
+    may need it. obstore ignores these variables when other client options are given."""
     provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
     return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
 

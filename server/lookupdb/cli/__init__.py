@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lookupdb import __version__
+from lookupdb.cli.extras import check_extras
 from lookupdb.cli.program import run_program
+from lookupdb.errors import UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 VERBS: Final = {
     "up": "Build, serve and route a dataset on this machine.",
+    "init": "Write the manifest for a source, from a look at its first rows.",
+    "validate": "Check manifests offline, and print all problems.",
     "build": "Build one generation of a dataset into a store.",
+    "push": "Push a generation of your rows to a dataset whose source is pushed.",
     "fetch": "Fetch one shard of a generation from a store into a folder.",
     "sync": "Keep the active generation of datasets in a folder, for programs that map it.",
     "serve": "Serve one shard over RESP, the Redis protocol.",
@@ -33,14 +38,38 @@ VERBS: Final = {
     "copy": "Copy generations between stores, or between clusters' parts of a store.",
     "image": "Package the shards of a generation as container images, and push them.",
     "sweep": "Remove data of deleted datasets from a store.",
+    "prune": "Remove the generations of a dataset that nothing needs.",
+    "ls": "List the datasets of `lookupdb up`.",
+    "status": "Show a dataset on one screen: what serves, what is in progress, what it waits for.",
+    "history": "List the builds and generations of a dataset.",
+    "refresh": "Build a dataset from the present state of its source.",
+    "promote": "Promote the candidate of a dataset: let it serve.",
+    "reject": "Reject the candidate of a dataset.",
+    "override-gates": "Override the gates that rejected a generation of a dataset.",
+    "rollback": "Serve an older generation of a dataset, and pin it.",
+    "pin": "Pin a generation of a dataset.",
+    "unpin": "Remove the pin of a dataset.",
+    "logs": "Print the log of a build of a dataset.",
+    "top": "Show the load of the servers and routers of a dataset.",
+    "completion": "Print the completion script of a shell.",
 }
-"""Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>``."""
+"""Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>`` or ``ELSEWHERE``."""
+
+_READ, _CHANGE = "lookupdb_operator.plugin.read_verbs", "lookupdb_operator.plugin.change_verbs"
+ELSEWHERE: Final = {
+    "up": ("lookupdb_operator.local.command", "command"),
+    **{verb: (_READ, verb) for verb in ("ls", "status", "history", "logs", "top")},
+    **{verb: (_CHANGE, verb) for verb in ("refresh", "promote", "reject", "rollback", "pin", "unpin")},
+    "override-gates": (_CHANGE, "override_gates"),
+}
+"""Module and name of the verbs that are part of the operator: the data plane finds them by these."""
 
 ENTRY_POINT_GROUP: Final = "lookupdb.verbs"  # entry points of other packages: verb → its command
 
 OTHER_VERB_SENTENCES: Final = {
     "operator": "Run the Kubernetes operator.",
     "gateway": "Proxy a cluster's store, and give each namespace access to its own part.",
+    "console": "Serve read-only pages about the datasets of a cluster.",
 }
 """Help sentences of other packages' verbs, so that --help need not load them."""
 
@@ -58,8 +87,15 @@ class _Verbs(click.Group):
         return [*VERBS, *other_verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        try:
+            check_extras(cmd_name)
+        except UsageError:
+            if ctx.resilient_parsing:  # shell completion leaves it out
+                return None
+            raise
         if cmd_name in VERBS:
-            command: click.Command = importlib.import_module(f"lookupdb.cli.{cmd_name}").command
+            module, name = ELSEWHERE.get(cmd_name, (f"lookupdb.cli.{cmd_name}", "command"))
+            command: click.Command = getattr(importlib.import_module(module), name)
             return command
         if cmd_name not in other_verbs():
             matches = difflib.get_close_matches(cmd_name, self.list_commands(ctx), n=1)
@@ -84,7 +120,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
         ctx.exit()
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group("lookupdb", cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option(
     "--version",
     is_flag=True,
@@ -94,14 +130,15 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
     help="Show the version and the kernels in use, and exit.",
 )
 def cli() -> None:
-    """Build large, read-mostly lookup datasets once, map them in every server, and read them over HTTP.
+    """Build large, read-mostly lookup datasets once, map them in every server, and read them by HTTP or Redis.
 
-    Start with `lookupdb up -f examples/airports.yaml`; `lookupdb COMMAND --help` explains each command.
+    Start with `lookupdb init people.csv`, then `lookupdb up -f people.yaml`; `lookupdb COMMAND --help` explains each.
+    Commands need extras of the package: `pip install 'lookupdb[all]'` is enough for all.
     Most options have an environment variable, which --help names: LOOKUPDB_ and the option's name, for example
     LOOKUPDB_DATA_DIR for --data-dir. One exception: --rate of `load` is LOOKUPDB_LOAD_RATE (requests), because
     LOOKUPDB_RATE is in bytes. Command-line options override environment variables. Options that only shape one result
-    have no variable: --json, --verify, --exit-code. LOOKUPDB_NATIVE=0 uses Python without the native kernels; 1
-    requires them.
+    have no variable: --json, --verify, --exit-code. Commands that `kubectl lookupdb` also has, from ls on, read only
+    LOOKUPDB_DATA_DIR. LOOKUPDB_NATIVE=0 runs without the native kernels; 1 requires them.
 
     Exit codes: 0 success, 1 failure, 2 usage or invalid manifest, 3 bad source, 4 gate failed, 5 store,
     6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. For `lookupdb get`, 3 means

@@ -6,9 +6,10 @@ It also writes the commands that a user can paste after a gate has rejected a ge
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,15 +24,19 @@ from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store import stored_generation as generations
 from lookupdb.store.stored_generation import find_in_folder, find_in_store
+from lookupdb.store.sweep import find_announced
 from lookupdb.up import client
 from lookupdb.up.client import Trust
 from lookupdb.up.run_state import (
     DATA_DIRECTORY,
     DEFAULT_NAMESPACE,
     is_locked,
+    list_datasets,
     list_served,
+    read_resource,
     read_state,
     run_directory,
+    shorten_name,
     state_file,
 )
 from lookupdb.wording import format_command
@@ -70,6 +75,15 @@ uid_option = option(
 )
 
 
+data_dir_option: Final = option(
+    "--data-dir",
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DATA_DIRECTORY,
+    help="Data folder of `lookupdb up`.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationLocator:
     """Find ``gN`` in the store, cluster and dataset that the options name."""
@@ -82,7 +96,7 @@ class GenerationLocator:
     def find(self, target: str) -> generations.StoredGeneration:
         """Return the generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
         if GENERATION.fullmatch(target):
-            return find_in_store(self._dataset(), target)
+            return find_in_store(self.find_dataset(), target)
         folder = Path(target)
         if (folder / FILE_NAME).is_file() or folder.is_dir():
             return find_in_folder(folder)
@@ -91,7 +105,8 @@ class GenerationLocator:
             hint="give the folder of a generation, or gN with --store and --dataset",
         )
 
-    def _dataset(self) -> StoredDataset:
+    def find_dataset(self) -> StoredDataset:
+        """Return the dataset in the store that the options name. Raises UsageError and StoreError."""
         if self.dataset and self.dataset.startswith("/"):
             name = self.dataset.lstrip("/")
             raise UsageError(f"--dataset {self.dataset} names no namespace", hint=f"give {name}, or NAMESPACE/{name}")
@@ -121,17 +136,64 @@ class GenerationLocator:
         return address.name == name and namespace in ("", address.namespace)
 
 
+def complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the datasets of `lookupdb up` that begin with ``incomplete``; after the first, its generations."""
+    data, given = context.params.get("data_dir") or DATA_DIRECTORY, context.params.get("targets")
+    if given:
+        namespace, _slash, name = given[0].rpartition("/")
+        resource = read_resource(data, namespace or DEFAULT_NAMESPACE, name)
+        found = [item["generation"] for item in reversed(resource.get("status", {}).get("generations", ()))]
+    else:
+        found = list(list_datasets(data))
+    return [name for name in found if name.startswith(incomplete)]
+
+
 def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --store, --cluster-id, --dataset and --uid."""
     return store_option(cluster_option(dataset_option(uid_option(command))))
 
 
-data_dir_option: Final = option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DATA_DIRECTORY,
-    help="Data folder of `lookupdb up`.",
-)
+def with_dataset(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --data, --store, --cluster-id and --uid, for a command whose argument is a dataset. Without --store it is in
+    the folder of `lookupdb up`. The command gets ``locate``, which returns the ``NamedDataset`` of a name."""
+
+    @data_dir_option
+    @option("--store", "store_url", metavar="URL", show_default=False, help="A store, in place of --data.")
+    @cluster_option
+    @uid_option
+    @wraps(command)
+    def wrapped(
+        *args: Any, data_dir: Path, store_url: str | None, cluster_id: str, uid: str | None, **rest: Any
+    ) -> Any:
+        def locate(name: str | None) -> NamedDataset:
+            locator = GenerationLocator(store_url or str(data_dir / "store"), cluster_id, name, uid)
+            namespace, _, last = (name or "").rpartition("/")
+            place = data_dir, namespace or DEFAULT_NAMESPACE, last
+            return NamedDataset(locator, {} if store_url else read_resource(*place))
+
+        return command(*args, locate=locate, **rest)
+
+    return wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDataset:
+    """A dataset in a store, and its LookupDataset if it is one of `lookupdb up`; else empty."""
+
+    locator: GenerationLocator
+    resource: Mapping[str, Any]
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """The status of the LookupDataset; empty if it is unknown."""
+        status: Mapping[str, Any] = self.resource.get("status") or {}
+        return status
+
+    def find_active(self) -> str | None:
+        """Return the generation that serves: by its status, else as it was announced in the store."""
+        return self.status.get("generation") or find_announced(self.locator.find_dataset())
+
+
 ca_file_option: Final = option(
     "--ca-file",
     "trust",
@@ -177,8 +239,7 @@ def find_router_url(dataset: str, data: Path) -> str:
     others = f", which has {', '.join(served[:_SHOWN_NAMES])}{more}" if served else ""
     raise Unavailable(
         f"no `lookupdb up` serves {dataset} from {data}{others}",
-        hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
-        "http://127.0.0.1:8080, in place of the name",
+        hint="start one, or give its --data-dir, or a router's URL such as http://127.0.0.1:8080 in place of the name",
     )
 
 
@@ -207,7 +268,13 @@ def _local_commands(refused: Manifest, file: Path, store_url: str) -> Iterator[s
     dataset = ["--dataset", f"{refused.namespace}/{refused.name}", *store]
     look = ["diff", refused.refused.active] if refused.refused.active else ["inspect"]
     yield format_command(*look, refused.generation, *dataset)
-    yield format_command("build", "-f", str(file), *store, "--override-gates", refused.generation)
+    data = Path(store_url).absolute().parent
+    if file.absolute().is_relative_to(run_directory(data, refused.namespace, refused.name)):  # an `up` builds
+        flag = [] if is_default else ["--data", str(data)]
+        name = shorten_name(refused.namespace, refused.name)
+        yield format_command("override-gates", *flag, name, refused.generation)
+    else:
+        yield format_command("build", "-f", str(file), *store, "--override-gates", refused.generation)
 
 
 def _cluster_commands(refused: Manifest) -> Iterator[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
-from lookupdb import store
+from lookupdb import store, tracing
 from lookupdb.builder import build, existing, explain
 from lookupdb.builder import options as build_report
 from lookupdb.builder import options as scratch
@@ -26,7 +28,7 @@ from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_fo
 from lookupdb.cli.program import end_at_once, ended_in_time
 from lookupdb.dataset.spec import DatasetSpec, read_manifest
 from lookupdb.errors import StoreError, UsageError
-from lookupdb.process import daemon_calls
+from lookupdb.process import launch
 from lookupdb.process.launch import write_termination_log
 from lookupdb.store import sweep
 from lookupdb.wording import escape_controls
@@ -114,6 +116,20 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     help="Number of cores to use.",
 )
 @option(
+    "--engine",
+    type=click.Choice(["Local", "Spark"]),
+    help="The engine, in place of spec.build.engine.",
+    show_default=False,
+)
+@option("--spark-master", metavar="URL", help="The Spark master, in place of spec.build.spark.master.")
+@option(
+    "--spark-conf",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A property of Spark, which overrides spec.build.spark. May be repeated.",
+    show_default=False,
+)
+@option(
     "--volume",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder that volume:// URLs refer to.",
@@ -124,6 +140,12 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     is_flag=True,
     show_default=False,
     help="Reject local files (paths, file://) as sources; volume:// is allowed.",
+)
+@option(
+    "--base",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder to which local files of the source are relative.  [default: the manifest's]",
+    show_default=False,
 )
 @option(
     "--unless-fingerprint",
@@ -170,7 +192,10 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     show_default=False,
 )
 @option(
-    "--explain", "explains", is_flag=True, help="Print what would be done, without reading the data, and do nothing."
+    "--explain",
+    "explains",
+    is_flag=True,
+    help="Print what would be done, with the columns of a local file, and do nothing.",
 )
 @output.termination_log_option
 @output.json_option
@@ -189,13 +214,17 @@ def command(
     as_json: bool,
     style: str,
     no_local_files: bool,
+    base: Path | None,
+    engine: Literal["Local", "Spark"] | None,
+    spark_master: str | None,
+    spark_conf: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Build one generation of the dataset that MANIFEST describes.
 
     Reads the source, sorts its records within the memory limit, writes one file per shard, and publishes the generation
-    into the store. If a gate fails, the generation is marked as rejected. Standard output gets the result as one line
-    of JSON. On a terminal a failure prints only its message, unless --json is given. --explain writes no JSON.
+    into the store. If a gate fails, the generation is marked as rejected. --json prints the result as one line, also
+    that of a failure. --explain writes no JSON.
 
     \b
         lookupdb build -f examples/airports.yaml
@@ -221,10 +250,10 @@ def command(
     began = time.monotonic()
     chosen = BuildOptions(**options, local_files=not no_local_files)
     with (
-        _report_outcome(termination_log, began, not explains and output.prints_failures(as_json)) as attempt,
+        report_outcome(termination_log, began, as_json and not explains) as attempt,
         addressing.show_ways_out(file, store_url, cluster_id),
     ):
-        spec = attempt.spec = read_manifest(file)
+        spec = attempt.spec = _choose_engine(read_manifest(file, base), engine, spark_master)
         place = store.open_store(store_url, cluster_id)
         if explains:
             click.echo(escape_controls(explain.explain_build(spec, place, chosen)))
@@ -236,9 +265,35 @@ def command(
             return
         if keep is not None:
             _remove_superseded(place.dataset(spec), keep, protect, chosen.generation)
-        with progress_display.open_progress(style) as progress:
-            result = build.build_generation(spec, place, chosen, progress)
+        runner = None
+        if spec.engine == "Spark" and not spec.source.takes_pushes:
+            from lookupdb.spark import make_engine
+
+            runner = make_engine(spec, chosen, _parse_properties(spark_conf))
+        with (
+            tracing.open_tracing("lookupdb-build"),
+            tracing.open_span("build", spec.namespace, spec.name, chosen.generation) as span,
+            progress_display.open_progress(style, span) as progress,
+        ):
+            result = build.build_generation(spec, place, chosen, progress, runner)
+            span.describe(generation=result.generation, records=result.records)
+            span.settle(result.outcome, is_failure=False)
         attempt.result = announced.with_note(result, place, spec, chosen.active)
+
+
+def _choose_engine(spec: DatasetSpec, engine: Literal["Local", "Spark"] | None, master: str | None) -> DatasetSpec:
+    """Return ``spec`` with the engine and the master of the command line."""
+    return replace(spec, engine=engine or spec.engine, spark=replace(spec.spark, master=master or spec.spark.master))
+
+
+def _parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
+    for text in texts:
+        if not re.fullmatch(r"spark\.[^=]+=.*", text, re.DOTALL):
+            raise UsageError(
+                f"--spark-conf takes the name and value of a property, got {text!r}",
+                hint="write spark.local.dir=/disk",
+            )
+    return dict(text.split("=", 1) for text in texts)
 
 
 def _remove_superseded(
@@ -265,13 +320,13 @@ class _BuildAttempt:
 
 
 @contextmanager
-def _report_outcome(termination_log: Path | None, began: float, prints_failures: bool) -> Iterator[_BuildAttempt]:
+def report_outcome(termination_log: Path | None, began: float, as_json: bool) -> Iterator[_BuildAttempt]:
     """Let SIGTERM end the build as cleanly and as quickly as Ctrl-C, and always report the outcome."""
     attempt = _BuildAttempt()
 
     def report_failure(report: build_report.BuildReport) -> None:
         _write_termination_log(report, termination_log)
-        if prints_failures:
+        if as_json:
             output.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
 
     def report_interruption(code: int) -> None:
@@ -292,12 +347,12 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
         report_interruption(code)
-        if daemon_calls.are_unfinished():
+        if launch.are_unfinished():
             end_at_once(code)
         raise
     if attempt.result:
         _write_termination_log(attempt.result, termination_log)
-        click.echo(attempt.result.to_json())
+        click.echo(attempt.result.to_json() if as_json else output.render_message(attempt.result.message))
 
 
 def _write_termination_log(report: build_report.BuildReport, path: Path | None) -> None:

@@ -69,8 +69,7 @@ def command(
 
     The file is verified (size, SHA-256) before it gets its name, and manifest.json is written last. A whole file is not
     fetched again, and leftovers of an interrupted fetch are removed. Written data do not stay in the page cache, which
-    belongs to the serving processes. Standard output gets the result as one line of JSON. On a terminal a failure
-    prints only its message, unless --json is given.
+    belongs to the serving processes. --json prints the result as one line, also that of a failure.
     """
     with report_outcome(termination_log, as_json, dataset=dataset, generation=generation, shard=shard) as result:
         check_path(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import orjson
 
-from lookupdb.cli.addressing import ca_file_option, data_dir_option, find_router_url
+from lookupdb.cli.addressing import ca_file_option, complete_datasets, data_dir_option, find_router_url
 from lookupdb.cli.options import GenerationAddress, option, token_file
 from lookupdb.cli.output import print_value
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
@@ -19,7 +19,7 @@ from lookupdb.wording import format_count
 
 
 @click.command("get")
-@click.argument("dataset")
+@click.argument("dataset", shell_complete=complete_datasets)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @data_dir_option
 @option(
@@ -93,7 +93,7 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
             click.echo(line)
     if unavailable:
         raise Unavailable(
-            f"{format_count(unavailable, 'key')} could not be asked for: the shards that may have them are unavailable",
+            f"{format_count(unavailable, 'key')} could not be looked up: the shards that may have them are unavailable",
             hint="ask again for those whose line says so: they may or may not exist",
         )
     return KeyMissing.exit_code if missing else 0

@@ -16,8 +16,15 @@ from lookupdb.cli.fetch import patience_option
 from lookupdb.cli.options import GenerationAddress, log_format, option, progress_option
 from lookupdb.cli.output import json_option, report_outcome, termination_log_option
 from lookupdb.errors import GateClosed, UsageError
-from lookupdb.image.layout import ImageLayout
-from lookupdb.image.push import PushedImage, Registry, default_path, parse_repository, push_shard, read_docker_config
+from lookupdb.image.push import (
+    ImageLayout,
+    PushedImage,
+    Registry,
+    default_path,
+    parse_repository,
+    push_shard,
+    read_docker_config,
+)
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
@@ -197,8 +204,8 @@ def _find(
     if manifest.refused is not None and overridden != manifest.generation:
         reasons = "\n".join(manifest.refused.reasons)
         raise GateClosed(
-            f"{manifest.generation} in {generation.where} was refused:\n{reasons}",
-            hint=f"what was refused does not serve; --override-gates {manifest.generation} takes it all the same",
+            f"{manifest.generation} in {generation.where} was rejected:\n{reasons}",
+            hint=f"a rejected generation does not serve; --override-gates {manifest.generation} takes it anyway",
         )
     shards = len(generation.manifest.shards)
     if unknown := [shard for shard in selected if shard >= shards]:

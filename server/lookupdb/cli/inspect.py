@@ -15,9 +15,9 @@ import orjson
 from lookupdb.builder.progress import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.output import render_line, render_member
+from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
-from lookupdb.process.limits import raise_limit
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
 from lookupdb.store.stored_generation import (
@@ -129,6 +129,8 @@ def _describe_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[
     columns = f" {manifest.separator} ".join(manifest.key_columns)
     yield "key", (columns or "names of members") + steps
     yield "value", f"{manifest.value_format}, {manifest.compression}"
+    if manifest.dictionary is not None:
+        yield "dictionary", str(manifest.dictionary)
     for name, rows in (("rejected", manifest.rejected), ("duplicates", manifest.duplicates)):
         yield name, format_count(rows.count, "row")
         for row in rows.samples[:3]:

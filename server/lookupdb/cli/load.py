@@ -16,6 +16,7 @@ from lookupdb.cli.addressing import (
     DEFAULT_STORE,
     GenerationLocator,
     ca_file_option,
+    complete_datasets,
     data_dir_option,
     find_router_url,
     is_url,
@@ -145,15 +146,15 @@ def check_bounds(plan: LoadPlan) -> None:
     """Raises UsageError if ``plan`` needs ``FLAG``."""
     rate, seconds, excess = plan.profile.highest, plan.profile.seconds, []
     if rate > MAX_RATE:
-        excess.append(f"{rate:,g} requests/s ({MAX_RATE:,.0f} are the most)")
+        excess.append(f"{rate:,g} requests/s (the limit is {MAX_RATE:,.0f})")
     if rate * plan.batch > MAX_KEYS_PER_SECOND:
-        excess.append(f"{rate * plan.batch:,g} keys/s ({MAX_KEYS_PER_SECOND:,.0f} are the most)")
+        excess.append(f"{rate * plan.batch:,g} keys/s (the limit is {MAX_KEYS_PER_SECOND:,.0f})")
     if seconds > MAX_SECONDS:
-        excess.append(f"{seconds:,g} s, the warm-up included ({MAX_SECONDS:g} are the most)")
+        excess.append(f"{seconds:,g} s, the warm-up included (the limit is {MAX_SECONDS:g})")
     if excess:
         raise UsageError(
-            f"a load of {', '.join(excess)} has to be asked for explicitly",
-            hint=f"give {FLAG} if whoever runs the router knows of it",
+            f"a load of {', '.join(excess)} must be requested explicitly",
+            hint=f"give {FLAG} if the people who run the router know of it",
         )
 
 
@@ -170,7 +171,7 @@ def read_key_lines(stream: BinaryIO, where: str, seed: int) -> list[str]:
 def _decode_lines(stream: BinaryIO, where: str) -> Iterator[str]:
     for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE_BYTES + 1), b""), 1):
         if len(line) > _MAX_LINE_BYTES:
-            raise UsageError(f"line {number} of {where} has more than {_MAX_LINE_BYTES:,} bytes, it is no key")
+            raise UsageError(f"line {number} of {where} has more than {_MAX_LINE_BYTES:,} bytes, the limit of a key")
         if text := line.rstrip(b"\r\n"):
             try:
                 yield text.decode()
@@ -249,7 +250,8 @@ _OTHER_KEYS: Final = (
     " --keys FILE those of a file"
 )
 _BY_SIGNAL: Final = 128
-_REPORT_SUFFIXES: Final = (".html", ".svg")
+_JSON: Final = ".json"
+_REPORT_SUFFIXES: Final = (".html", ".svg", _JSON)
 
 
 def _read_keys(
@@ -300,12 +302,12 @@ def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
 def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
     for path in paths:
         if path.suffix not in _REPORT_SUFFIXES:
-            raise click.BadParameter(f"{path} has neither ending: {' or '.join(_REPORT_SUFFIXES)}")
+            raise click.BadParameter(f"{path} has none of the endings {', '.join(_REPORT_SUFFIXES)}")
     return paths
 
 
 @click.command("load")
-@click.argument("router", metavar="DATASET")
+@click.argument("router", metavar="DATASET", shell_complete=complete_datasets)
 @plan_options
 @option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line, or a sample of the served generation.")
 @option(
@@ -321,21 +323,15 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
     default=5.0,
     help="Timeout in seconds after a request's scheduled time.",
 )
-@click.option(
-    "--json",
-    "json_files",
-    type=click.Path(path_type=Path, dir_okay=False),
-    multiple=True,
-    help="Write the result here as JSON; - is stdout. May be repeated.",
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @option(
     "--report",
     "reports",
     type=FileLine(path_type=Path, dir_okay=False),
-    metavar="FILE.html|FILE.svg",
+    metavar="FILE.html|FILE.svg|FILE.json",
     multiple=True,
     callback=_check_reports,
-    help="Write the result here as a page with plots, or as plots only. May be repeated.",
+    help="Write the result here as a page with plots, as plots only, or as JSON. May be repeated.",
 )
 @data_dir_option
 @ca_file_option
@@ -360,11 +356,10 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         lookupdb load airports --ramp 100:1000:60 --report load.html
     """
     conditions = [parse_condition(text) for text in options["conditions"]]
-    json_files, reports = options["json_files"], options["reports"]
-    for path in (*json_files, *reports):
-        if str(path) != "-":
-            _check_writable(path)
-    if reports:
+    reports: tuple[Path, ...] = options["reports"]
+    for path in reports:
+        _check_writable(path)
+    if any(path.suffix != _JSON for path in reports):
         from lookupdb.load import report  # noqa: F401 - fail before the load if its library is missing
     scratch: list[Path] = []
 
@@ -376,7 +371,7 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         order = _prepare(ctx, router, options, scratch)
     document, ended_by = run_load(order, LoadDisplay(), conditions)
     exceeded = list_exceeded(conditions, document)
-    _write_result(document, json_files, reports, is_failure=bool(ended_by or exceeded))
+    _write_result(document, reports, as_json=options["as_json"], is_failure=bool(ended_by or exceeded))
     if ended_by:
         sys.exit(_BY_SIGNAL + ended_by)
     if exceeded:
@@ -402,20 +397,18 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
     return LoadOrder(sender, facts, is_asked_by_name=generation is not None, key_source=source)
 
 
-def _write_result(
-    document: Mapping[str, Any], json_files: Sequence[Path], reports: Sequence[Path], *, is_failure: bool
-) -> None:
+def _write_result(document: Mapping[str, Any], reports: Sequence[Path], *, as_json: bool, is_failure: bool) -> None:
     """Print the result, and write every file that can be written. Raises UsageError for the first failure."""
     line = render_json(document)
     say = say_of_failure if is_failure else click.echo
     try:
-        say(line if Path("-") in json_files else render_summary(document))
+        say(line if as_json else render_summary(document))
     finally:  # also if standard output is closed
-        contents = [(path, line + b"\n") for path in json_files if str(path) != "-"]
-        if reports:
+        contents = [(path, line + b"\n") for path in reports if path.suffix == _JSON]
+        if drawn := [path for path in reports if path.suffix != _JSON]:
             from lookupdb.load.report import render_report
 
-            contents += [(path, render_report(document, is_page=path.suffix == ".html").encode()) for path in reports]
+            contents += [(path, render_report(document, is_page=path.suffix == ".html").encode()) for path in drawn]
         failures = []
         for path, content in contents:
             try:

@@ -13,12 +13,13 @@ import click
 from click.core import ParameterSource
 
 from lookupdb import logs
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, is_stale
 from lookupdb.builder.options import BuildReport
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.manifest import GENERATION
 from lookupdb.store import Store
-from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, is_stale, read_announcement
+from lookupdb.store.dataset import read_announcement
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,6 +65,18 @@ class Size(click.ParamType[int]):
         if size <= 0:
             self.fail(f"{value!r} is not a size; write it as 1GiB, 512MiB or a number of bytes", param, ctx)
         return size
+
+
+class NameList(click.ParamType[tuple[str, ...]]):
+    """Names separated by commas."""
+
+    name = "a,b,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Parse ``value`` without empty parts."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 class GenerationAddress(click.ParamType[str]):
@@ -114,7 +127,7 @@ def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
     if text == "":
         raise UsageError("the password is empty", hint="unset LOOKUPDB_PASSWORD, or write one into the file")
     if text is not None and len(text.encode()) > MAX_PASSWORD_BYTES:
-        raise UsageError(f"the password has {len(text.encode())} bytes, {MAX_PASSWORD_BYTES} are the most")
+        raise UsageError(f"the password has {len(text.encode())} bytes, the limit is {MAX_PASSWORD_BYTES}")
     return text
 
 
@@ -177,7 +190,7 @@ progress_option = option(
 )
 
 
-# The note of a build when the store announces another generation, which readers then follow.
+# A build's note that the store announces another generation, and that readers use that one.
 
 
 def with_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:

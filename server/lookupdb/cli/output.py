@@ -17,9 +17,9 @@ from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import LookupdbError
 from lookupdb.process.launch import describe_error, drop_unwritten, write_termination_log
 from lookupdb.store.stored_generation import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
-from lookupdb.wording import needs_escape, render_json, shorten
+from lookupdb.wording import escape_controls, needs_escape, render_json, shorten, to_utf8
 
-# The result of a verb that runs once: one line of JSON, also written to the termination log of Kubernetes.
+# The result of a verb that runs once: a sentence, or one line of JSON, which the termination log of Kubernetes gets.
 
 
 termination_log_option = option(
@@ -27,13 +27,7 @@ termination_log_option = option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the result, or the failure, to this file, in at most 4096 bytes.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Write failures as JSON on a terminal too.")
-"""For verbs whose failures print JSON to programs and a message to people."""
-
-
-def prints_failures(as_json: bool) -> bool:
-    """Return whether failures print JSON: always, except on a terminal without --json."""
-    return as_json or not sys.stdout.isatty()
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result, or the failure, as JSON.")
 
 
 def say_of_failure(line: str | bytes) -> None:
@@ -48,9 +42,14 @@ class VerbResult(dict[str, Any]):
     """The members of the result so far."""
 
 
+def render_message(message: str) -> str:
+    """Return the sentence about a result, for a terminal or a pipe."""
+    return escape_controls(to_utf8(message))
+
+
 @contextmanager
 def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator[VerbResult]:
-    """Write the outcome of the block, with the members that it added.
+    """Write the outcome of the block, with the members that it added: as JSON, or its message.
 
     SIGINT and SIGTERM end it soon, also while a bucket does not answer.
     """
@@ -61,7 +60,7 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
         seconds = round(time.monotonic() - began, 3)
         line = render_json({**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
         write_termination_log(path, line)
-        if prints_failures(as_json):
+        if as_json:
             say_of_failure(line)
 
     try:
@@ -72,7 +71,7 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
         raise
     line = render_json({"exitCode": 0, **result})
     write_termination_log(path, line)
-    click.echo(line)
+    click.echo(line if as_json else render_message(result["message"]))
 
 
 def _describe_failure(error: BaseException) -> dict[str, Any]:

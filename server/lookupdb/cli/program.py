@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import click
 
 from lookupdb.errors import LookupdbError, NotEnoughRoom
-from lookupdb.process import daemon_calls
+from lookupdb.process import launch
 from lookupdb.process.launch import (
     drop_refused_messages,
     drop_unwritten,
@@ -89,7 +89,7 @@ def end_at_once(code: int) -> NoReturn:
     """End the program with ``code``, and print why if standard error can be written."""
     with suppress(OSError):
         click.echo("interrupted", err=True)
-    daemon_calls.end_at_once(code)
+    launch.end_at_once(code)
 
 
 class _Watch:

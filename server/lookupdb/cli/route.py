@@ -16,7 +16,7 @@ from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
 from lookupdb.router.access import AccessSettings
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.subjects import MAX_SUBJECTS, is_subject
+from lookupdb.tokens import MAX_SUBJECTS, is_subject
 
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"
@@ -58,12 +58,27 @@ def _check_cache_control(_context: click.Context, _parameter: click.Parameter, v
     return value
 
 
+def _check_address(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return ``value`` if it is a host and a port."""
+    if value is not None and not re.fullmatch(r"[^\s:]+:[0-9]{1,5}", value):
+        raise click.BadParameter(f"expected an address such as 127.0.0.1:8081, found {value[:80]!r}")
+    return value
+
+
 @click.command(short_help="Answer lookups over HTTP and RESP from the shards of a routing table.")
 @option(
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
     help="Routing table file. It is watched: changes take effect while serving.",
+)
+@option(
+    "--dataset",
+    "datasets",
+    metavar="NAME=FILE",
+    multiple=True,
+    help="A dataset and its routing table, instead of --table. May be repeated: requests then name one, as "
+    "/v1/datasets/NAME/lookup/KEY.",
+    show_default=False,
 )
 @option(
     "--dataset-uid",
@@ -71,7 +86,7 @@ def _check_cache_control(_context: click.Context, _parameter: click.Parameter, v
     help="Dataset to route for. A table of another dataset is rejected, even of a deleted one with the same name.  "
     "[default: any]",
 )
-@option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
+@option("--host", default="127.0.0.1", help="The address to listen on; * or :: means all, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="Public HTTP port; 0 takes a free one.")
 @option(
     "--resp-port",
@@ -144,6 +159,12 @@ def _check_cache_control(_context: click.Context, _parameter: click.Parameter, v
     help="Service account that may look up, or NAMESPACE/* for all of a namespace. May be repeated.",
 )
 @option(
+    "--console",
+    metavar="HOST:PORT",
+    callback=_check_address,
+    help="Forward requests outside of the API to the console there, as `lookupdb up` does.",
+)
+@option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help='Write this when ready: {"pid": …, "port": …, "admin": …}; "resp" is --resp-port.',
@@ -151,7 +172,8 @@ def _check_cache_control(_context: click.Context, _parameter: click.Parameter, v
 @log_format
 def command(
     *,
-    table: Path,
+    table: Path | None,
+    datasets: tuple[str, ...],
     ready_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -169,6 +191,7 @@ def command(
       GET  /v1/lookup/KEY                       the value; 404 missing; 503 unavailable
       POST /v1/lookup  {"keys": ["a", "b"]}     {"generation": …, "found": {…}, "missing": […]}
       GET  /v1/dataset                          generation, records, shards, age
+      …    /v1/datasets/NAME/lookup…, /dataset  the same of one --dataset
       GET  /healthz, /readyz                    for load balancers, without a token
 
     With --resp-port any Redis client can ask too: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL
@@ -192,7 +215,8 @@ def command(
     limits = {field.name: options.pop(_OPTIONS.get(field.name, field.name)) for field in fields(RouterLimits)}
     settings = {
         **options,
-        "table": str(table.absolute()),
+        "table": None if table is None else str(table.absolute()),
+        "datasets": _read_datasets(datasets, table, options["resp_port"]),
         "ready_file": None if ready_file is None else str(ready_file),
         "password_key_dir": None if password_key_dir is None else str(password_key_dir.absolute()),
         "limits": limits,
@@ -201,6 +225,21 @@ def command(
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.router.router", settings)
+
+
+def _read_datasets(texts: tuple[str, ...], table: Path | None, resp_port: int | None) -> dict[str, str]:
+    """Return the path of each dataset's routing table. Raises UsageError."""
+    tables = {name: str(Path(path).absolute()) for name, _, path in (text.partition("=") for text in texts) if path}
+    if len(tables) < len(texts):
+        raise UsageError(f"--dataset takes different names, each with a file, found {', '.join(texts)}")
+    if (table is None) == (not tables):
+        raise UsageError("a router needs routing tables", hint="give either --table or --dataset NAME=FILE")
+    if len(tables) > 1 and resp_port is not None:
+        raise UsageError(
+            "--resp-port serves one dataset, because no command of Redis names another",
+            hint="leave it out, or run a router for each --dataset",
+        )
+    return tables
 
 
 def _tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, str | None] | None:
@@ -222,7 +261,7 @@ def _read_access(
     """Return AccessSettings, or None if anybody may look up. Raises UsageError."""
     if len({keys is None, not audience, not subjects}) > 1:
         raise UsageError(
-            "service accounts are let in by their cluster's keys, an audience and subjects, found only some of these",
+            "service accounts need three options: their cluster's keys, an audience and subjects; only some are given",
             hint="give --auth-keys, --auth-audience and --auth-subject together",
         )
     if len(subjects) > MAX_SUBJECTS:

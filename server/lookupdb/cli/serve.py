@@ -140,7 +140,7 @@ def _choose_hash(password: str | None, password_sha256: str | None) -> str | Non
         return shard_passwords.hash_password(password.encode())
     if password_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", password_sha256):
         raise UsageError(
-            f"--password-sha256 must be 64 hexadecimal digits in small letters, found {password_sha256[:80]!r}",
+            f"--password-sha256 must be 64 lowercase hexadecimal digits, found {password_sha256[:80]!r}",
             hint="as printed by: printf %s PASSWORD | sha256sum",
         )
     return password_sha256

@@ -19,8 +19,23 @@ from lookupdb.cli.program import ended_in_time
 from lookupdb.dataset.schema import to_camel_case
 from lookupdb.errors import StoreError
 from lookupdb.store.sweep import Sweep, read_cluster, read_live_list
+from lookupdb.wording import format_count
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _describe_outcome(outcome: dict[str, Any]) -> str:
+    counts = {
+        "marked": outcome["marked"],
+        "unmarked": outcome["unmarked"],
+        "generations removed": outcome["removedGenerations"],
+        "remains removed": outcome["removedRemains"],
+        "datasets removed": outcome["removedDatasets"],
+        "retained": outcome["retainedDatasets"],
+        "problems": len(outcome["problems"]),
+    }
+    listed = ", ".join(f"{what}: {count:,}" for what, count in counts.items() if count)
+    return f"{format_count(outcome['datasets'], 'dataset')} looked at; {listed or 'nothing to do'}"
 
 
 class Duration(click.ParamType[float]):
@@ -92,8 +107,8 @@ def command(
     keep, protect, retain, adopt}]. With namespaces: [...], only those namespaces are swept. Generations of deleted
     datasets stay if the dataset had retain: true, or if it is in retained: [{namespace, name, uid}]. Generations of
     the dataset that `adopt` names are kept while it is named. A list of another cluster or format, or one older than
-    --max-age, is rejected. Standard output gets a line for each removal, with --json as {"message": …}, and then the
-    totals as one line of JSON.
+    --max-age, is rejected. Standard output gets a line for each removal, and then the totals; with --json as
+    {"message": …} and one object.
     """
     with ended_in_time():
         cluster_id = cluster_id or read_cluster(living_list)
@@ -107,7 +122,8 @@ def command(
     summary = sweep.summary
     members = {to_camel_case(name): value for name, value in asdict(summary).items()}
     say = say_of_failure if summary.problems else click.echo
-    say(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
+    outcome = {"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}
+    say(orjson.dumps(outcome) if as_json else _describe_outcome(outcome))
     if summary.problems:
         more = f" (and {len(summary.problems) - 1} more)" if len(summary.problems) > 1 else ""
         raise StoreError(f"not everything could be swept: {summary.problems[0]}{more}", hint="it can be run again")

@@ -13,7 +13,7 @@ import click
 from lookupdb.cli.addressing import STORE_WAIT_SECONDS, cluster_option, store_option
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.process import daemon_calls
+from lookupdb.process import launch
 from lookupdb.sync.feeds import Subscription
 from lookupdb.sync.service import SyncOptions, SyncService
 from lookupdb.wording import escape_controls
@@ -139,7 +139,7 @@ def command(
         click.echo(escape_controls(f"error: {error}"), err=True)
         code = error.exit_code
     if _has_calls_left():
-        daemon_calls.end_at_once(code)
+        launch.end_at_once(code)
     if code:
         raise SystemExit(code)
 
@@ -147,9 +147,9 @@ def command(
 def _has_calls_left() -> bool:
     """Return whether a check or a fetch still waits for a store. One with its answer needs a moment to end."""
     deadline = time.monotonic() + _LAST_CALLS_SECONDS
-    while daemon_calls.are_unfinished() and time.monotonic() < deadline:
+    while launch.are_unfinished() and time.monotonic() < deadline:
         time.sleep(0.01)
-    return daemon_calls.are_unfinished()
+    return launch.are_unfinished()
 
 
 async def _run(options: SyncOptions, *, once: bool) -> None:

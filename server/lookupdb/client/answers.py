@@ -16,6 +16,7 @@ from lookupdb import batch_frames, exact_json
 from lookupdb.batch_frames import InvalidFrames
 from lookupdb.client.wire import Response
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
+from lookupdb.key_columns import Key, UnusableColumn, join_key
 
 GENERATION: Final = b"lookupdb-generation"
 _VALUE_FORMAT: Final = b"lookupdb-value-format"
@@ -63,21 +64,46 @@ class LookupResults(NamedTuple):
     """The result of a lookup of many keys. Each requested key is in exactly one of ``found``, ``missing`` and
     ``unavailable``, once, in the order of the request."""
 
-    found: dict[str, Any]
+    found: dict[Any, Any]
     """Key, as requested → value."""
-    missing: list[str]
+    missing: list[Any]
     """Keys that no record has."""
-    unavailable: list[str]
+    unavailable: list[Any]
     """Keys that cannot be looked up now. Empty without ``partial``."""
     generation: str | None
     """The generation that answered; None if several did, while the dataset is rolled out shard by shard."""
     generations: tuple[str, ...]
     """The generations that answered, in the order of their numbers."""
 
+    def of_columns(self, texts: Mapping[Key, str]) -> LookupResults:
+        """Return these results for the keys that are joined to ``texts``."""
+        missing, unavailable = {*self.missing}, {*self.unavailable}
+        return self._replace(
+            found={key: self.found[text] for key, text in texts.items() if text in self.found},
+            missing=[key for key, text in texts.items() if text in missing],
+            unavailable=[key for key, text in texts.items() if text in unavailable],
+        )
+
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, str):
             raise TypeError(f"results have three parts, and no keys of their own: write results.found[{place!r:.60}]")
         return tuple.__getitem__(self, place)
+
+
+class KeyColumns(NamedTuple):
+    """The columns of a key, and what joins them."""
+
+    columns: tuple[str, ...]
+    separator: str
+
+    def join(self, key: Key) -> str:
+        """Return the text of ``key``; an empty text, which no record has, for a key that no record can have."""
+        if not isinstance(key, tuple):
+            return key
+        try:
+            return join_key(self.columns, key, self.separator)
+        except UnusableColumn:
+            return ""
 
 
 class DatasetDescription(NamedTuple):
@@ -98,6 +124,8 @@ class DatasetDescription(NamedTuple):
     """Other generations for ``at``."""
     shard_generations: Mapping[str, int]
     """During a rollout shard by shard: generation → number of shards that it serves. Else empty."""
+    keys: Mapping[str, KeyColumns] = {}
+    """For each generation whose keys have several columns, these."""
 
 
 def decode_json(text: bytes | bytearray) -> Any:
@@ -245,7 +273,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
         try:
             frames, missing, unavailable = batch_frames.decode(response.body, keys)
         except InvalidFrames as error:
-            raise InvalidAnswer(f"the answer to a batch is not as it should be: {error}") from error
+            raise InvalidAnswer(f"the answer to a batch is malformed: {error}") from error
         found = frames if value_format == b"raw" else {key: decode_json(value) for key, value in frames.items()}
         absent, unknown = dict.fromkeys(missing), dict.fromkeys(unavailable)
     else:
@@ -302,6 +330,10 @@ def read_dataset(response: Response) -> DatasetDescription:
             age_seconds=float(document["ageSeconds"]),
             candidates=tuple(map(_text, document["candidates"])),
             shard_generations={_text(name): int(count) for name, count in document.get("shardGenerations", {}).items()},
+            keys={
+                _text(name): KeyColumns(tuple(map(_text, key["columns"])), _text(key["separator"]))
+                for name, key in document.get("keys", {}).items()
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidAnswer(f"the answer does not describe a dataset as a router does: {error!r}") from error

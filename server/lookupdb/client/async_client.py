@@ -8,14 +8,15 @@ is allowed. Its answer goes into the cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, NoReturn, Self, Unpack
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, Unpack
 
 from lookupdb.client.answers import (
     MISSING,
     DatasetDescription,
     KeyAnswer,
+    KeyColumns,
     KeysAnswer,
     Lookup,
     LookupResults,
@@ -26,6 +27,7 @@ from lookupdb.client.answers import (
 )
 from lookupdb.client.async_transport import AsyncCombiner, AsyncRouterLink
 from lookupdb.client.core import (
+    MAX_PASSES,
     TOO_MANY_CONNECTIONS,
     UNAUTHENTICATED,
     Attempts,
@@ -35,14 +37,19 @@ from lookupdb.client.core import (
     Piece,
     SharedAnswer,
     Step,
+    changing_error,
+    has_columns,
     is_divisible,
     refuse_copy,
 )
 from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
-from lookupdb.errors import LookupFailed, RequestRefused
+from lookupdb.errors import LookupFailed, RequestRefused, UnknownGeneration
+from lookupdb.key_columns import Key
 
 _MAX_COMBINERS: Final = 64
+F = TypeVar("F")
+"""A DataFrame, of pandas or polars."""
 
 
 class AsyncLookups:
@@ -67,12 +74,12 @@ class AsyncLookups:
     def __reduce__(self) -> NoReturn:
         refuse_copy(self)
 
-    async def get(self, key: str, default: Any = None) -> Any:
+    async def get(self, key: Key, default: Any = None) -> Any:
         """Return the value of ``key``, or ``default`` if no record has it."""
         answer = await self._find(key)
         return answer.value if answer.is_found else default
 
-    async def __getitem__(self, key: str) -> Any:
+    async def __getitem__(self, key: Key) -> Any:
         answer = await self._find(key)
         if not answer.is_found:
             raise KeyError(key)
@@ -81,29 +88,48 @@ class AsyncLookups:
     def __contains__(self, key: object) -> bool:
         raise TypeError(f"`{key!r:.60} in client` cannot wait for its answer: write `await client.has(…)`")
 
-    async def has(self, key: str) -> bool:
+    async def has(self, key: Key) -> bool:
         """Return whether a record has ``key``."""
         return (await self._find(key)).is_found
 
-    async def lookup(self, key: str) -> Lookup:
+    async def lookup(self, key: Key) -> Lookup:
         """Return the result for ``key``, with the generation that answered."""
         deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
-        answer = await self._find(key := check_key(key))
+        if isinstance(key, tuple):
+            lookup: Lookup = await self._find_columns(key, self._lookup, deadline)
+            return lookup
+        return await self._lookup(check_key(key), deadline)
+
+    async def _lookup(self, key: str, deadline: float) -> Lookup:
+        answer = await self._find(key, deadline)
         if answer.generation is None:  # several generations answered the batch: requested alone, its shard's answers
             self._link.enter()
             answer = await self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
 
-    async def get_many(self, keys: Iterable[str], *, partial: bool = False) -> LookupResults:
+    async def get_many(self, keys: Iterable[Key], *, partial: bool = False) -> LookupResults:
         """Return the results for ``keys``, each once, all of one generation, in as many requests as needed.
 
         With ``partial``, unavailable keys are listed instead of raising Unavailable, unless all are. During a rollout
         shard by shard, results may come from several generations.
         """
+        self._link.enter()
+        deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        listed: Any = keys if isinstance(keys, str) else [*keys]
+        if not has_columns(listed):
+            return await self._get_many(listed, deadline, partial=partial)
+        columns = await self._key_columns(deadline)
+        for _ in range(MAX_PASSES):
+            texts = {key: columns.join(key) for key in listed}
+            results = await self._get_many(texts.values(), deadline, partial=partial)
+            before, columns = columns, await self._key_columns(deadline, results.generations)
+            if before == columns and self._link.core.confirms(results.generations):
+                return results.of_columns(texts)
+        raise changing_error([*texts.values()])
+
+    async def _get_many(self, keys: Iterable[str], deadline: float, *, partial: bool) -> LookupResults:
         link = self._link
-        link.enter()
         now = asyncio.get_running_loop().time()
-        deadline = now + link.core.settings.timeout
         many = link.core.begin_many(keys, self._generation, now, partial=partial)
         outcome: Outcome = None
         plan = many.plan()
@@ -119,10 +145,50 @@ class AsyncLookups:
             results: LookupResults = end.value
             return results
 
+    async def lookup_frame(
+        self,
+        frame: F,
+        on: str | Sequence[str],
+        columns: str | Sequence[str] | None = None,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        missing: Literal["null", "error"] = "null",
+    ) -> F:
+        """Return ``frame``, a DataFrame of pandas or polars, with new columns: the values of its rows' keys.
+
+        ``on`` names the column with the keys, or those of a key of several columns. ``columns`` names the members of
+        the values that become columns; without it, whole values become the column ``value``. ``prefix`` and ``suffix``
+        are added to the new names. A row without a record has nulls, or raises KeyMissing with ``missing="error"``.
+
+        Rows are looked up in batches, all in one generation unless the dataset is rolled out shard by shard. Each
+        batch may take the client's ``timeout``. Raises UsageError.
+        """
+        from lookupdb.client.frames import FrameLookup
+
+        work = FrameLookup(frame, on, columns, prefix=prefix, suffix=suffix, missing=missing)
+        lookups: AsyncLookups = self
+        while not work.is_done:
+            keys = work.next_keys(self._link.core.max_keys)
+            try:
+                results = await lookups.get_many(keys)
+            except UnknownGeneration:
+                if lookups is self or not work.begin_again(MAX_PASSES):
+                    raise
+                lookups = self  # the generation of the first batch has ended: all rows again
+                continue
+            if lookups is self and results.generation is not None:
+                lookups = self.at(results.generation)
+            work.take(results.found)
+        enriched: F = work.finish()
+        return enriched
+
     async def dataset(self) -> DatasetDescription:
         """Return the description of the dataset and its active generation, even if this client uses another one."""
         self._link.enter()
-        deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        return await self._describe(asyncio.get_running_loop().time() + self._link.core.settings.timeout)
+
+    async def _describe(self, deadline: float) -> DatasetDescription:
         return read_dataset(await self._ask(self._renderer.dataset, (), deadline))
 
     def at(self, generation: str) -> AsyncLookups:
@@ -134,7 +200,35 @@ class AsyncLookups:
             )
         return AsyncLookups(self._link, generation)
 
-    async def _find(self, key: str) -> KeyAnswer:
+    async def _key_columns(self, deadline: float, answered: Sequence[str] | None = None) -> KeyColumns:
+        """Return the key columns of the generations that ``answered``, without these of the one that is to answer. An
+        answer to keys that were joined otherwise is not right."""
+        core = self._link.core
+        columns = core.key_columns(self._generation) if answered is None else core.find_columns(answered)
+        if columns is not None:
+            return columns
+        columns = core.learn_dataset(await self._describe(deadline), self._generation)
+        return core.find_columns(answered or ()) or columns
+
+    async def _find_columns(
+        self, key: Key, find: Callable[[str, float], Awaitable[Any]], deadline: float | None = None
+    ) -> Any:
+        """Return what ``find`` returns for the text of ``key``, joined as the generation that answers does."""
+        self._link.enter()
+        deadline = deadline or asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        columns = await self._key_columns(deadline)
+        for _ in range(MAX_PASSES):
+            answer = await find(text := columns.join(key), deadline)
+            generations = () if answer.generation is None else (answer.generation,)
+            before, columns = columns, await self._key_columns(deadline, generations)
+            if before == columns and self._link.core.confirms(generations):
+                return answer
+        raise changing_error((text,))
+
+    async def _find(self, key: Key, deadline: float | None = None) -> KeyAnswer:
+        if isinstance(key, tuple):
+            found: KeyAnswer = await self._find_columns(key, self._find)
+            return found
         key = check_key(key)
         link = self._link
         link.enter()
@@ -149,7 +243,7 @@ class AsyncLookups:
                 if len(link.combiners) >= _MAX_COMBINERS and self._generation not in link.combiners:
                     link.combiners.pop(next(iter(link.combiners)))
                 combiner = link.combiners.setdefault(self._generation, combiner)
-        return (await combiner.find(key)).take(key)
+        return (await combiner.find(key, deadline)).take(key)
 
     async def _ask(
         self, render: Render, keys: Sequence[str], deadline: float, answer_by: float | None = None

@@ -51,8 +51,8 @@ class AsyncRouterLink:
                     self.core.begin()
                 elif self._loop is not None and self._loop.is_running():
                     raise RuntimeError(
-                        "an AsyncClient belongs to one event loop at a time, and that of this one still runs in another"
-                        " thread; make one for each loop"
+                        "an AsyncClient belongs to one event loop at a time, and the loop of this one still runs in"
+                        " another thread; make one client for each loop"
                     )
                 elif self._pool is not None:
                     self._pool.close()
@@ -324,7 +324,7 @@ class AsyncCombiner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    def find(self, key: str) -> asyncio.Future[SharedAnswer]:
+    def find(self, key: str, deadline: float | None = None) -> asyncio.Future[SharedAnswer]:
         """Return the answer to a batch with ``key``, from which the caller takes its part. Raises Unavailable."""
         queue = self._queue
         if queue:
@@ -332,7 +332,7 @@ class AsyncCombiner:
         self._characters += len(key)
         loop = self._loop
         future: asyncio.Future[SharedAnswer] = loop.create_future()
-        queue.append(_Waiter(key, future, loop.time() + self._timeout, contextvars.copy_context()))
+        queue.append(_Waiter(key, future, deadline or loop.time() + self._timeout, contextvars.copy_context()))
         if self._scheduled is None:
             self._schedule()
         return future

@@ -21,10 +21,19 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from lookupdb.client.answers import MISSING, KeyAnswer, KeysAnswer, LookupResults, decode_json, make_unavailable
+from lookupdb.client.answers import (
+    MISSING,
+    DatasetDescription,
+    KeyAnswer,
+    KeyColumns,
+    KeysAnswer,
+    LookupResults,
+    decode_json,
+    make_unavailable,
+)
 from lookupdb.client.settings import ClientSettings, TokenSource
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, check_keys, render_deadline
-from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
+from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration, UsageError
 from lookupdb.tls_failures import (
     describe_tls_error,
     find_certificate_refusal,
@@ -57,13 +66,13 @@ PIECE_BYTES: Final = 1 << 16
 than two reads."""
 
 _TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)  # a traceparent (W3C Trace Context)
-_MAX_PASSES: Final = 6
+MAX_PASSES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.02
 """Seconds before a call is repeated after a cutover, doubled each time: all routers of a dataset cut over within
 moments."""
 _TOO_LARGE: Final = 413
 _ENTRY_BYTES: Final = 200  # memory of an entry in addition to its key and its value
-_IMMUTABLE: Final = (str, int, float, bool, bytes, type(None))
+_IMMUTABLE: Final = (str, int, float, bool, bytes, type(None), type(MISSING))
 
 
 class ConnectionFailure(Exception):
@@ -238,7 +247,7 @@ class ManyKeys:
     def plan(self) -> Generator[Step, Outcome, LookupResults]:
         """Yield each step, and receive its outcome. Raises LookupFailed."""
         is_mixed = False
-        for number in range(_MAX_PASSES):
+        for number in range(MAX_PASSES):
             try:
                 return (yield from self._ask_all(is_mixed=is_mixed))
             except UnknownGeneration as error:
@@ -247,7 +256,7 @@ class ManyKeys:
                 is_mixed = len(error.active) > 1
             self._cached = None
             yield _FIRST_PAUSE_SECONDS * (1 << number) * random.uniform(0.5, 1)  # noqa: S311 - no secret
-        detail = f"the generation changed {_MAX_PASSES} times while its keys were requested in parts; try again"
+        detail = f"the generation changed {MAX_PASSES} times while its keys were requested in parts; try again"
         raise make_unavailable(tuple(self.keys), GENERATION_CHANGED, detail)
 
     def _ask_all(self, *, is_mixed: bool) -> Generator[Step, Outcome, LookupResults]:
@@ -398,8 +407,18 @@ def check_room(key: str, waiting: int, characters: int) -> None:
     """Raise Unavailable if ``key`` may not wait with ``waiting`` others, which have ``characters`` characters."""
     if waiting and (waiting >= MAX_WAITING or characters + len(key) > MAX_WAITING_CHARACTERS):
         longest = f"{MAX_WAITING} may, and keys of {MAX_WAITING_CHARACTERS} characters together"
-        detail = f"{waiting} lookups of this client wait already: {longest}"
+        detail = f"{waiting} lookups of this client are waiting already: {longest}"
         raise make_unavailable((key,), QUEUE_FULL, detail)
+
+
+def has_columns(keys: Iterable[object]) -> bool:
+    """Return whether one of ``keys`` is given by its columns, as a tuple."""
+    return any(issubclass(kind, tuple) for kind in {*map(type, keys)})
+
+
+def changing_error(keys: Sequence[str]) -> Unavailable:
+    """Return the error for ``keys`` whose generations did not keep their key columns during a call."""
+    return make_unavailable(tuple(keys), GENERATION_CHANGED, "the key columns changed again and again meanwhile")
 
 
 def refuse_copy(lookups: object) -> NoReturn:
@@ -522,6 +541,10 @@ class ClientCore:
         self.settings = settings
         self.max_keys = settings.max_keys
         self.cache: GenerationCache | None = None
+        self.description: DatasetDescription | None = None
+        """What a router said last, if keys of several columns were looked up."""
+        self.known_columns: Mapping[str, KeyColumns] = {}
+        """Generation → key columns, also of the description before: during a cutover, routers differ."""
         self.begin()
 
     def begin(self) -> None:
@@ -553,7 +576,7 @@ class ClientCore:
     def begin_many(self, keys: Iterable[str], generation: str | None, now: float, *, partial: bool) -> ManyKeys:
         """Return the plan of a ``get_many``. Raises TypeError or ValueError for an invalid key."""
         if isinstance(keys, str):
-            raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
+            raise TypeError(f"get_many() takes several keys, found one text: {keys!r:.60}; get() takes one key")
         distinct, characters = check_keys(keys)
         cached = None
         if self.cache is not None and generation is None:
@@ -561,6 +584,39 @@ class ClientCore:
         return ManyKeys(
             distinct, characters, max_keys=self.max_keys, partial=partial, generation=generation, cached=cached
         )
+
+    def key_columns(self, generation: str | None) -> KeyColumns | None:
+        """Return the key columns of ``generation``, or of the active one; None if the router must be asked first."""
+        if self.description is None:
+            return None
+        return self.description.keys.get(generation or self.description.generation)
+
+    def learn_dataset(self, description: DatasetDescription, generation: str | None) -> KeyColumns:
+        """Keep the router's ``description``, and return the key columns of ``generation``, or of the active one.
+        Raises UsageError if it names none, UnknownGeneration."""
+        before = self.description.keys if self.description is not None else {}
+        self.known_columns = {**before, **description.keys}
+        self.description, active = description, description.generation
+        if generation is not None and generation not in (active, *description.candidates):
+            text = f"{description.namespace}/{description.name} has no generation {generation} now; active is {active}"
+            raise UnknownGeneration(text, generation=generation, active=(active,))
+        columns = self.key_columns(generation)
+        if columns is None:
+            raise UsageError(
+                f"expected a key as one text, found several columns: the router names no key columns for"
+                f" {generation or active} of {description.namespace}/{description.name}",
+                hint="if key.columns names several, join their text by key.separator, or build the dataset again",
+            )
+        return columns
+
+    def find_columns(self, generations: Sequence[str]) -> KeyColumns | None:
+        """Return the key columns that all ``generations`` have; None if these are not known."""
+        found = {self.known_columns.get(name) for name in generations}
+        return found.pop() if len(found) == 1 else None
+
+    def confirms(self, generations: Sequence[str]) -> bool:
+        """Return whether the key columns of ``generations``, which answered, are known. () is a batch of several."""
+        return not generations or self.find_columns(generations) is not None
 
     def learn_key(self, key: str, answer: KeyAnswer, sent_at: float) -> None:
         """Put an answer of the active generation into the cache."""

@@ -42,7 +42,7 @@ class RouterAddress(NamedTuple):
     host: str  # name or address, without brackets, for connections and certificates
     port: int
     authority: str  # host and port, for the Host field
-    prefix: str  # the path before ``/v1``: empty, or for example ``/people``
+    prefix: str  # the path before ``/v1``: empty, or for example ``/people``, ``/v1/datasets/people``
 
     @property
     def url(self) -> str:
@@ -66,8 +66,10 @@ def parse_url(url: str) -> RouterAddress:
             hint=_EXAMPLES,
         )
     prefix = (found[4] or "").rstrip("/")
-    if re.search(r"[?#]|/v1(/|$)", prefix):
-        raise UsageError(f"a router's URL ends before /v1, found {url[:_MAX_SHOWN]!r}", hint=_EXAMPLES)
+    if re.search(r"[?#]|/v1(?!/datasets/[^/]+$)(/|$)", prefix):
+        raise UsageError(
+            f"a router's URL ends before /v1, or with /v1/datasets/NAME, found {url[:_MAX_SHOWN]!r}", hint=_EXAMPLES
+        )
     is_tls = found[1] == "https"
     authority = found[2] + (f":{port}" if port is not None else "")
     return RouterAddress(is_tls, found[2].strip("[]"), port or (443 if is_tls else 80), authority, prefix)
@@ -127,7 +129,7 @@ _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 def check_settings(url: str, options: ClientOptions) -> ClientSettings:
     """Return the settings. Raises TypeError for an argument of a wrong type, UsageError for a wrong value."""
     if not isinstance(url, str):
-        raise TypeError(f"a router's URL is text, found {type(url).__name__}")
+        raise TypeError(f"a router's URL must be text, found {type(url).__name__}")
     for name, value in options.items():
         if name not in ClientOptions.__annotations__:
             raise TypeError(f"a client has no argument {name}; it has {', '.join(ClientOptions.__annotations__)}")
@@ -136,22 +138,22 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
             continue
         if name == "traceparent":
             if not callable(value):
-                raise TypeError(f"traceparent is a function, found {type(value).__name__}")
+                raise TypeError(f"traceparent must be a function, found {type(value).__name__}")
             continue
         types, kind = _TYPES[name]
         if not isinstance(value, types) or isinstance(value, bool):  # the message has no value, which may be a token
-            raise TypeError(f"{name} is {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
+            raise TypeError(f"{name} must be {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
     settings = ClientSettings(parse_url(url), **options)
     for name in _SECONDS:
         seconds = getattr(settings, name)
         if seconds is not None and not 0 < seconds < float("inf"):
-            raise UsageError(f"{name} is a number of seconds above 0, found {seconds!r}")
+            raise UsageError(f"{name} must be a number of seconds above 0, found {seconds!r}")
     for name, least in _LEAST.items():
         number = getattr(settings, name)
         if not number >= least:
-            raise UsageError(f"{name} is at least {least}, found {number!r}")
+            raise UsageError(f"{name} must be at least {least}, found {number!r}")
         if not isinstance(number, int) and name != "cache_seconds":
-            raise UsageError(f"{name} is a whole number, found {number!r}")
+            raise UsageError(f"{name} must be a whole number, found {number!r}")
     if settings.token is not None and settings.token_file is not None:
         raise UsageError("a client shows one token, found both token and token_file")
     if (settings.cert_file is None) != (settings.key_file is None):

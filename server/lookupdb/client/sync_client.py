@@ -8,14 +8,15 @@ is allowed. Its answer goes into the cache.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, NoReturn, Self, Unpack
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, Unpack
 
 from lookupdb.client.answers import (
     MISSING,
     DatasetDescription,
     KeyAnswer,
+    KeyColumns,
     KeysAnswer,
     Lookup,
     LookupResults,
@@ -25,6 +26,7 @@ from lookupdb.client.answers import (
     read_key_answer,
 )
 from lookupdb.client.core import (
+    MAX_PASSES,
     TOO_MANY_CONNECTIONS,
     UNAUTHENTICATED,
     Attempts,
@@ -34,15 +36,20 @@ from lookupdb.client.core import (
     Piece,
     SharedAnswer,
     Step,
+    changing_error,
+    has_columns,
     is_divisible,
     refuse_copy,
 )
 from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
 from lookupdb.client.sync_transport import Combiner, RouterLink
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
-from lookupdb.errors import LookupFailed, RequestRefused
+from lookupdb.errors import LookupFailed, RequestRefused, UnknownGeneration
+from lookupdb.key_columns import Key
 
 _MAX_COMBINERS: Final = 64
+F = TypeVar("F")
+"""A DataFrame, of pandas or polars."""
 
 
 class Lookups:
@@ -67,43 +74,62 @@ class Lookups:
     def __reduce__(self) -> NoReturn:
         refuse_copy(self)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: Key, default: Any = None) -> Any:
         """Return the value of ``key``, or ``default`` if no record has it."""
         answer = self._find(key)
         return answer.value if answer.is_found else default
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: Key) -> Any:
         answer = self._find(key)
         if not answer.is_found:
             raise KeyError(key)
         return answer.value
 
     def __contains__(self, key: object) -> bool:
-        return self.has(check_key(key))
+        return self.has(key if isinstance(key, tuple) else check_key(key))
 
-    def has(self, key: str) -> bool:
+    def has(self, key: Key) -> bool:
         """Return whether a record has ``key``."""
         return (self._find(key)).is_found
 
-    def lookup(self, key: str) -> Lookup:
+    def lookup(self, key: Key) -> Lookup:
         """Return the result for ``key``, with the generation that answered."""
         deadline = time.monotonic() + self._link.core.settings.timeout
-        answer = self._find(key := check_key(key))
+        if isinstance(key, tuple):
+            lookup: Lookup = self._find_columns(key, self._lookup, deadline)
+            return lookup
+        return self._lookup(check_key(key), deadline)
+
+    def _lookup(self, key: str, deadline: float) -> Lookup:
+        answer = self._find(key, deadline)
         if answer.generation is None:  # several generations answered the batch: requested alone, its shard's answers
             self._link.enter()
             answer = self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
 
-    def get_many(self, keys: Iterable[str], *, partial: bool = False) -> LookupResults:
+    def get_many(self, keys: Iterable[Key], *, partial: bool = False) -> LookupResults:
         """Return the results for ``keys``, each once, all of one generation, in as many requests as needed.
 
         With ``partial``, unavailable keys are listed instead of raising Unavailable, unless all are. During a rollout
         shard by shard, results may come from several generations.
         """
+        self._link.enter()
+        deadline = time.monotonic() + self._link.core.settings.timeout
+        listed: Any = keys if isinstance(keys, str) else [*keys]
+        if not has_columns(listed):
+            return self._get_many(listed, deadline, partial=partial)
+        columns = self._key_columns(deadline)
+        for _ in range(MAX_PASSES):
+            texts = {key: columns.join(key) for key in listed}
+            results = self._get_many(texts.values(), deadline, partial=partial)
+            before, columns = columns, self._key_columns(deadline, results.generations)
+            if before == columns and self._link.core.confirms(results.generations):
+                return results.of_columns(texts)
+        raise changing_error([*texts.values()])
+
+    def _get_many(self, keys: Iterable[str], deadline: float, *, partial: bool) -> LookupResults:
         link = self._link
-        link.enter()
         now = time.monotonic()
-        deadline = now + link.core.settings.timeout
         many = link.core.begin_many(keys, self._generation, now, partial=partial)
         outcome: Outcome = None
         plan = many.plan()
@@ -119,10 +145,50 @@ class Lookups:
             results: LookupResults = end.value
             return results
 
+    def lookup_frame(
+        self,
+        frame: F,
+        on: str | Sequence[str],
+        columns: str | Sequence[str] | None = None,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        missing: Literal["null", "error"] = "null",
+    ) -> F:
+        """Return ``frame``, a DataFrame of pandas or polars, with new columns: the values of its rows' keys.
+
+        ``on`` names the column with the keys, or those of a key of several columns. ``columns`` names the members of
+        the values that become columns; without it, whole values become the column ``value``. ``prefix`` and ``suffix``
+        are added to the new names. A row without a record has nulls, or raises KeyMissing with ``missing="error"``.
+
+        Rows are looked up in batches, all in one generation unless the dataset is rolled out shard by shard. Each
+        batch may take the client's ``timeout``. Raises UsageError.
+        """
+        from lookupdb.client.frames import FrameLookup
+
+        work = FrameLookup(frame, on, columns, prefix=prefix, suffix=suffix, missing=missing)
+        lookups: Lookups = self
+        while not work.is_done:
+            keys = work.next_keys(self._link.core.max_keys)
+            try:
+                results = lookups.get_many(keys)
+            except UnknownGeneration:
+                if lookups is self or not work.begin_again(MAX_PASSES):
+                    raise
+                lookups = self  # the generation of the first batch has ended: all rows again
+                continue
+            if lookups is self and results.generation is not None:
+                lookups = self.at(results.generation)
+            work.take(results.found)
+        enriched: F = work.finish()
+        return enriched
+
     def dataset(self) -> DatasetDescription:
         """Return the description of the dataset and its active generation, even if this client uses another one."""
         self._link.enter()
-        deadline = time.monotonic() + self._link.core.settings.timeout
+        return self._describe(time.monotonic() + self._link.core.settings.timeout)
+
+    def _describe(self, deadline: float) -> DatasetDescription:
         return read_dataset(self._ask(self._renderer.dataset, (), deadline))
 
     def at(self, generation: str) -> Lookups:
@@ -134,7 +200,33 @@ class Lookups:
             )
         return Lookups(self._link, generation)
 
-    def _find(self, key: str) -> KeyAnswer:
+    def _key_columns(self, deadline: float, answered: Sequence[str] | None = None) -> KeyColumns:
+        """Return the key columns of the generations that ``answered``, without these of the one that is to answer. An
+        answer to keys that were joined otherwise is not right."""
+        core = self._link.core
+        columns = core.key_columns(self._generation) if answered is None else core.find_columns(answered)
+        if columns is not None:
+            return columns
+        columns = core.learn_dataset(self._describe(deadline), self._generation)
+        return core.find_columns(answered or ()) or columns
+
+    def _find_columns(self, key: Key, find: Callable[[str, float], Any], deadline: float | None = None) -> Any:
+        """Return what ``find`` returns for the text of ``key``, joined as the generation that answers does."""
+        self._link.enter()
+        deadline = deadline or time.monotonic() + self._link.core.settings.timeout
+        columns = self._key_columns(deadline)
+        for _ in range(MAX_PASSES):
+            answer = find(text := columns.join(key), deadline)
+            generations = () if answer.generation is None else (answer.generation,)
+            before, columns = columns, self._key_columns(deadline, generations)
+            if before == columns and self._link.core.confirms(generations):
+                return answer
+        raise changing_error((text,))
+
+    def _find(self, key: Key, deadline: float | None = None) -> KeyAnswer:
+        if isinstance(key, tuple):
+            found: KeyAnswer = self._find_columns(key, self._find)
+            return found
         key = check_key(key)
         link = self._link
         link.enter()
@@ -149,7 +241,7 @@ class Lookups:
                 if len(link.combiners) >= _MAX_COMBINERS and self._generation not in link.combiners:
                     link.combiners.pop(next(iter(link.combiners)))
                 combiner = link.combiners.setdefault(self._generation, combiner)
-        return combiner.find(key)
+        return combiner.find(key, deadline)
 
     def _ask(self, render: Render, keys: Sequence[str], deadline: float, answer_by: float | None = None) -> Response:
         """Send the request that ``render`` makes, and return its answer. Raises LookupFailed. The router should answer

@@ -436,9 +436,9 @@ class Combiner:
         self._characters = 0  # characters of the queued keys
         self._leaders = Seats()  # a seat for each batch under way
 
-    def find(self, key: str) -> KeyAnswer:
+    def find(self, key: str, deadline: float | None = None) -> KeyAnswer:
         """Look ``key`` up. Raises LookupFailed."""
-        deadline = time.monotonic() + self._timeout
+        deadline = deadline or time.monotonic() + self._timeout
         while True:
             answer = self._find_once(key, deadline)
             if answer is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.client.settings import RouterAddress
 from lookupdb.errors import InvalidAnswer, UsageError
-from lookupdb.shard_name import REDIS_HINT, begins_redis_reply
+from lookupdb.tls_failures import REDIS_HINT, begins_redis_reply
 
 Render = Callable[[bytes], bytes]  # renders a request with additional lines of its head
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)  # keys that need no escapes
@@ -179,7 +179,7 @@ class ResponseReader:
         if self._is_chunked:
             return self._read_chunks(self._held + data if self._held else data)
         if len(data) > self._missing:
-            raise _fault("continues behind its Content-Length")
+            raise _fault("continues after its Content-Length")
         self._missing -= len(data)
         if self._missing:
             self._body += data
@@ -247,7 +247,7 @@ class ResponseReader:
                 raise _fault(f"has the Content-Length {length[:20]!r}")
             self._expect(int(length))
         else:
-            raise _fault("has neither a Content-Length nor chunks: its end cannot be told")
+            raise _fault("has neither a Content-Length nor chunks: its end cannot be determined")
         if self._status in _EMPTY_STATUSES:
             raise _fault(f"has the status {self._status}, which was not requested")
 
@@ -298,7 +298,7 @@ class ResponseReader:
         while (end := data.find(b"\r\n", position)) >= 0:
             if end == position:
                 if len(data) > end + 2:
-                    raise _fault("continues behind its last chunk")
+                    raise _fault("continues after its last chunk")
                 return self._finish(b"")
             position = end + 2
         self._held = data[start:]

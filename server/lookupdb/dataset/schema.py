@@ -8,18 +8,18 @@ import difflib
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
 from importlib import resources
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 
 from lookupdb.errors import InvalidManifest
-from lookupdb.wording import format_count
+from lookupdb.wording import format_count, join_clauses, parse_quantity
 
 if TYPE_CHECKING:
     from cel import Program
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
 
 _EVERY_FIELD: Final = (
-    f"{Path(__file__).resolve().parents[1] / 'data' / CRD_FILE} describes every field, as does, in a cluster, "
+    f"{Path(__file__).resolve().parents[1] / 'data' / CRD_FILE} describes every field. In a cluster, so does "
     "`kubectl explain lookupdataset.spec --recursive`"
 )
 
@@ -41,6 +41,8 @@ _NEARLY: Final = 0.8
 _SUGGESTED_PLACES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
 _SHOWN_PROBLEMS: Final = 20
+_MOST_PROBLEMS: Final = 100
+"""The most problems that are described at all."""
 _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
 """The longest name that is compared with those of fields, because a comparison takes time. No field's is as long."""
@@ -82,13 +84,34 @@ def api_version() -> str:
     return f"{spec['group']}/{spec['versions'][0]['name']}"
 
 
+class ManifestProblem(NamedTuple):
+    """What is wrong with a manifest, and the field in which it is."""
+
+    path: str
+    describe: Callable[[], str]
+    """Names the field. A comparison with other names takes time, so only the first problems are described."""
+    hint: str | None = None
+
+
 def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of ``resource`` with every default filled in and without its status, which users do not set.
 
     Raises InvalidManifest, which names the first 20 invalid fields, with expected and found values.
     """
+    completed, problems = check_resource(resource)
+    if problems:
+        raise make_error(completed, problems)
+    return completed
+
+
+def check_resource(resource: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestProblem]]:
+    """Return ``resource`` as ``complete_resource`` does, and everything that is wrong with it.
+
+    Raises InvalidManifest if that cannot be found out.
+    """
     try:
-        return _complete(resource)
+        resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
+        return resource, list(_find_problems(resource))
     except RecursionError:
         problem = "it is nested too deeply"
     except ValueError as error:
@@ -98,23 +121,51 @@ def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
     raise InvalidManifest(f"{_find_name(resource)}: {problem}", hint=_EVERY_FIELD)
 
 
-def _complete(resource: dict[str, Any]) -> dict[str, Any]:
+def make_error(resource: dict[str, Any], problems: Sequence[ManifestProblem]) -> InvalidManifest:
+    """Return the error for the ``problems`` of ``resource``, at least one."""
+    described = [_cut(problem.describe(), _PROBLEM_CHARACTERS) for problem in problems[:_MOST_PROBLEMS]]
+    shown = described[:_SHOWN_PROBLEMS]
+    return InvalidManifest(
+        f"{_find_name(resource)}: {join_clauses(*shown, *_count_more(len(problems) - len(shown)))}",
+        hint=(problems[0].hint if len(problems) == 1 else None) or _EVERY_FIELD,
+        problems=(
+            *(f"{text}\n  {hint}" if hint else text for text, (_, _, hint) in zip(described, problems, strict=False)),
+            *_count_more(len(problems) - len(described)),
+        ),
+    )
+
+
+def _count_more(number: int) -> list[str]:
+    return [f"and {number:,} more"] if number else []
+
+
+def _find_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
+    """Yield the problems of ``resource``, and fill in its defaults. A problem that only follows from another one is not
+    reported."""
     from jsonschema import Draft202012Validator  # imported here, because a router validates nothing
 
     schema = resource_schema()
-    resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
-    problems: list[Callable[[], str]] = [*_header_problems(resource), *_unknown_fields(resource, schema, "")]
-    if not problems:
-        _fill_defaults(resource, schema)
-        validator = Draft202012Validator(schema)
-        errors = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
-        problems = [partial(_describe_error, error) for error in errors]
-    if not problems:
-        found = [*_surrogates(resource, "")] or _broken_rules(resource, schema, "")
-        problems = [partial(str, problem) for problem in found]
-    if problems:
-        raise InvalidManifest(f"{_find_name(resource)}: {_describe_some(problems)}", hint=_EVERY_FIELD)
-    return resource
+    header = list(_header_problems(resource))
+    yield from header
+    if any(problem.path == "kind" for problem in header):
+        return
+    unknown = list(_unknown_fields(resource, schema, ""))
+    yield from unknown
+    misspelled = {_find_owner(problem.path) for problem in unknown}
+    invalid = {*misspelled, *(problem.path for problem in header)}
+    _fill_defaults(resource, schema)
+    errors = Draft202012Validator(schema).iter_errors(resource)
+    for error in sorted(errors, key=lambda error: list(map(str, error.path))):
+        path, owner = _error_path(error), _find_owner(_error_path(error))
+        is_missing = error.validator == "required"
+        is_reported = path in invalid or path.startswith(tuple(problem.path for problem in header))
+        if not is_reported and not (is_missing and owner in misspelled):
+            yield ManifestProblem(path, partial(_describe_error, error))
+        invalid |= {path, owner} if is_missing else {path}
+    surrogates = [*_surrogates(resource, "")]
+    yield from surrogates
+    if not surrogates:
+        yield from _broken_rules(resource, schema, "", invalid)
 
 
 def _find_name(resource: dict[str, Any]) -> str:
@@ -123,30 +174,29 @@ def _find_name(resource: dict[str, Any]) -> str:
     return _cut(name, _SHOWN_CHARACTERS) if isinstance(name, str) else "manifest"
 
 
-def _describe_some(problems: Sequence[Callable[[], str]]) -> str:
-    """Describe the first problems, and count the others."""
-    described = [_cut(describe(), _PROBLEM_CHARACTERS) for describe in problems[:_SHOWN_PROBLEMS]]
-    more = len(problems) - len(described)
-    return "; ".join(described) + (f"; and {more:,} more" if more else "")
+def _header_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
+    expected = {"apiVersion": api_version(), "kind": crd()["spec"]["names"]["kind"]}
+    for field, text in expected.items():
+        if resource.get(field) != text:
+            yield ManifestProblem(field, partial(str, f"{field} must be {text}, found {_shorten(resource.get(field))}"))
+    found = resource.get("metadata")
+    metadata = found if isinstance(found, dict) else {}
+    if metadata.get("name") is None:
+        yield ManifestProblem("metadata", partial(str, "metadata.name must be given, as text"))
+    for field in ("name", "namespace", "uid"):
+        text = metadata.get(field, "")
+        if not isinstance(text, str) and (field, text) != ("name", None):
+            message = f"metadata.{field} must be text, found {_shorten(text)}: write it in quotes"
+            yield ManifestProblem("metadata", partial(str, message))
+    for field in ("annotations", "labels"):
+        texts = metadata.get(field) or {}
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for pair in texts.items() for text in pair):
+            message = f"metadata.{field} must be a mapping of text to text, found {_shorten(texts)}: write it in quotes"
+            yield ManifestProblem(f"metadata.{field}", partial(str, message))
 
 
-def _header_problems(resource: dict[str, Any]) -> Iterator[Callable[[], str]]:
-    if resource.get("apiVersion") != api_version():
-        yield partial(str, f"apiVersion must be {api_version()}, found {_shorten(resource.get('apiVersion'))}")
-    kind = crd()["spec"]["names"]["kind"]
-    if resource.get("kind") != kind:
-        yield partial(str, f"kind must be {kind}, found {_shorten(resource.get('kind'))}")
-    metadata = resource.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    if name is not None and not isinstance(name, str):
-        yield partial(str, f"metadata.name must be text, found {_shorten(name)}: write it in quotes")
-    elif name is None:
-        yield partial(str, "metadata.name must be given, as text")
-
-
-def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[Callable[[], str]]:
-    """Report fields that the schema does not have. A cluster drops them with a warning; rejecting them catches
-    typos."""
+def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[ManifestProblem]:
+    """Yield fields that the schema does not have. A cluster drops them with a warning; rejecting them catches typos."""
     properties = schema.get("properties")
     if path == "metadata":
         return  # every resource has these fields; the CRD bounds only some
@@ -156,7 +206,7 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
             if name in properties:
                 yield from _unknown_fields(child, properties[name], where)
             else:
-                yield partial(_describe_unknown_field, path, str(name), properties)
+                yield ManifestProblem(where, partial(_describe_unknown_field, path, str(name), properties))
     elif isinstance(value, list) and "items" in schema:
         for number, item in enumerate(value):
             yield from _unknown_fields(item, schema["items"], f"{path}[{number}]")
@@ -164,18 +214,25 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
 
 def _describe_unknown_field(path: str, name: str, properties: dict[str, Any]) -> str:
     where = f"{path}.{_cut(name, _SHOWN_CHARACTERS)}".lstrip(".")
-    return f"{where} is not a field" + (_suggest_field(name, properties) if len(name) <= _LONGEST_TYPO else "")
+    return f"{where} is not a field" + (_suggest_field(path, name, properties) if len(name) <= _LONGEST_TYPO else "")
 
 
-def _suggest_field(name: str, properties: dict[str, Any]) -> str:
-    """Suggest a sibling field with nearly this name and fields of this name elsewhere; else a sibling with a similar
-    name; else nothing."""
+def _suggest_field(path: str, name: str, properties: dict[str, Any]) -> str:
+    """Suggest a sibling field with nearly this name and fields of this name elsewhere; else fields elsewhere with
+    nearly this name; else a sibling with a similar name; else nothing."""
     near = difflib.get_close_matches(name, properties, n=1, cutoff=_NEARLY)
-    elsewhere = _field_paths().get(name, [])
-    if len(elsewhere) > _SUGGESTED_PLACES:
-        elsewhere = []
-    suggested = [*near, *elsewhere] or difflib.get_close_matches(name, properties, n=1)
+    suggested = [*near, *_find_places(name, path)]
+    if not suggested and (similar := difflib.get_close_matches(name, _field_paths(), n=1, cutoff=_NEARLY)):
+        suggested = _find_places(similar[0], path)
+    suggested = suggested or difflib.get_close_matches(name, properties, n=1)
     return f"; did you mean {' or '.join(suggested)}?" if suggested else ""
+
+
+def _find_places(name: str, path: str) -> list[str]:
+    """Return the paths of the fields called ``name``, within ``path`` if some are there; none if there are many."""
+    places = _field_paths().get(name, [])
+    places = [place for place in places if place.startswith(f"{path}.")] or places
+    return places if len(places) <= _SUGGESTED_PLACES else []
 
 
 @cache
@@ -206,13 +263,23 @@ def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
             _fill_defaults(item, schema.get("items", {}))
 
 
+def _find_owner(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _error_path(error: ValidationError) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    if error.validator == "required":
+        path += "." + error.message.split("'")[1]
+    return path.lstrip(".")
+
+
 def _describe_error(error: ValidationError) -> str:
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    where = _error_path(error)
     message = error.message.replace(repr(error.instance), _shorten(error.instance), 1)
     if isinstance(error.schema, dict) and error.schema.get("x-kubernetes-int-or-string"):
         message = f"{_shorten(error.instance)} is not a quantity, such as 2, 500m or 4Gi"
     elif error.validator == "required":
-        where += "." + error.message.split("'")[1]
         message = "it is required, but missing"
     elif isinstance(error.schema, dict) and error.validator == "type":
         message = _describe_type_error(error.instance, str(error.validator_value))
@@ -220,11 +287,10 @@ def _describe_error(error: ValidationError) -> str:
         description = error.schema.get("description", "")
         message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
     elif error.validator == "enum" and isinstance(error.instance, str) and isinstance(error.validator_value, list):
-        values, found = [str(value) for value in error.validator_value], error.instance
-        begun = [value for value in values if found and value.lower().startswith(found.lower())]
-        is_short = len(found) <= _LONGEST_TYPO
-        similar = begun or (is_short and difflib.get_close_matches(found, values, n=1, cutoff=_NEARLY))
-        message += f", did you mean {similar[0]}?" if similar else ""
+        values, found = {str(value).lower(): value for value in error.validator_value}, error.instance.lower()
+        begun = [value for value in values if found and value.startswith(found)]
+        similar = begun or (len(found) <= _LONGEST_TYPO and difflib.get_close_matches(found, values, 1, _NEARLY))
+        message += f", did you mean {values[similar[0]]}?" if similar else ""
     elif error.validator in ("minLength", "maxLength"):
         bound = "at least" if error.validator == "minLength" else "at most"
         characters = format_count(int(str(error.validator_value)), "character")
@@ -232,7 +298,7 @@ def _describe_error(error: ValidationError) -> str:
     elif error.validator in ("minItems", "maxItems") and isinstance(error.instance, list):
         bound = "at least" if error.validator == "minItems" else "at most"
         message = f"expected {bound} {int(str(error.validator_value)):,} in the list, found {len(error.instance):,}"
-    return f"{where.lstrip('.') or 'the manifest'}: {message}"
+    return f"{where or 'the manifest'}: {message}"
 
 
 def _describe_type_error(found: Json, expected: str) -> str:
@@ -286,22 +352,6 @@ def load_cel() -> ModuleType:
 
 
 _TRANSITION: Final = "oldSelf"
-_SUFFIXES: Final = {
-    "": 1.0,
-    "n": 1e-9,
-    "u": 1e-6,
-    "m": 1e-3,
-    **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)},
-    **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)},
-}
-
-
-def parse_quantity(text: str) -> float:
-    """Return the number that a Kubernetes quantity denotes: 0.5 for ``500m``. Raises ValueError."""
-    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]|)", text)
-    if not match:
-        raise ValueError(f"expected a quantity like 2, 500m or 4Gi, found {text!r}")
-    return float(match[1]) * _SUFFIXES[match[2]]
 
 
 def _is_quantity(text: str) -> bool:
@@ -312,10 +362,11 @@ def _is_quantity(text: str) -> bool:
     return True
 
 
-def _surrogates(value: Json, path: str) -> Iterator[str]:
-    """Report text that is not valid Unicode, from an escape of YAML."""
+def _surrogates(value: Json, path: str) -> Iterator[ManifestProblem]:
+    """Yield text that is not valid Unicode, from an escape of YAML."""
     if isinstance(value, str) and _SURROGATE.search(value):
-        yield f"{path}: {_shorten(value)} has half of a surrogate pair: write the character itself"
+        message = f"{path}: {_shorten(value)} has half of a surrogate pair: write the character itself"
+        yield ManifestProblem(path, partial(str, message))
     elif isinstance(value, dict):
         for name, child in value.items():
             yield from _surrogates(name, path)
@@ -325,7 +376,32 @@ def _surrogates(value: Json, path: str) -> Iterator[str]:
             yield from _surrogates(item, f"{path}[{number}]")
 
 
-def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
+def _broken_rules(
+    value: Json, schema: dict[str, Any], path: str, invalid: Collection[str]
+) -> Iterator[ManifestProblem]:
+    """Yield the broken rules of ``value`` and what is in it, except those of the fields ``invalid``."""
+    if path not in invalid:
+        try:
+            messages = list(_list_broken(value, schema, path))
+        except Exception:
+            if not invalid:
+                raise
+            messages = []  # the rule needs a field that is missing, or of another type
+        yield from (ManifestProblem(path, partial(str, message)) for message in messages)
+    if isinstance(value, dict):
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties", {})
+        for name, child in fields.items():
+            if name in value:
+                yield from _broken_rules(value[name], child, f"{path}.{name}".lstrip("."), invalid)
+        if others:
+            for name in value.keys() - fields.keys():
+                yield from _broken_rules(value[name], others, f"{path}.{name}", invalid)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _broken_rules(item, schema.get("items", {}), f"{path}[{number}]", invalid)
+
+
+def _list_broken(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         if _TRANSITION in rule["rule"]:
             continue  # it compares with the previous value, which only an API server knows
@@ -337,17 +413,6 @@ def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[st
         for number, entry in enumerate(entries):
             if entry in entries[:number]:
                 yield f"{path}[{number}]: {', '.join(map(str, entry)) if names else entry} occurs twice"
-    if isinstance(value, dict):
-        fields, others = schema.get("properties", {}), schema.get("additionalProperties", {})
-        for name, child in fields.items():
-            if name in value:
-                yield from _broken_rules(value[name], child, f"{path}.{name}".lstrip("."))
-        if others:
-            for name in value.keys() - fields.keys():
-                yield from _broken_rules(value[name], others, f"{path}.{name}")
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _broken_rules(item, schema.get("items", {}), f"{path}[{number}]")
 
 
 def to_camel_case(name: str) -> str:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -18,10 +21,10 @@ import orjson
 import yaml
 
 from lookupdb.dataset import schema
-from lookupdb.dataset.schema import to_snake_case
+from lookupdb.dataset.schema import ManifestProblem, to_snake_case
 from lookupdb.errors import InvalidManifest
 from lookupdb.keys import effective_steps
-from lookupdb.wording import check_path, format_count
+from lookupdb.wording import check_path, format_count, parse_quantity
 
 # Fields of a spec that only a cluster uses, and what a laptop does instead. They are checked everywhere, so that one
 # manifest serves both.
@@ -66,7 +69,7 @@ def _check_block(block: Mapping[str, Any], field: str) -> None:
         left_out = _parse_network(text, f"{field}.except[{number}]")
         if not _is_part(left_out, network):
             raise InvalidManifest(
-                f"{field}.except[{number}] is no smaller network within {block['cidr']}, found {text}",
+                f"{field}.except[{number}]: expected a smaller network within {block['cidr']}, found {text}",
                 hint="leave out a part of ipBlock.cidr",
             )
 
@@ -75,11 +78,11 @@ def _parse_network(text: str, field: str) -> _Network:
     try:
         network = ipaddress.ip_network(text)
     except ValueError as error:
-        raise InvalidManifest(f"{field} is no network, found {text!r}: {error}", hint=_HINT) from error
+        raise InvalidManifest(f"{field} is not a network, found {text!r}: {error}", hint=_HINT) from error
     is_mapped = isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped is not None
     if is_mapped or _LEADING_ZERO.search(text):
         why = "an IPv4 network is written as such" if is_mapped else "the number of bits begins with 0"
-        raise InvalidManifest(f"{field} is no network, found {text!r}: {why}", hint=_HINT)
+        raise InvalidManifest(f"{field} is not a network, found {text!r}: {why}", hint=_HINT)
     return network
 
 
@@ -135,15 +138,17 @@ def _locate_success_file(name: str, urls: Iterable[str]) -> str:
     if "://" in name or name.startswith("/"):
         return name
     folders = sorted({_source_folder(url) for url in urls})
-    if len(folders) > 1 or folders[0].startswith(_EXAMPLE):
+    if len(folders) != 1 or folders[0].startswith(_EXAMPLE):
         found = (
-            "an example, which is in none"
-            if len(folders) == 1
-            else f"{len(folders)} folders ({', '.join(folders[:3])})"
+            f"{len(folders)} folders ({', '.join(folders[:3])})"
+            if len(folders) > 1
+            else "an example, which has no folder"
+            if folders
+            else "a catalog, which has no folder"
         )
         raise InvalidManifest(
-            f"refresh.successFile: {name!r} is a file of the source's folder, and the source is of {found}: give its"
-            " whole url"
+            f"refresh.successFile: {name!r} without a folder means a file beside the source, and the source is in"
+            f" {found}: give the success file's whole url"
         )
     return folders[0] + name
 
@@ -201,16 +206,45 @@ class Parquet:
 
 
 @dataclass(frozen=True, slots=True)
+class Catalog:
+    """An Iceberg catalog. Its credentials are in the environment."""
+
+    name: str
+    properties: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table that is the source, and its state: by default the newest."""
+
+    catalog: Catalog | None = None
+    name: str | None = None
+    snapshot: int | None = None
+    """The snapshot's id, for Delta the version."""
+    as_of: str | None = None
+    """ISO 8601, with a time zone."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The source of records. If ``format`` or ``compression`` is None, the files' names decide."""
 
     urls: tuple[str, ...]
-    format: Literal["csv", "json", "jsonl", "parquet"] | None
+    """Empty for a table of a catalog."""
+    format: Literal["csv", "json", "jsonl", "parquet", "avro", "iceberg", "delta"] | None
     compression: Literal["none", "gzip", "zstd", "bzip2", "xz"] | None
     csv: Csv
     secret_name: str | None
     volume: dict[str, str] | None
     parquet: Parquet = Parquet()
+    table: Table = Table()
+    pushed: bool = False
+    """Generations are pushed: only ``build.push_generation`` sets ``urls``, to the rows of one."""
+
+    @property
+    def takes_pushes(self) -> bool:
+        """Return whether a build takes the newest push, and reads no rows itself."""
+        return self.pushed and not self.urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +321,20 @@ class Router:
 
 
 @dataclass(frozen=True, slots=True)
+class Spark:
+    """The Spark application of a build. Fields that only the manifests of its pods need are not here."""
+
+    master: str | None = None
+    """None for the cluster of the builder's pod, or all cores of this machine."""
+    executors: int = 2
+    executor_cores: int = 1
+    executor_memory: int = 2 << 30
+    """Bytes of an executor, for its JVM and Python together."""
+    conf: tuple[tuple[str, str], ...] = ()
+    """Further properties of Spark, which override those of a build."""
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetSpec:
     """One LookupDataset, validated and with its defaults."""
 
@@ -309,6 +357,9 @@ class DatasetSpec:
     refresh: Refresh
     serving_workers: int
     router: Router
+    engine: Literal["Local", "Spark"] = "Local"
+    """The engine that builds a generation. All engines write the same bytes."""
+    spark: Spark = Spark()
     cluster_fields: tuple[str, ...] = ()
     """The fields of the manifest that only a cluster uses (``CLUSTER_FIELDS``)."""
 
@@ -324,7 +375,9 @@ class DatasetSpec:
         csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
         csv["null_values"] = tuple(csv["null_values"])
         parquet = Parquet(tuple(ParquetColumn(**column) for column in source["parquet"]["columns"]))
-        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet}
+        table, catalog = source["table"], source["table"]["catalog"]
+        table = Table(**(table | {"catalog": None if catalog is None else Catalog(**catalog)}))
+        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet, "table": table}
         key, value, gates = members["key"], members["value"], members["gates"]
         key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
         value["columns"] = None if value["columns"] is None else tuple(value["columns"])
@@ -339,6 +392,7 @@ class DatasetSpec:
             "gates": Gates(**gates),
             "refresh": Refresh(**members["refresh"]),
             "router": Router(**members["router"]),
+            "spark": Spark(**{**members["spark"], "conf": tuple(map(tuple, members["spark"]["conf"]))}),
             "cluster_fields": tuple(members["cluster_fields"]),
         }
         return cls(**members)
@@ -352,8 +406,13 @@ class DatasetSpec:
         for name in ("escape", "null_values"):
             if not source["csv"][name]:
                 del source["csv"][name]
-        if self.source.parquet == Parquet():
-            del source["parquet"]
+        for name, default in (("parquet", Parquet()), ("table", Table())):
+            if getattr(self.source, name) == default:
+                del source[name]
+        if self.source.pushed:  # from anywhere
+            source |= {"urls": (), "format": None, "compression": None, "volume": None}
+        else:
+            del source["pushed"]
         content = {
             "source": source,
             "key": key,
@@ -369,7 +428,12 @@ class _RepeatedField(yaml.constructor.ConstructorError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but a duplicate key in a mapping is an error."""
+    """YAML's safe loader, but a duplicate key in a mapping is an error, and times are text, as in a cluster."""
+
+    def construct_time(self, node: yaml.ScalarNode) -> str:
+        """Return a time as its text. Raises ValueError for one that does not exist."""
+        self.construct_yaml_timestamp(node)
+        return str(node.value)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys: set[str] = set()
@@ -384,6 +448,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_time)
+
 _MAPPING: Final = "mapping with apiVersion, kind, metadata and spec"
 MAX_MANIFEST_BYTES: Final = 1 << 20
 """Approximately the limit of an API server."""
@@ -393,14 +459,14 @@ _YAML: Final = (
 )
 
 
-def read_manifest(path: Path) -> DatasetSpec:
-    """Return the dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
+def read_documents(path: Path) -> list[Any]:
+    """Return the documents of the YAML file at ``path`` that are not empty. Raises InvalidManifest."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)  # no more: the file may be the data
         if len(content) > MAX_MANIFEST_BYTES:
             raise InvalidManifest(
-                f"{path} is no manifest: it has more than {MAX_MANIFEST_BYTES >> 20} MiB, which are the most",
+                f"{path} is not a manifest: it has more than {MAX_MANIFEST_BYTES >> 20} MiB, which is the limit",
                 hint=_manifest_hint(),
             )
         text = content.decode()
@@ -408,7 +474,7 @@ def read_manifest(path: Path) -> DatasetSpec:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidManifest(f"{path} cannot be read: {reason}") from error
     try:
-        documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
+        return [document for document in yaml.load_all(text, _Loader) if document is not None]
     except yaml.MarkedYAMLError as error:
         place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
         if isinstance(error, _RepeatedField):
@@ -418,6 +484,19 @@ def read_manifest(path: Path) -> DatasetSpec:
         raise InvalidManifest(f"{path} is not YAML: {error}", hint=_YAML) from error
     except RecursionError as error:
         raise InvalidManifest(f"{path} is nested too deeply") from error
+
+
+def read_manifest(path: Path, base: Path | None = None) -> DatasetSpec:
+    """Return the dataset that the YAML file at ``path`` describes; its local files are relative to ``base``, the file's
+    own folder by default. Raises InvalidManifest."""
+    base = path.resolve().parent if base is None else base.resolve()
+    check_path(base, InvalidManifest)
+    return parse_resource(read_resource(path), base=base)
+
+
+def read_resource(path: Path) -> dict[str, Any]:
+    """Return the LookupDataset in the YAML file at ``path``, not validated. Raises InvalidManifest."""
+    documents = read_documents(path)
     if len(documents) != 1:
         count = format_count(len(documents), "document") if documents else "nothing"
         raise InvalidManifest(
@@ -428,18 +507,16 @@ def read_manifest(path: Path) -> DatasetSpec:
         )
     if not isinstance(documents[0], dict):
         raise InvalidManifest(
-            f"{path} is no manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}",
+            f"{path} is not a manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}",
             hint=_manifest_hint(),
         )
-    base = path.resolve().parent
-    check_path(base, InvalidManifest)
-    return parse_resource(documents[0], base=base)
+    return dict(documents[0])
 
 
 def _manifest_hint() -> str:
     return (
         f"give the YAML that begins with apiVersion: {schema.api_version()} and kind: LookupDataset; its spec.source"
-        " names the data"
+        " names the data; `lookupdb init` writes it for a file of data"
     )
 
 
@@ -448,34 +525,61 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
     if not isinstance(resource, dict):
         raise InvalidManifest(f"a manifest is a {_MAPPING}, found {str(resource)[:40]!r}")
     try:
-        resource = schema.complete_resource(resource)
+        completed, problems = schema.check_resource(resource)
     except RecursionError as error:
         raise InvalidManifest("the manifest is nested too deeply, or holds itself") from error
-    return parse_completed_resource(resource, base)
+    return _parse_resource(completed, base, problems)
 
 
 def parse_completed_resource(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
     """Return the dataset of a resource that ``schema.complete_resource`` returned; does not validate again."""
+    return _parse_resource(resource, base, [])
+
+
+def _parse_resource(resource: dict[str, Any], base: Path | None, problems: list[ManifestProblem]) -> DatasetSpec:
+    """``problems`` are those that the schema knows."""
+    if problems := [*problems, *_find_problems(resource.get("spec"), tuple(problem.path for problem in problems))]:
+        raise schema.make_error(resource, problems)
     return _parse_dataset(resource["spec"], resource["metadata"], base)
+
+
+def _find_problems(spec: Any, invalid: tuple[str, ...]) -> Iterator[ManifestProblem]:
+    """Yield what a schema cannot say. ``invalid`` are paths of fields that have problems already."""
+    checks: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("spec.refresh", lambda: _parse_refresh(spec)),
+        ("spec.gates", lambda: _parse_gates(spec["gates"], spec["value"]["format"])),
+        ("spec.source.table", lambda: _parse_table(spec["source"].get("table", {}))),
+        ("spec.router", lambda: _parse_router(spec["router"])),
+    )
+    for path, parse in checks:
+        try:
+            if not any(problem.startswith(path) for problem in invalid):
+                parse()
+        except InvalidManifest as error:
+            yield ManifestProblem(path, partial(str, f"spec.{error.message}"), error.hint)
+        except (KeyError, TypeError, AttributeError):
+            if not invalid:
+                raise  # else a field that it needs is missing, or of another type
 
 
 def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
     source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
     columns = value.get("columns")
-    urls = tuple(source["urls"]) if "urls" in source else (source["url"],)
     return DatasetSpec(
         namespace=metadata.get("namespace", "default"),
         name=metadata["name"],
         uid=metadata.get("uid", LOCAL),
         base=base,
         source=Source(
-            urls=urls,
+            urls=_list_urls(source),
             format=source.get("format"),
             compression=source.get("compression"),
             csv=_parse_csv(source["csv"]),
             secret_name=source.get("secretName"),
             volume=source.get("volume"),
             parquet=_parse_parquet(source.get("parquet", {})),
+            table=_parse_table(source.get("table", {})),
+            pushed=source.get("pushed", False),
         ),
         key=_parse_key(key),
         value=Value(
@@ -493,18 +597,27 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         pinned=spec.get("generation"),
         suspend=spec["suspend"],
         gates=_parse_gates(gates, value["format"]),
-        refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
+        refresh=_parse_refresh(spec),
         serving_workers=spec["serving"]["workers"],
-        router=_parse_router(spec["router"], metadata["name"]),
+        router=_parse_router(spec["router"]),
+        engine=spec["build"]["engine"],
+        spark=_parse_spark(spec["build"]["spark"]),
         cluster_fields=tuple(path for path in CLUSTER_FIELDS if _has(spec, path)),
     )
 
 
-def _parse_refresh(members: dict[str, Any], urls: tuple[str, ...], name: str) -> Refresh:
-    try:
-        return parse_refresh(members, urls)
-    except InvalidManifest as error:
-        raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
+PUSHES_SCHEDULE: Final = "*/5 * * * *"
+"""Default schedule of checks for pushes."""
+
+
+def _list_urls(source: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(source["urls"]) if "urls" in source else (source["url"],) if "url" in source else ()
+
+
+def _parse_refresh(spec: dict[str, Any]) -> Refresh:
+    source = spec["source"]
+    pushes = {"schedule": PUSHES_SCHEDULE} if source.get("pushed") else {}
+    return parse_refresh({**pushes, **spec["refresh"]}, _list_urls(source))
 
 
 def _parse_key(key: dict[str, Any]) -> Key:
@@ -516,7 +629,7 @@ def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:
     expected_values = tuple(ExpectedValue(expected["key"], expected["value"]) for expected in gates["expectedValues"])
     for number, expected in enumerate(expected_values):
         if value_format == "json":
-            _check_json(expected.value, f"spec.gates.expectedValues[{number}].value")
+            _check_json(expected.value, f"gates.expectedValues[{number}].value")
     return Gates(
         min_records=gates["minRecords"],
         max_shrink_percent=gates["maxShrinkPercent"],
@@ -549,15 +662,64 @@ def _parse_parquet(parquet: dict[str, Any]) -> Parquet:
     return Parquet(tuple(ParquetColumn(column["name"], column["type"]) for column in parquet.get("columns", ())))
 
 
-def _parse_router(router: dict[str, Any], name: str) -> Router:
-    try:
-        # A block that the cluster rejects would silently leave the old policy in force.
-        for number, client in enumerate(router.get("clients", ())):
-            if "ipBlock" in client:
-                _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
-    except InvalidManifest as error:
-        raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
+def _parse_table(table: dict[str, Any]) -> Table:
+    as_of, catalog = table.get("asOf"), table.get("catalog")
+    if as_of is not None:
+        with_zone = False
+        with suppress(ValueError):
+            with_zone = datetime.fromisoformat(as_of).tzinfo is not None
+        if not with_zone:
+            raise InvalidManifest(
+                f"source.table.asOf: expected a time with its time zone, found {as_of!r}",
+                hint="write it as 2026-11-28T18:00:00Z",
+            )
+    properties = {} if catalog is None else catalog.get("properties", {})
+    return Table(
+        catalog=None if catalog is None else Catalog(catalog["name"], dict(properties)),
+        name=table.get("name"),
+        snapshot=table.get("snapshot"),
+        as_of=as_of,
+    )
+
+
+def _parse_spark(spark: dict[str, Any]) -> Spark:
+    return Spark(
+        master=spark.get("master"),
+        executors=spark["executors"],
+        executor_cores=spark["executorCores"],
+        executor_memory=int(parse_quantity(str(spark["executorMemory"]))),
+        conf=tuple(sorted(spark.get("conf", {}).items())),
+    )
+
+
+def _parse_router(router: dict[str, Any]) -> Router:
+    # A block that the cluster rejects would silently leave the old policy in force.
+    for number, client in enumerate(router.get("clients", ())):
+        if "ipBlock" in client:
+            _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
     router_fields = {field.name for field in fields(Router)}
     return Router(
         **{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in router_fields}
     )
+
+
+ROUTER_FLAGS: Final = {
+    "workers": "--workers",
+    "deadline_milliseconds": "--deadline-ms",
+    "hedge_milliseconds": "--hedge-ms",
+    "max_keys": "--max-keys",
+    "max_body_bytes": "--max-body-bytes",
+    "max_connections": "--max-connections",
+    "max_queued_keys": "--max-queued-keys",
+    "header_timeout_seconds": "--header-timeout",
+    "idle_timeout_seconds": "--idle-timeout",
+    "write_timeout_seconds": "--write-timeout",
+    "drain_seconds": "--drain-seconds",
+    "cache_control": "--cache-control",
+}
+"""The flags of `lookupdb route`, by field of a dataset's ``spec.router``."""
+
+
+def render_router_flags(router: Router) -> dict[str, int | str]:
+    """Return flag and value of each field that is set."""
+    return {flag: value for field, flag in ROUTER_FLAGS.items() if (value := getattr(router, field)) is not None}

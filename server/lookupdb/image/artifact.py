@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.keys import file_name
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.shard_name import file_name
 
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
@@ -104,7 +104,7 @@ class ShardImage:
 
 
 def plain_manifest(manifest: Manifest) -> Manifest:
-    """Return ``manifest`` with the names of files within images, which have no attempt."""
+    """Return ``manifest`` with the file names that images use, without the attempt."""
     shards = len(manifest.shards)
     named = (replace(entry, file=file_name(number, shards)) for number, entry in enumerate(manifest.shards))
     return replace(manifest, shards=tuple(named))

@@ -1,8 +1,8 @@
 """Describe a load: its target, the times of its requests, and their keys.
 
-A rate consists of linear segments. Its integral is the number of requests expected up to an instant. An arrival is a
-value of that integral (0, 1, 2, … or of a Poisson process of rate 1), and the inverse of the integral turns it into an
-instant.
+A rate consists of linear segments. Its integral up to a time is the number of requests expected until then. So the time
+of request n is the inverse of the integral at n; for Poisson arrivals, at the n-th point of a Poisson process with rate
+1.
 
 LoadPlan is the whole load. SenderPlan is the part of one process, which reads it as a line of JSON and reports each
 Tally as another line.
@@ -166,7 +166,7 @@ def make_target(url: str, token: str | None, generation: str | None, headers: It
     is_encrypted = parts.scheme == "https"
     given = dict(map(_parse_header, headers))
     if len(given) > _MAX_FIELDS:
-        raise UsageError(f"{len(given)} header fields are given by --header, {_MAX_FIELDS} are the most")
+        raise UsageError(f"--header is given {len(given)} times, the limit is {_MAX_FIELDS}")
     names = {name.lower() for name in given}
     fields = {} if "host" in names else {"Host": parts.netloc}
     if "user-agent" not in names:

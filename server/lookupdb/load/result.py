@@ -297,8 +297,8 @@ class FailCondition:
         return float(self.name[1:]) if _PERCENTILE.fullmatch(self.name) else None
 
     def judge(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its value in ``document``, and whether it holds. The latency of a failed request has no value, and is
-        above any bound: without answers, each condition on a latency holds."""
+        """Return its value in ``document``, and whether it holds. A failed request has no latency, and counts as slower
+        than any bound. So if no request was answered, every condition on a latency holds."""
         value = self._measure(document)
         if value is None:
             holds = self.comparison in (">", ">=") or not document["requests"]["answered"]

@@ -38,9 +38,9 @@ from lookupdb.load.plan import (
 from lookupdb.load.result import FailCondition, Recording, make_document, render_progress
 from lookupdb.load.sender import judge_batch, judge_single
 from lookupdb.network import describe_socket_failure, is_redis_reply
-from lookupdb.process.daemon_calls import call_interruptibly
-from lookupdb.shard_name import REDIS_HINT
+from lookupdb.process.launch import call_interruptibly
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.tls_failures import REDIS_HINT
 
 TIMEOUT_SECONDS: Final = 30.0  # seconds for the request before the load
 LATE_SECONDS: Final = 3.0  # a sender that is late for this many seconds ends the load,

@@ -3,10 +3,10 @@
     people = lookupdb.open("/data/team/people")
     people["ada"]
 
-``location`` finds a dataset's generations and chooses the active one, ``generation`` opens it and switches to the next,
-``dataset`` is the mapping. Lookups use the native kernels, or the Python fallback in ``python_generation``.
+``generation`` finds a dataset's generations, chooses the active one, opens it and switches to the next, ``dataset`` is
+the mapping. Lookups use the native kernels, or the Python fallback in ``python_generation``.
 
-It imports no builder, server or command line, and from the store only what reads an announcement.
+It imports no builder, server, store or command line: `pip install lookupdb` without extras is enough.
 """
 
 from __future__ import annotations

@@ -6,13 +6,24 @@ import os
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cache
 from types import TracebackType, new_class
-from typing import TYPE_CHECKING, Any, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 from lookupdb import native
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, UsageError
+from lookupdb.key_columns import K, Key
 from lookupdb.manifest import Manifest
-from lookupdb.mapped.generation import Follower, Opener, OpenGeneration, choose_make_files, open_target
-from lookupdb.mapped.location import GenerationFolder, Location, locate, unopened_error
+from lookupdb.mapped.generation import (
+    Follower,
+    GenerationFolder,
+    Location,
+    Opener,
+    OpenGeneration,
+    choose_make_files,
+    locate,
+    open_target,
+    unopened_error,
+)
+from lookupdb.wording import format_count
 
 if TYPE_CHECKING:
     from lookupdb.mapped.python_generation import PythonGeneration as MappedFiles
@@ -71,8 +82,9 @@ class ValueSequence(Sequence[Any]):
         facts = view.facts
         if facts is not self._checked:
             if not view.is_sequence():
+                records = format_count(len(view), "record")
                 raise UsageError(
-                    f"{facts.folder} is not a sequence: expected the keys 0 to {len(view) - 1} for {len(view)} records",
+                    f"{facts.folder} is not a sequence: expected the keys 0 to {len(view) - 1} for {records}",
                     hint="use it as a mapping; as_sequence() needs keys that are the numbers from 0 on",
                 )
             self._checked = facts
@@ -121,13 +133,18 @@ def _iterate(view: MappedDataset, step: int) -> Iterator[Any]:
 
 
 REFRESH_SECONDS: Final = 0.1
+_FRAME_ROWS: Final = 1000
+"""Rows of a DataFrame that are looked up together."""
+F = TypeVar("F")
+"""A DataFrame, of pandas or polars."""
 
 
 class MappedDataset(Mapping[str, Any]):
     """All records of a dataset, read-only, as ``lookupdb.open`` returns them.
 
     Values are decoded JSON, on each access, or bytes. Keys are normalised as the dataset says. A key that no record can
-    have (too long, or not text) is missing, as in a dict. A damaged record raises CorruptFile, and is never missing.
+    have (too long, or not text) is missing, as in a dict. A tuple holds the columns of a key of
+    several. A damaged record raises CorruptFile, and is never missing.
     It is safe for threads, and for children of a fork.
 
     ``__getitem__``, ``get``, ``in``, ``len`` and iteration come from the native view, or from ``PythonView``.
@@ -139,13 +156,42 @@ class MappedDataset(Mapping[str, Any]):
 
     follower: Follower | None
 
-    def get_many(self, keys: Iterable[str], *, raw: bool = False) -> dict[str, Any]:
+    def __getitem__(self, key: Key) -> Any:
+        raise NotImplementedError
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Return the value of ``key``, or ``default`` if no record has it."""
+        raise NotImplementedError
+
+    def get_many(self, keys: Iterable[K], *, raw: bool = False) -> dict[K, Any]:
         """Return the values of those ``keys`` that exist, by the key as given, all of one generation. The native view
         looks them up together, much faster, while other threads run. Raises CorruptFile if one is damaged, TypeError if
         ``keys`` is one text."""
         raise NotImplementedError
 
-    def raw(self, key: str) -> bytes:
+    def lookup_frame(
+        self,
+        frame: F,
+        on: str | Sequence[str],
+        columns: str | Sequence[str] | None = None,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        missing: Literal["null", "error"] = "null",
+    ) -> F:
+        """Return ``frame``, a DataFrame of pandas or polars, with new columns, as the client's ``lookup_frame``."""
+        from lookupdb.client.frames import FrameLookup
+
+        work = FrameLookup(frame, on, columns, prefix=prefix, suffix=suffix, missing=missing)
+        with self.snapshot() as view:
+            if len(work.on) not in (1, len(names := view.manifest.key_columns)):
+                raise UsageError(f"on={work.on!r:.200} has {len(work.on)} columns, a key has {', '.join(names)}")
+            while not work.is_done:
+                work.take(view.get_many(work.next_keys(_FRAME_ROWS)))
+        enriched: F = work.finish()
+        return enriched
+
+    def raw(self, key: Key) -> bytes:
         """Return the bytes of the value of ``key``, not decoded. Raises KeyError."""
         raise NotImplementedError
 
@@ -259,8 +305,8 @@ class MappedDataset(Mapping[str, Any]):
         if files is None:
             return "<lookupdb mapping, closed>"
         manifest = files.facts.manifest
-        records = manifest.totals.records
-        return f"<lookupdb mapping {manifest.namespace}/{manifest.name} {manifest.generation}, {records:,} records>"
+        records = format_count(manifest.totals.records, "record")
+        return f"<lookupdb mapping {manifest.namespace}/{manifest.name} {manifest.generation}, {records}>"
 
 
 def open_dataset(

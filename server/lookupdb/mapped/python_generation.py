@@ -18,6 +18,7 @@ from typing import Any, Final
 import lmdb
 
 from lookupdb.errors import CorruptFile
+from lookupdb.key_columns import Key
 from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
@@ -74,7 +75,7 @@ class PythonGeneration:
         self,
         paths: list[Path],
         normalize: tuple[str, ...],
-        encode: Callable[[str], bytes],
+        encode: Callable[[Key], bytes],
         decoders: Any,
         facts: Any,
     ) -> None:
@@ -111,7 +112,7 @@ class PythonGeneration:
 
     def find(self, key: object) -> tuple[int, bytes] | None:
         """Return the shard of ``key`` and its stored value; None if there is no such record. Raises CorruptFile."""
-        if not isinstance(key, str):
+        if not isinstance(key, str | tuple):
             return None
         try:
             encoded = self._encode(key)
@@ -130,7 +131,7 @@ class PythonGeneration:
         except DamagedValue as problem:
             raise self.facts.describe_damage(shard, key, problem.message) from problem
         except ValueError as problem:
-            raise self.facts.describe_damage(shard, key, f"it is no JSON: {problem}") from problem
+            raise self.facts.describe_damage(shard, key, f"it is not JSON: {problem}") from problem
 
     def iterate(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield shard, key and stored value of every record, ordered by shard and then by the keys' bytes. Raises
@@ -239,7 +240,7 @@ class PythonView:
         """Return the values of those ``keys`` that exist, by key, all of one generation."""
         generation = self.current()
         if isinstance(keys, str | bytes):
-            raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
+            raise TypeError(f"get_many() takes several keys, found one text: {keys!r:.60}; get() takes one key")
         values = {}
         for key in keys:
             found = generation.find(key)

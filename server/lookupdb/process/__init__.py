@@ -1,6 +1,6 @@
 """The common part of long-running processes: supervisor, workers, counters, admin port, memory figures.
 
-``service`` runs a role (serve, route). ``worker`` is the worker's side; it imports little, because every worker pays
+``admin`` runs a role (serve, route). ``worker`` is the worker's side; it imports little, because every worker pays
 for each import.
 """
 

@@ -11,18 +11,23 @@ import contextlib
 import http
 import logging
 import os
+import resource
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, repeat
-from typing import Any, Final, Literal, Protocol
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import httptools
 import orjson
 
-from lookupdb.process import memory
-from lookupdb.process.supervisor import Supervisor
+from lookupdb import __version__
+from lookupdb.process import launch, listeners, memory
+from lookupdb.process.supervisor import Fleet, Supervisor, WorkerState, reported_error
 from lookupdb.process.worker import Counters
 from lookupdb.wording import render_json, to_utf8
 
@@ -183,6 +188,11 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 _ESCAPED_IN_HELP: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
+Labels: TypeAlias = Mapping[str, str]
+Observations: TypeAlias = tuple[Labels, Sequence[int], float]
+"""One series of a histogram: labels, observations in each bucket, and the sum of the observed values."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
     """One metric with a value for each set of labels; without labels, one value for the empty set."""
@@ -190,7 +200,7 @@ class MetricFamily:
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
-    samples: Sequence[tuple[Mapping[str, str], float]]
+    samples: Sequence[tuple[Labels, float]]
     suffixes: Sequence[str] = ()
     """Suffix of the name for each sample; empty if no sample has one."""
 
@@ -223,13 +233,22 @@ def labelled_gauge(name: str, help_text: str, samples: Sequence[tuple[Mapping[st
     return MetricFamily(name, "gauge", help_text, samples)
 
 
-def histogram(name: str, help_text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> MetricFamily:
-    """Return a histogram. There is one more bucket than ``bounds``; ``total`` is the sum of the observations."""
-    labels = [{"le": repr(float(bound))} for bound in bounds] + [{"le": "+Inf"}]
-    at_most = list(accumulate(counts))
-    samples: list[tuple[Mapping[str, str], float]] = list(zip(labels, at_most, strict=True))
-    suffixes = [*("_bucket" for _ in labels), "_count", "_sum"]
-    return MetricFamily(name, "histogram", help_text, [*samples, ({}, at_most[-1]), ({}, total)], suffixes)
+def histogram(name: str, help_text: str, bounds: Sequence[float], series: Iterable[Observations]) -> MetricFamily:
+    """Return a histogram. There is one more bucket than ``bounds``."""
+    les = [*(repr(float(bound)) for bound in bounds), "+Inf"]
+    samples: list[tuple[Labels, float]] = []
+    suffixes: list[str] = []
+    for labels, counts, total in series:
+        at_most = list(accumulate(counts))
+        samples += [({**labels, "le": le}, count) for le, count in zip(les, at_most, strict=True)]
+        samples += [(labels, at_most[-1]), (labels, total)]
+        suffixes += [*("_bucket" for _ in les), "_count", "_sum"]
+    return MetricFamily(name, "histogram", help_text, samples, suffixes)
+
+
+def add_labels(family: MetricFamily, labels: Labels) -> MetricFamily:
+    """Return ``family`` with ``labels`` before those that it has."""
+    return replace(family, samples=[({**labels, **own}, value) for own, value in family.samples])
 
 
 def info(name: str, help_text: str, labels: Mapping[str, str]) -> MetricFamily:
@@ -303,6 +322,31 @@ class AdminPort:
         return ProbeAnswer(text, content_type=CONTENT_TYPE)
 
 
+class CounterTotals:
+    """Sums of shared-memory counters over all workers. ``labels`` returns the labels of each block.
+
+    Of several blocks, all but the first show only what is not 0: a router may serve hundreds of datasets.
+    """
+
+    def __init__(self, source: Counters, labels: Callable[[], Sequence[Labels]]) -> None:
+        self.source = source
+        self.labels = labels
+
+    def samples(self, name: str, **more: str) -> list[tuple[Labels, float]]:
+        """Return the sum of ``name`` in each block, with its labels and ``more``."""
+        totals = ((labels, self.source.total(name, block)) for block, labels in enumerate(self.labels()))
+        return [({**labels, **more}, total) for block, (labels, total) in enumerate(totals) if total or not block]
+
+    def observations(self, names: Sequence[str], unit: float, **more: str) -> list[Observations]:
+        """Return the histogram of each block whose buckets, and sum in ``unit`` of a second, are called ``names``."""
+        found: list[Observations] = []
+        for block, labels in enumerate(self.labels()):
+            *counts, total = (self.source.total(name, block) for name in names)
+            if not block or any(counts):
+                found.append(({**labels, **more}, counts, total * unit))
+        return found
+
+
 class CounterCollector:
     """Shared-memory counters as metrics: ``lookups`` becomes ``<prefix>_lookups_total``.
 
@@ -310,29 +354,66 @@ class CounterCollector:
     open connections; the metric is the sum.
     """
 
-    def __init__(self, prefix: str, source: Counters, counters: Mapping[str, str], gauges: Mapping[str, str]) -> None:
+    def __init__(
+        self, prefix: str, totals: CounterTotals, counters: Mapping[str, str], gauges: Mapping[str, str]
+    ) -> None:
         self.prefix = prefix
-        self.source = source
+        self.totals = totals
         self.counters = counters
         self.gauges = gauges
 
     def collect(self) -> Iterator[MetricFamily]:
         """Yield one family for each name."""
         for name, help_text in self.counters.items():
-            yield counter(f"{self.prefix}_{name}", help_text, self.source.total(name))
+            yield labelled_counter(f"{self.prefix}_{name}", help_text, self.totals.samples(name))
         for name, help_text in self.gauges.items():
-            yield gauge(f"{self.prefix}_{name}", help_text, self.source.total(name))
+            yield labelled_gauge(f"{self.prefix}_{name}", help_text, self.totals.samples(name))
+
+
+def build_info(component: str) -> MetricFamily:
+    """Return the version of ``component``: router, shard, operator, gateway or sync."""
+    return info("lookupdb_build", "The version that runs.", {"component": component, "version": __version__})
+
+
+def process_families(pids: Sequence[int], labels: Labels) -> Iterator[MetricFamily]:
+    """Yield what Prometheus' libraries report of a process, here of this one and of ``pids``, its workers."""
+    figures = [found for pid in (os.getpid(), *pids) if (found := memory.process_figures(pid))]
+    ended = sum(os.times()[2:4])  # of workers that have ended, so that the sum never falls
+    for name, help_text, value in (
+        ("cpu_seconds_total", "CPU time of all processes.", ended + sum(process.cpu for process in figures)),
+        (
+            "resident_memory_bytes",
+            "Memory of all processes, pages that several use counted for each.",
+            sum(process.resident for process in figures),
+        ),
+        ("virtual_memory_bytes", "Address space of all processes.", sum(process.virtual for process in figures)),
+        ("start_time_seconds", "Start of the main process.", figures[0].started),
+        ("open_fds", "Open files of the process with the most.", max(process.open_files for process in figures)),
+        ("max_fds", "Limit of open files of a process.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    ):
+        kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
+        yield MetricFamily(f"process_{name}", kind, help_text, [(labels, value)])
 
 
 class ServiceCollector:
-    """Readiness and restarts of a service, and private bytes and major faults of its processes."""
+    """Version, readiness and restarts of a service, and figures of its processes. ``labels`` returns the labels."""
 
-    def __init__(self, prefix: str, supervisor: Supervisor) -> None:
-        self.prefix = prefix
+    def __init__(self, component: str, supervisor: Supervisor, labels: Callable[[], Labels] = dict) -> None:
+        self.component = component
+        self.prefix = f"lookupdb_{component}"
         self.supervisor = supervisor
+        self.labels = labels
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families. Processes are labelled ``supervisor``, ``worker-0``, …"""
+        """Yield the families."""
+        yield build_info(self.component)
+        labels = self.labels()
+        yield from process_families([*self.supervisor.pids.values()], labels)
+        for family in self._collect_own():
+            yield add_labels(family, labels)
+
+    def _collect_own(self) -> Iterator[MetricFamily]:
+        """Yield the families without labels. Processes are labelled ``supervisor``, ``worker-0``, …"""
         ready = self.supervisor.state == "ready"
         yield gauge(f"{self.prefix}_ready", "1 while the service answers lookups and does not drain.", int(ready))
         restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
@@ -345,11 +426,12 @@ class ServiceCollector:
             "Memory that only this process owns, not backed by a file, including swap.",
             memory.private_bytes,
         )
-        yield self._by_process(
-            "major_faults",
+        faults = self._by_process(
+            "major_faults_total",
             "Page faults of the running process that had to wait for the disk.",
             memory.major_faults,
         )
+        yield replace(faults, kind="counter")
         figures = memory.container_memory()
         for name, help_text, value in (
             ("container_limit_bytes", "The container's memory limit.", figures.limit),
@@ -364,3 +446,101 @@ class ServiceCollector:
         figures = [(process, read(pid)) for process, pid in pids]
         samples = [({"process": process}, value) for process, value in figures if value is not None]
         return labelled_gauge(f"{self.prefix}_{name}", help_text, samples)
+
+
+# Runs a long-running role: signals, admin port, preparation, sockets, workers, ready file.
+#
+# ``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service``, and call ``run_service``.
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts of a role. The ready file has ``ready_members`` and ``pid``, ``kernels`` and ``admin``."""
+
+    fleet: Fleet
+    ports: Sequence[Sequence[socket.socket]]
+    """The fleet's sockets, grouped by port."""
+    admin_listener: socket.socket
+    ready_members: Mapping[str, Any]
+    ready_file: Path | None = None
+    prepare: Callable[[], Awaitable[None]] = field(default=partial(asyncio.sleep, 0))
+    """Awaited before the workers start, while the admin port already reports that the service is not ready."""
+    collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
+    status: Callable[[], Mapping[str, Any]] = field(default=dict)
+
+
+async def run_service(service: Service) -> None:
+    """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
+
+    Raises LookupdbError if preparation fails, a worker cannot be started, or a port is in use by now.
+    """
+    supervisor = Supervisor(service.fleet)
+    preparation = asyncio.ensure_future(service.prepare())
+
+    def stop() -> None:
+        preparation.cancel()
+        supervisor.drain()
+
+    def describe() -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "state": supervisor.state,
+            **service.ready_members,
+            "workers": [worker.describe() for worker in supervisor.workers],
+            **service.status(),
+        }
+
+    admin = AdminPort(
+        explain_unready=lambda: _explain_unready(supervisor, preparation),
+        status=describe,
+        collectors=service.collectors(supervisor),
+    )
+    loop = asyncio.get_running_loop()
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: supervisor.hang_up}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        server = await admin.start(service.admin_listener)
+        announcement = asyncio.create_task(_announce(service, supervisor))
+        try:
+            await asyncio.wait((preparation,))
+            if not preparation.cancelled():
+                preparation.result()
+                for sockets in service.ports:
+                    listeners.listen(sockets)
+            await supervisor.run()
+        finally:
+            announcement.cancel()
+            if service.ready_file:
+                service.ready_file.unlink(missing_ok=True)
+            await server.cleanup()
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+async def _announce(service: Service, supervisor: Supervisor) -> None:
+    """Announce the ports once the service is ready: that is the only way to learn free ports."""
+    await supervisor.wait_ready()
+    ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
+    kernels = supervisor.workers[0].report["kernels"]
+    log.info("ready", extra={**ports, "kernels": kernels})
+    if service.ready_file:
+        launch.write(service.ready_file, {"pid": os.getpid(), "kernels": kernels, **ports})
+
+
+def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) -> str | None:
+    match supervisor.state:
+        case WorkerState.READY:
+            return None
+        case WorkerState.DRAINING:
+            return "draining"
+        case _ if not preparation.done():
+            return "preparing"
+        case _:
+            unready_workers = [worker for worker in supervisor.workers if worker.state is not WorkerState.READY]
+            reason = next((f": {error}" for worker in unready_workers if (error := reported_error(worker.report))), "")
+            if any(worker.state is WorkerState.STALLED for worker in unready_workers):
+                reason = ": its event loop does not run"
+            return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{reason}"

@@ -7,10 +7,14 @@ report a port in use, and listen only when there is something to serve.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections.abc import Sequence
+from typing import Final
 
 from lookupdb.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 ANY_ADDRESS = "*"
 """The host for every address, IPv4 and, if available, IPv6."""
@@ -69,8 +73,8 @@ def listen(sockets: Sequence[socket.socket]) -> None:
     """Listen on the port that all of ``sockets`` are bound to; the kernel spreads clients over them. Raises UsageError
     if another program, possibly ours, listens by now on an overlapping address.
 
-    The first socket listens before the port is shared, because the kernel admits only one such socket. If all asked to
-    share from the beginning, it would admit several programs, and each would get a part of the others' clients.
+    The first socket listens before the port is shared: then the kernel rejects a second program. With sharing from the
+    beginning, several programs could listen on the port, and each would get some of the others' clients.
     """
     first, *others = sockets
     try:
@@ -107,3 +111,40 @@ def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> Usage
         if in_use
         else "give an address of this machine, or * for all of them",
     )
+
+
+# Open files and sockets: the limit of this process, and the number of clients that it allows.
+
+
+RESERVED_DESCRIPTORS: Final = 96
+"""Descriptors that a worker keeps for its shard or table, listeners, pipes, counters, name resolution and refused
+clients."""
+MIN_DESCRIPTORS: Final = 160
+"""The least limit with which a server starts: for supervisor, worker and a few clients."""
+
+
+def max_client_connections(limit: int, endpoints: int = 0) -> int:
+    """Return the number of clients that may connect with ``limit`` descriptors, one of which each of ``endpoints``
+    needs.
+
+    The next routing table may add as many endpoints before the current ones close. They get as many of the available
+    descriptors, but at most half.
+    """
+    available = max(0, limit - RESERVED_DESCRIPTORS - endpoints)
+    return max(1, available - min(endpoints, available // 2))
+
+
+def limit_connections(requested: int, limit: int) -> int:
+    """Return the number of ``requested`` connections that a worker accepts; log if it is less. Raises UsageError."""
+    if limit < MIN_DESCRIPTORS:
+        raise UsageError(
+            f"this process may open {limit} files and sockets, a server needs {MIN_DESCRIPTORS} at least",
+            hint="raise the hard limit: ulimit -Hn",
+        )
+    possible = max_client_connections(limit)
+    if possible < requested:
+        log.warning(
+            "a worker takes %d connections, not %d: %s",
+            *(possible, requested, f"it may open {limit} files and sockets; raise the hard limit (ulimit -Hn)"),
+        )
+    return min(requested, possible)

@@ -1,8 +1,8 @@
 """Memory figures: what a process owns, what its container may use, and what the page cache holds of a file.
 
 Private memory is ``Pss_Anon`` and ``SwapPss`` of /proc/PID/smaps_rollup: the process's share of memory without a file,
-which the kernel cannot drop. The resident set size would include the mapped shard, which all workers share and the
-kernel may take back. Even ``Private_Dirty`` would, while a new file is not yet on disk.
+which the kernel cannot drop. The resident set size includes the mapped shard, which all workers share and the kernel
+may drop. ``Private_Dirty`` includes it, too, until a new file is on disk.
 """
 
 from __future__ import annotations
@@ -29,6 +29,41 @@ def private_bytes(pid: int) -> int | None:
         return None
     fields = {name: value for name, _, value in (line.partition(":") for line in lines)}
     return sum(int(fields[name].split()[0]) * _KIB for name in ("Pss_Anon", "SwapPss") if name in fields)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """What Prometheus' libraries report of a process, in seconds and bytes."""
+
+    cpu: float
+    virtual: int
+    resident: int
+    started: float
+    """Seconds since 1970."""
+    open_files: int
+
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def process_figures(pid: int) -> ProcessFigures | None:
+    """Return the figures of process ``pid``; None if it is gone or unreadable."""
+    fields = _read_stat(pid)
+    try:
+        open_files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return None
+    if not fields:
+        return None
+    user, system, start, virtual, pages = (int(fields[place]) for place in (11, 12, 19, 20, 21))
+    boot = next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line[:5] == "btime")
+    return ProcessFigures(
+        cpu=(user + system) / _TICKS,
+        virtual=virtual,
+        resident=pages * mmap.PAGESIZE,
+        started=boot + start / _TICKS,
+        open_files=open_files,
+    )
 
 
 def major_faults(pid: int) -> int | None:

@@ -280,6 +280,7 @@ class WorkerProcess:
             config=dict(fleet.configs[self.index]),
             sockets=tuple(listener.fileno() for listener in fleet.sockets[self.index]),
             counter_names=fleet.counters.names,
+            counter_blocks=fleet.counters.blocks,
             counters_fd=fleet.counters.fd,
             alive_fd=alive_fd,
             reports_fd=reports_fd,

@@ -94,7 +94,9 @@ class WatchedFiles:
         try:
             paths = list(dict.fromkeys(self._list_paths()))
         except OSError as error:
-            self.problems = (f"the folder of the files cannot be read ({error.strerror}): what they held last counts",)
+            self.problems = (
+                f"the folder of the files cannot be read ({error.strerror}): their last content stays in use",
+            )
             self._report()
             return
         files: dict[Path, _File] = {}

@@ -14,8 +14,11 @@ import select
 import signal
 import socket
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
@@ -37,19 +40,21 @@ _ITEM: Final = 8
 
 class Counters:
     """Counters called ``names`` in anonymous shared memory, with a slot of 64-bit numbers for each of ``slots``
-    workers.
+    workers. A slot has ``blocks`` of them, for example one for each dataset.
 
     ``index[name]`` is the place of a counter in ``slot(i)``. ``fd`` maps the memory of another process's Counters of
-    the same names and slots; without it, new memory is made, all zero. The worker's heartbeat follows the counters of a
-    slot.
+    the same names, slots and blocks; without it, new memory is made, all zero. The worker's heartbeat follows the
+    counters of a slot.
     """
 
-    def __init__(self, names: Iterable[str], slots: int, *, fd: int | None = None) -> None:
+    def __init__(self, names: Iterable[str], slots: int, blocks: int = 1, *, fd: int | None = None) -> None:
         self.names = tuple(names)
         self.slots = slots
+        self.blocks = blocks
         self.index = {name: place for place, name in enumerate(self.names)}
         # A slot fills whole cache lines, so that no two workers write to the same one.
-        self._stride = -(-(len(self.names) + 1) * _ITEM // _CACHE_LINE) * _CACHE_LINE // _ITEM
+        self._beat_at = blocks * len(self.names)
+        self._stride = -(-(self._beat_at + 1) * _ITEM // _CACHE_LINE) * _CACHE_LINE // _ITEM
         size = self._stride * _ITEM * slots
         if fd is None:
             fd = os.memfd_create("lookupdb-counters")
@@ -57,28 +62,68 @@ class Counters:
         self.fd = fd
         self._numbers = memoryview(mmap.mmap(fd, size)).cast("Q")
 
-    def slot(self, number: int) -> memoryview:
+    def slot(self, number: int, block: int = 0) -> memoryview:
         """Return the writable counters of worker ``number``: ``slot[index[name]] += 1``."""
-        start = number * self._stride
+        start = number * self._stride + block * len(self.names)
         return self._numbers[start : start + len(self.names)]
 
-    def value(self, name: str, slot: int) -> int:
+    def value(self, name: str, slot: int, block: int = 0) -> int:
         """Return a counter of worker ``slot``."""
-        number: int = self._numbers[slot * self._stride + self.index[name]]
+        number: int = self._numbers[slot * self._stride + block * len(self.names) + self.index[name]]
         return number
 
     def beat(self, slot: int) -> None:
         """Count a heartbeat of worker ``slot``."""
-        self._numbers[slot * self._stride + len(self.names)] += 1
+        self._numbers[slot * self._stride + self._beat_at] += 1
 
     def beats(self, slot: int) -> int:
         """Return the heartbeats of worker ``slot``. It is alive while they increase."""
-        number: int = self._numbers[slot * self._stride + len(self.names)]
+        number: int = self._numbers[slot * self._stride + self._beat_at]
         return number
 
-    def total(self, name: str) -> int:
+    def values(self, name: str, block: int = 0) -> list[int]:
+        """Return a counter of each worker."""
+        return [self.value(name, slot, block) for slot in range(self.slots)]
+
+    def total(self, name: str, block: int = 0) -> int:
         """Return the sum of a counter over all workers."""
-        return sum(self.value(name, slot) for slot in range(self.slots))
+        return sum(self.values(name, block))
+
+
+# Histograms of requests, made of counters: some for the buckets, and one for the sum.
+
+
+REQUEST_SECONDS: Final = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""The upper bounds of the buckets; the last bucket has none. Native histograms of Prometheus would need its protobuf
+format: the text format that the admin port writes cannot carry them."""
+REQUEST_BOUNDS: Final = tuple(round(seconds * 1e9) for seconds in REQUEST_SECONDS)
+"""The same in nanoseconds."""
+_SUM_AT: Final = len(REQUEST_BOUNDS) + 1
+"""The place of the sum in nanoseconds behind the first bucket."""
+
+
+def histogram_names(name: str) -> tuple[str, ...]:
+    """Return the adjacent counters of the histogram ``name``: ``observe`` takes the place of the first."""
+    return tuple(f"{name}_{number}" for number in range(_SUM_AT + 1))
+
+
+def observe(counters: memoryview, histogram: int, arrived: int, count: int = 1) -> None:
+    """Add ``count`` requests that arrived at ``arrived``, of ``monotonic_ns``, and are answered now."""
+    nanoseconds = monotonic_ns() - arrived
+    counters[histogram + bisect_left(REQUEST_BOUNDS, nanoseconds)] += count
+    counters[histogram + _SUM_AT] += count * nanoseconds
+
+
+def make_observer(counters: memoryview) -> Callable[..., None]:
+    """Return ``observe`` with ``counters``, native if possible: it runs for every request."""
+    kernels = native.kernels()
+    if kernels is None:
+        return partial(observe, counters)
+    record: Callable[..., None] = kernels.RequestHistograms(counters, REQUEST_BOUNDS).observe
+    return record
 
 
 BEAT_SECONDS: Final = 1.0
@@ -96,6 +141,7 @@ class WorkerBoot:
     config: dict[str, Any]
     sockets: tuple[int, ...]
     counter_names: tuple[str, ...]
+    counter_blocks: int
     counters_fd: int
     alive_fd: int
     reports_fd: int
@@ -124,7 +170,7 @@ class WorkerBoot:
 
     def counters(self) -> Counters:
         """Return all workers' counters; this worker's own are ``counters().slot(index)``."""
-        return Counters(self.counter_names, self.workers, fd=self.counters_fd)
+        return Counters(self.counter_names, self.workers, self.counter_blocks, fd=self.counters_fd)
 
     def make_heartbeat(self) -> Callable[[], None]:
         """Return a function to call every ``BEAT_SECONDS`` in the event loop. A worker that stops calling it is

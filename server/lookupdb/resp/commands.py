@@ -26,7 +26,8 @@ class FieldReader:
     """Reads fields: the Python fallback of the functions of ``lookupdb._native``."""
 
     def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
-        """Return the answers of the fields ``names``, None for a missing one; None if ``value`` is no JSON object."""
+        """Return the answers of the fields ``names``, None for a missing one. None if ``value`` is not a JSON
+        object."""
         members = _read_members(value)
         if members is None:
             return None
@@ -34,7 +35,7 @@ class FieldReader:
 
     def encode_fields(self, value: bytes, names: bool, values: bool, /) -> tuple[int, bytes] | None:
         """Return the number of fields in ``value``, and their ``names``, ``values`` or both alternately as bulk
-        strings. None if it is no JSON object."""
+        strings. None if it is not a JSON object."""
         members = _read_members(value)
         if members is None:
             return None

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
-from lookupdb.router.subjects import Admitted, Denial, Denied
-from lookupdb.tokens import MAX_TOKEN_BYTES
+from lookupdb.tokens import MAX_TOKEN_BYTES, Admitted, Denial, Denied
 
 if TYPE_CHECKING:
-    from lookupdb.router.accounts import ServiceAccounts
+    from lookupdb.account_tokens import ServiceAccounts
 
 # Hashes of accepted tokens, from the files of a Secret: one file per client, one hash per line. SHA-256 suffices
 # because tokens are random: ``lookupdb token`` makes 256 bits. A slow hash would only cost each connection time.
@@ -81,7 +80,7 @@ def _read_file(text: bytes) -> set[bytes] | str:
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            return f"line {number} is no hash of a token; a token itself does not belong there; {_HOW}"
+            return f"line {number} is not the hash of a token; the token itself does not belong there; {_HOW}"
         digests.add(bytes.fromhex(found[1].decode()))
     if not digests:
         return f"it is empty; {_HOW}"
@@ -150,7 +149,7 @@ def _check_length(token: bytes) -> bytes:
 # by the beginning of its hash. Every decision fails closed: unreadable files admit nobody.
 
 
-NO_TOKENS: Final = "the router has no hash of a token yet that it could judge by"
+NO_TOKENS: Final = "the router has no token hash yet"
 _UNKNOWN: Final = "the token is not accepted"
 
 
@@ -285,7 +284,7 @@ class AccessWatch:
 def _make_accounts(settings: AccessSettings) -> ServiceAccounts | None:
     if settings.keys is None:
         return None
-    from lookupdb.router.accounts import ServiceAccounts
+    from lookupdb.account_tokens import ServiceAccounts
 
     assert settings.audience is not None
     return ServiceAccounts(settings.audience, settings.subjects)

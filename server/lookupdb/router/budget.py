@@ -1,9 +1,9 @@
-"""The bytes of requests and answers that a router worker may hold, and what it refuses when they are used up.
+"""The bytes of requests and answers that a router worker may hold, and the requests that it refuses beyond that.
 
 The budget counts everything that a client makes a worker keep: incomplete and waiting requests, values from shards, and
 answers that a client has not read. Three marks set the order of refusal: batches at half of the budget, large values at
-three quarters, everything else at the limit. So large work makes way for small work, and work that has begun makes way
-for nothing.
+three quarters, everything else at the limit. So large work waits for small work, and nothing interrupts work that has
+begun.
 
 | bytes of | taken | released |
 | --- | --- | --- |
@@ -32,10 +32,7 @@ for nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from lookupdb.dataset import spec
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +73,8 @@ WORKER_BYTES: Final = 48 * MIB
 """Memory of a worker without clients: program, endpoints, routing table."""
 ACCOUNTS_BYTES: Final = 24 * MIB
 """Additional memory of a worker that checks service accounts: libraries and remembered tokens."""
+TRACES_BYTES: Final = 16 * MIB
+"""Additional memory of a worker that exports spans: 8 MiB of libraries, and the queue."""
 CONNECTION_BYTES: Final = 14 * 1024
 """Uncounted memory of a client connection with one lookup in flight."""
 TLS_CONNECTION_BYTES: Final = 48 * 1024
@@ -155,25 +154,3 @@ def _spare_bytes(memory_limit: int | None, workers: int, max_body_bytes: int) ->
     """Return a worker's memory beyond its program and the parsing of a body."""
     share = UNLIMITED_WORKER_BYTES if memory_limit is None else (memory_limit - SUPERVISOR_BYTES) // workers
     return share - WORKER_BYTES - PARSED_FACTOR * max_body_bytes
-
-
-FLAGS: Final = {
-    "workers": "--workers",
-    "deadline_milliseconds": "--deadline-ms",
-    "hedge_milliseconds": "--hedge-ms",
-    "max_keys": "--max-keys",
-    "max_body_bytes": "--max-body-bytes",
-    "max_connections": "--max-connections",
-    "max_queued_keys": "--max-queued-keys",
-    "header_timeout_seconds": "--header-timeout",
-    "idle_timeout_seconds": "--idle-timeout",
-    "write_timeout_seconds": "--write-timeout",
-    "drain_seconds": "--drain-seconds",
-    "cache_control": "--cache-control",
-}
-"""The flags of `lookupdb route`, by field of a dataset's ``spec.router``."""
-
-
-def render_flags(router: spec.Router) -> dict[str, int | str]:
-    """Return flag and value of each field that is set."""
-    return {flag: value for field, flag in FLAGS.items() if (value := getattr(router, field)) is not None}

@@ -1,21 +1,45 @@
-"""The counters of a router worker in shared memory (see ``process.memory``), with the metric help of each.
+"""The counters of a router worker in shared memory (see ``process.worker``), with the metric help of each.
 
-A metric is called ``lookupdb_router_`` and the name, with ``_total`` for counters.
+A metric is called ``lookupdb_router_`` and the name, with ``_total`` for counters. A router of several datasets has a
+block of counters for each, behind one for what concerns no dataset, such as connections.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-REQUESTS: Final = {
-    "requests_2xx": "2xx",
-    "requests_3xx": "3xx",
-    "requests_4xx": "4xx",
-    "requests_5xx": "5xx",
-}
-"""Counters of answered requests, and the value of label ``status`` of ``lookupdb_router_requests_total`` for each."""
+from lookupdb.process.worker import histogram_names
 
-REQUESTS_HELP: Final = "HTTP requests answered, by class of status. Probes are not counted."
+CODES: Final = (*(200, 204, 304, 400, 401, 403, 404, 405, 406, 408, 412, 413, 414, 415, 417, 431, 500, 503, 505),)
+"""All statuses of answers (see ``http.problems``)."""
+REQUESTS: Final = {f"requests_{code}": str(code) for code in CODES}
+"""Counters of answered requests, and the value of label ``code`` of ``lookupdb_router_requests_total`` for each."""
+
+REQUESTS_HELP: Final = "HTTP requests answered, by status. Probes are not counted."
+
+PROTOCOLS: Final = ("http", "resp")
+ENDPOINTS: Final = ("lookup", "batch", "other")
+OUTCOMES: Final = ("ok", "refused", "failed")
+DURATIONS: Final = {
+    (protocol, endpoint, outcome): histogram_names(f"{protocol}_{endpoint}_{outcome}")
+    for protocol in PROTOCOLS
+    for endpoint in ENDPOINTS
+    for outcome in OUTCOMES
+}
+"""Histograms of requests by protocol, endpoint and outcome. The outcomes of an endpoint are adjacent: ``REFUSED`` and
+``FAILED`` are their distance from the first.
+
+``lookup`` is a lookup of one key, ``batch`` a POST, an MGET and the like, ``other`` the rest. ``ok``: answered, even if
+no record has the key. ``refused``: the client's fault, its short deadline included. ``failed``: the router's or a
+shard's fault; a batch fails with the first key that is unavailable.
+
+A request arrives with the read of its first byte: all requests that arrive in one read arrived together. It ends when
+the last byte of its answer is passed to the system, or waits for a client that reads slowly. Probes are not counted,
+nor requests of clients that left before the answer."""
+DURATIONS_HELP: Final = (
+    "Seconds from reading a request's first byte to sending the last byte of its answer, for every request. Probes are "
+    "not counted."
+)
 
 COUNTERS: Final = {
     "connections_accepted": "Client connections accepted.",
@@ -44,6 +68,8 @@ COUNTERS: Final = {
     "deadlines": "Keys whose deadline passed without an answer.",
     "endpoints_broken": "Times that the connection to an endpoint in use broke.",
     "proofs_failed": "Times that an endpoint served something other than the routing table says.",
+    "spans_exported": "Spans of sampled requests that the collector of traces accepted.",
+    "spans_dropped": "Spans of sampled requests that were dropped: the queue was full, or the collector failed.",
     "reloads": "Routing tables put into effect.",
     "reloads_refused": "Routing tables rejected: invalid, older than the one in effect, or of another dataset.",
 }
@@ -72,7 +98,18 @@ TABLE_VERSION: Final = "table_version"
 CERTIFICATE_EXPIRY: Final = "tls_certificate_expiry_timestamp_seconds"
 """Gauge per worker; the metric is the lowest."""
 
-NAMES: Final = (*REQUESTS, *COUNTERS, *GAUGES, *BATCH_BUCKETS, BATCH_MICROSECONDS, TABLE_VERSION, CERTIFICATE_EXPIRY)
+NAMES: Final = (
+    *(*REQUESTS, *COUNTERS, *GAUGES, *BATCH_BUCKETS, BATCH_MICROSECONDS, TABLE_VERSION, CERTIFICATE_EXPIRY),
+    *(name for names in DURATIONS.values() for name in names),
+)
 
 INDEX: Final = {name: place for place, name in enumerate(NAMES)}
 """The place of each name: ``counters[INDEX["keys_found"]] += 1``."""
+
+REFUSED: Final = len(histogram_names(""))
+FAILED: Final = 2 * REFUSED
+
+
+def find_histogram(protocol: str, endpoint: str) -> int:
+    """Return the place of the histogram of requests that are answered."""
+    return INDEX[DURATIONS[protocol, endpoint, "ok"][0]]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from lookupdb.keys import InvalidKey, shard_number
-from lookupdb.router.batch_keys import BatchKeys
+from lookupdb.process.worker import make_observer
+from lookupdb.router.batch_keys import BatchKeys, ShardKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookups import (
@@ -22,6 +24,7 @@ from lookupdb.router.lookups import (
     NO_TABLE,
     OVERLOADED,
     BatchWaiter,
+    LookupReplicas,
     RequestDeadlines,
     ScatterGather,
     ShardSlice,
@@ -51,6 +54,8 @@ class DatasetInfo:
     """Seconds since ``built_at``."""
     candidates: tuple[str, ...]
     """Other generations of the routing table, which clients can request by name."""
+    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The columns and the separator of the keys of each generation whose keys have several columns."""
 
 
 class LookupCore:
@@ -60,8 +65,12 @@ class LookupCore:
         self.live: LiveTable | None = None
         self.previous: RoutedGeneration | None = None
         """The active generation before the last cutover, which clients can still request by name."""
-        self._counters = counters
+        self.counters = counters
+        self.observe = make_observer(counters)
         self.budget = budget
+        self.make_key: Callable[[bytes, Waiter, LookupReplicas, float], SingleKey] = SingleKey
+        self.make_slice: Callable[[ShardKeys, ScatterGather, LookupReplicas, float], ShardSlice] = ShardSlice
+        """Make the pending lookups. Those of a traced request note when they end."""
         deadlines = RequestDeadlines(limits.deadline_milliseconds, limits.hedge_seconds, counters)
         self._watch, self._choose_watch = deadlines.own.add, deadlines.choose_watch
         self._now = asyncio.get_running_loop().time
@@ -74,7 +83,7 @@ class LookupCore:
         """
         live = self.live
         if live is None:
-            self._counters[KEYS_UNAVAILABLE] += 1
+            self.counters[KEYS_UNAVAILABLE] += 1
             waiter.unavailable(NO_TABLE)
             return
         chosen = live.active if generation is None else self._find_generation(live, generation)
@@ -84,16 +93,16 @@ class LookupCore:
         try:
             encoded = chosen.encode(key)
         except InvalidKey:
-            self._counters[_MISSING] += 1
+            self.counters[_MISSING] += 1
             waiter.missing(chosen)
             return
         if self.budget.used > self.budget.limit:
-            self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += 1
+            self.counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += 1
             waiter.unavailable(OVERLOADED)
             return
         shards = chosen.shards
         shard = shards[shard_number(encoded, len(shards))]
-        lookup = SingleKey(encoded, waiter, shard, self._now())
+        lookup = self.make_key(encoded, waiter, shard, self._now())
         shard.submit(lookup)
         if not lookup.is_done:
             (self._watch if deadline_ms is None else self._choose_watch(deadline_ms))(lookup)
@@ -115,7 +124,7 @@ class LookupCore:
         """
         live = self.live
         if live is None:
-            self._counters[KEYS_UNAVAILABLE] += len(keys)
+            self.counters[KEYS_UNAVAILABLE] += len(keys)
             waiter.unavailable(NO_TABLE)
             return None
         chosen = live.active if generation is None else self._find_generation(live, generation)
@@ -123,7 +132,7 @@ class LookupCore:
             waiter.unknown_generation(generation or "", live.active)
             return None
         if self.budget.used > (self.budget.limit if are_single else self.budget.batch_mark):
-            self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += len(keys)
+            self.counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += len(keys)
             waiter.unavailable(OVERLOADED)
             return None
         gather = ScatterGather(keys, waiter, chosen, self.budget)
@@ -152,6 +161,8 @@ class LookupCore:
         if live is None:
             return None
         table, entry = live.table, live.table.active_entry
+        layouts = dict.fromkeys(entry.shard_generations, (entry.key_columns, entry.separator))
+        layouts |= {other.generation: (other.key_columns, other.separator) for other in table.entries}
         return DatasetInfo(
             namespace=table.dataset.namespace,
             name=table.dataset.name,
@@ -162,6 +173,11 @@ class LookupCore:
             built_at=live.built_at,
             age=max(0.0, time.time() - datetime.datetime.fromisoformat(live.built_at).timestamp()),
             candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
+            keys={
+                name: {"columns": columns, "separator": separator}
+                for name, (columns, separator) in layouts.items()
+                if columns
+            },
         )
 
     def _slices(self, keys: BatchKeys, gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
@@ -169,7 +185,7 @@ class LookupCore:
 
         Keys that no record can have are left out.
         """
-        shards, now = generation.shards, self._now()
+        shards, now, make_slice = generation.shards, self._now(), self.make_slice
         slices: list[ShardSlice] = []
         key_count = 0
         for shard_keys in keys.group(generation.encode, generation.normalize, len(shards)):
@@ -177,10 +193,10 @@ class LookupCore:
             most = shard.slice_keys
             key_count += count
             if count <= most:
-                slices.append(ShardSlice(shard_keys, gather, shard, now))
+                slices.append(make_slice(shard_keys, gather, shard, now))
             else:
                 pieces = (shard_keys.cut(start, most) for start in range(0, count, most))
-                slices += [ShardSlice(piece, gather, shard, now) for piece in pieces]
+                slices += [make_slice(piece, gather, shard, now) for piece in pieces]
         if key_count < gather.key_count:
-            self._counters[_MISSING] += gather.key_count - key_count
+            self.counters[_MISSING] += gather.key_count - key_count
         return slices

@@ -198,7 +198,7 @@ class PendingLookup:
         """The number of endpoints that have it now."""
         self.first_target: LookupTarget | None = None
         self.second_target: LookupTarget | None = None
-        """The endpoint of the second try, possibly the same; None after that try failed while the first is open."""
+        """The endpoint of the second try, possibly the same. None if that try has failed, but not the first."""
 
     @property
     def open_targets(self) -> tuple[LookupTarget, ...]:
@@ -570,7 +570,8 @@ class ShardSlice(PendingLookup):
             gather.finish()
 
     def end(self) -> None:
-        """End the lookup and drop its keys. It stays in queues for a while, where no budget counts its keys."""
+        """End the lookup and drop its keys, because the lookup stays in queues for a while, and no budget counts it
+        there."""
         self.is_done = True
         self.keys = NO_KEYS
 

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from lookupdb import tracing
+from lookupdb.disk import raise_limit
 from lookupdb.process import listeners, memory
 from lookupdb.process.admin import (
     Collector,
     CounterCollector,
+    CounterTotals,
+    Labels,
     MetricFamily,
+    Service,
     ServiceCollector,
-    gauge,
     histogram,
     labelled_counter,
+    labelled_gauge,
+    run_service,
 )
 from lookupdb.process.launch import run_supervisor
-from lookupdb.process.limits import limit_connections, raise_limit
-from lookupdb.process.service import Service, run_service
+from lookupdb.process.listeners import limit_connections
 from lookupdb.process.supervisor import Fleet, Supervisor
-from lookupdb.process.worker import Counters
+from lookupdb.process.worker import REQUEST_SECONDS, Counters
 from lookupdb.router.access import AccessSettings
 from lookupdb.router.budget import (
     ACCOUNTS_BYTES,
     CLIENT_CERTIFICATE_BYTES,
     CONNECTION_BYTES,
     TLS_CONNECTION_BYTES,
+    TRACES_BYTES,
     RouterLimits,
     affordable_connections,
     worker_budget,
@@ -42,8 +48,11 @@ from lookupdb.router.counters import (
     BATCH_SECONDS_HELP,
     CERTIFICATE_EXPIRY,
     COUNTERS,
+    DURATIONS,
+    DURATIONS_HELP,
     GAUGES,
     NAMES,
+    PROTOCOLS,
     REQUESTS,
     REQUESTS_HELP,
     TABLE_VERSION,
@@ -52,34 +61,69 @@ from lookupdb.router.counters import (
 PREFIX: Final = "lookupdb_router"
 
 
-class RouterCollector:
-    """Metrics that need more than a name: requests by status class, batch durations, and the minimum over workers of
-    table version and certificate expiry."""
+class DatasetLabels:
+    """The labels of each block of counters: of the only dataset, or first of none, and then of each in ``names``.
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
+    Workers report the datasets of their routing tables; until then the namespace is unknown.
+    """
+
+    def __init__(self, supervisor: Supervisor, names: Iterable[str]) -> None:
+        self._supervisor = supervisor
+        self._found = {name: {"namespace": "", "dataset": name} for name in names or ("",)}
+
+    def __call__(self) -> Sequence[Labels]:
+        """Return the labels."""
+        for worker in self._supervisor.workers:
+            statuses = worker.report.get("datasets") or {"": worker.report}
+            for name, status in statuses.items():
+                if status.get("dataset"):
+                    namespace, _, dataset = status["dataset"].partition("/")
+                    self._found[name] = {"namespace": namespace, "dataset": dataset}
+        labels = list(self._found.values())
+        return labels if len(labels) == 1 else [{"namespace": "", "dataset": ""}, *labels]
+
+
+class RouterCollector:
+    """Metrics that need more than a name: requests by status, durations, and the minimum over workers of table version
+    and certificate expiry."""
+
+    def __init__(self, totals: CounterTotals, *, has_resp: bool) -> None:
+        self._totals = totals
+        self._protocols = PROTOCOLS if has_resp else PROTOCOLS[:1]
 
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the metric families."""
-        requests = [({"status": status}, self._counters.total(name)) for name, status in REQUESTS.items()]
+        totals = self._totals
+        requests = [sample for name, code in REQUESTS.items() for sample in totals.samples(name, code=code)]
         yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
-        counts = [self._counters.total(name) for name in BATCH_BUCKETS]
-        seconds = self._counters.total(BATCH_MICROSECONDS) / 1e6
-        yield histogram(f"{PREFIX}_batch_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, counts, seconds)
-        versions = (self._counters.value(TABLE_VERSION, slot) for slot in range(self._counters.slots))
+        durations = (
+            series
+            for (protocol, endpoint, outcome), names in DURATIONS.items()
+            if protocol in self._protocols
+            for series in totals.observations(names, 1e-9, protocol=protocol, endpoint=endpoint, outcome=outcome)
+        )
+        yield histogram(f"{PREFIX}_request_duration_seconds", DURATIONS_HELP, REQUEST_SECONDS, durations)
+        batches = totals.observations((*BATCH_BUCKETS, BATCH_MICROSECONDS), 1e-6)
+        yield histogram(f"{PREFIX}_batch_duration_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, batches)
+        blocks, source = list(enumerate(totals.labels())), totals.source
         help_text = "Version of the routing table in effect, the lowest of all workers; 0 without a table."
-        yield gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, min(versions))
-        expiries = (self._counters.value(CERTIFICATE_EXPIRY, slot) for slot in range(self._counters.slots))
+        versions = [(labels, min(source.values(TABLE_VERSION, block))) for block, labels in blocks]
+        yield labelled_gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, versions[len(versions) > 1 :])
         help_text = "Expiry of the public port's certificate, the earliest of all workers; 0 without TLS."
-        yield gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, min(expiries))
+        expiry = [(blocks[0][1], min(source.values(CERTIFICATE_EXPIRY)))]
+        yield labelled_gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, expiry)
 
 
-def collectors(counters: Counters, supervisor: Supervisor) -> Sequence[Collector]:
-    """Return all collectors of the router."""
+def collectors(
+    counters: Counters, supervisor: Supervisor, names: Iterable[str] = (), *, has_resp: bool = True
+) -> Sequence[Collector]:
+    """Return all collectors of the router of datasets that requests call ``names``."""
+    labels = DatasetLabels(supervisor, names)
+    totals = CounterTotals(counters, labels)
     return (
-        CounterCollector(PREFIX, counters, COUNTERS, GAUGES),
-        RouterCollector(counters),
-        ServiceCollector(PREFIX, supervisor),
+        CounterCollector(PREFIX, totals, COUNTERS, GAUGES),
+        RouterCollector(totals, has_resp=has_resp),
+        ServiceCollector("router", supervisor, lambda: labels()[0]),
     )
 
 
@@ -90,7 +134,7 @@ log = logging.getLogger(__name__)
 class RouterSettings:
     """Settings of the router. A port 0 is a free one."""
 
-    table: str
+    table: str | None
     dataset_uid: str | None
     """None for any dataset."""
     host: str
@@ -111,6 +155,10 @@ class RouterSettings:
     access: AccessSettings | None = None
     """Access rules, or None if every client may look up."""
     resp_port: int | None = None
+    datasets: dict[str, str] = field(default_factory=dict)
+    """Instead of ``table``: the path of each dataset's routing table, by the name that requests give."""
+    console: str | None = None
+    """Host and port of the console that answers requests outside of the API."""
 
 
 def main(settings: Mapping[str, Any]) -> None:
@@ -133,10 +181,12 @@ def router_service(settings: RouterSettings) -> Service:
     public = {"port": bind(settings.port)}
     if settings.resp_port is not None:
         public["resp"] = bind(settings.resp_port)
-    counters = Counters(NAMES, settings.workers)
+    datasets = len(settings.datasets)
+    counters = Counters(NAMES, settings.workers, 1 + datasets if datasets > 1 else 1)
     limits, budget_bytes = _share_memory(replace(settings.limits, max_connections=possible), settings)
     config = {
         "table": settings.table,
+        "datasets": settings.datasets,
         "dataset_uid": settings.dataset_uid,
         "limits": asdict(limits),
         "budget_bytes": budget_bytes,
@@ -144,6 +194,7 @@ def router_service(settings: RouterSettings) -> Service:
         "tls": settings.tls,
         "password_key_dir": settings.password_key_dir,
         "access": None if settings.access is None else asdict(settings.access),
+        "console": settings.console,
     }
     fleet = Fleet(
         module="lookupdb.router.worker",
@@ -159,7 +210,9 @@ def router_service(settings: RouterSettings) -> Service:
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
         ready_members={name: listeners.bound_port(sockets[0]) for name, sockets in public.items()},
         ready_file=settings.ready_file,
-        collectors=lambda supervisor: collectors(counters, supervisor),
+        collectors=lambda supervisor: collectors(
+            counters, supervisor, settings.datasets, has_resp=settings.resp_port is not None
+        ),
     )
 
 
@@ -169,6 +222,8 @@ def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[Route
     memory_limit = settings.memory_limit or memory.container_memory().limit
     if memory_limit is not None and settings.access is not None and settings.access.keys is not None:
         memory_limit -= workers * ACCOUNTS_BYTES
+    if memory_limit is not None and tracing.is_wanted():
+        memory_limit -= workers * TRACES_BYTES
     if settings.tls is not None:
         connection_bytes = TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
     affordable = affordable_connections(

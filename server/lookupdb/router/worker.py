@@ -12,12 +12,15 @@ import asyncio
 import logging
 import random
 import signal
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
+from lookupdb import tracing
 from lookupdb.process import start as process_start
 from lookupdb.process import worker
 from lookupdb.process.listeners import bound_port
@@ -29,6 +32,7 @@ from lookupdb.router.clients.front import ClientFront
 from lookupdb.router.counters import CERTIFICATE_EXPIRY, GAUGES, INDEX, TABLE_VERSION
 from lookupdb.router.http.connection import HttpConnection
 from lookupdb.router.http.exchanges import HttpService
+from lookupdb.router.http.traces import RequestTraces
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.resp.connection import RedisClientConnection
 from lookupdb.router.resp.exchanges import RespService
@@ -38,12 +42,19 @@ from lookupdb.router.table.cutover import Cutover
 from lookupdb.router.table.routing_table import TableWatcher
 
 if TYPE_CHECKING:
-    from lookupdb.router.clients.certificates import Certificates
+    from lookupdb.router.clients.tls import Certificates
+    from lookupdb.spans import Spans
 
 log = logging.getLogger(__name__)
 
 FINISH_SECONDS: Final = 4.0
 """Time for requests in flight after the drain; the supervisor kills a worker a second later."""
+
+FLUSH_SECONDS: Final = 0.5
+"""Time for the last spans, in the second that is left."""
+
+EXPORTER_TURN_SECONDS: Final = 0.0005
+"""The longest time for which lookups wait for the thread that encodes spans; Python's default is ten times as long."""
 
 REPORT_SECONDS: Final = 0.05
 """The longest delay before a change is reported to the supervisor."""
@@ -60,7 +71,7 @@ class Entrance:
         """None if clients speak plain HTTP."""
         if config["tls"]:
             process_start.take_in_tls()
-            from lookupdb.router.clients.certificates import Certificates, TlsFiles
+            from lookupdb.router.clients.tls import Certificates, TlsFiles
 
             self.certificates = Certificates(TlsFiles.from_config(config["tls"]), counters, on_change)
             self.certificates.start()
@@ -109,29 +120,80 @@ class Entrance:
                 watched.stop()
 
 
+class _Datasets:
+    """The datasets of a router: each has a lookup core, and a routing table that is watched until ``stop``."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        make_core: Callable[[memoryview], LookupCore],
+        slots: Sequence[memoryview],
+        endpoints: EndpointSettings,
+        on_change: Callable[[], None],
+    ) -> None:
+        """``slots`` are the counters of each dataset."""
+        self.cores: dict[str, LookupCore] = {}
+        self._cutovers: dict[str, Cutover] = {}
+        self._watchers: list[TableWatcher] = []
+        tables = config["datasets"] or {"": config["table"]}
+        for (name, table), slot in zip(tables.items(), slots, strict=True):
+            core = self.cores[name] = make_core(slot)
+            own_endpoints = replace(endpoints, link=replace(endpoints.link, counters=slot))
+            cutover = self._cutovers[name] = Cutover(core, own_endpoints, on_change, config["dataset_uid"])
+            self._watchers.append(TableWatcher(Path(table), cutover.offer, cutover.refuse))
+
+    def start(self) -> bool:
+        """Begin to watch. Return whether there is a routing table already."""
+        for watcher in self._watchers:
+            watcher.start()
+        return any(watcher.has_found for watcher in self._watchers)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether a dataset can be asked: one that fails leaves others alone."""
+        return any(cutover.is_complete for cutover in self._cutovers.values())
+
+    def describe(self) -> dict[str, Any]:
+        """Return the status of the dataset; of each by its name, if these have names."""
+        statuses = {name: cutover.status() for name, cutover in self._cutovers.items()}
+        if "" in statuses:
+            return statuses[""]
+        error = next((status["error"] for status in statuses.values() if status["error"]), None)
+        return {"datasets": statuses, "error": error}
+
+    def stop(self) -> None:
+        """Stop watching, and close all connections."""
+        for watcher in self._watchers:
+            watcher.stop()
+        for cutover in self._cutovers.values():
+            cutover.close()
+
+
 class _StatusReports:
     """Reports changes to the supervisor, and once that the worker is ready."""
 
     def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot
+        self.datasets: _Datasets | None = None
         self.entrance: Entrance | None = None
         self.is_ready = False
         """True if the worker has reported that it is ready."""
         self._last: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def schedule(self, cutover: Cutover) -> None:
+    def schedule(self) -> None:
         """Report soon, once for many endpoints that change together."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._send, cutover)
+            self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._send)
 
-    def _send(self, cutover: Cutover) -> None:
+    def _send(self) -> None:
         """Report the status. The worker is ready when a routing table is in effect, its shards have been reached and a
         client could be admitted."""
         self._timer = None
         assert self.entrance is not None
-        status = self.entrance.describe(cutover.status())
-        if not self.is_ready and cutover.is_complete and self.entrance.is_open:
+        assert self.datasets is not None
+        status = self.entrance.describe(self.datasets.describe())
+        if not self.is_ready and self.datasets.is_complete and self.entrance.is_open:
             self.is_ready = True
             self._boot.report_ready(**status)
         elif status != self._last:
@@ -146,17 +208,18 @@ async def route(boot: WorkerBoot) -> None:
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     limits = RouterLimits(**boot.config["limits"])
-    counters = boot.counters().slot(boot.index)
-    for gauge in (*GAUGES, TABLE_VERSION, CERTIFICATE_EXPIRY):
-        counters[INDEX[gauge]] = 0  # from the previous worker
+    shared = boot.counters()
+    counters, *others = slots = [shared.slot(boot.index, block) for block in range(shared.blocks)]
+    for slot in slots:
+        for gauge in (*GAUGES, TABLE_VERSION, CERTIFICATE_EXPIRY):
+            slot[INDEX[gauge]] = 0  # from the previous worker
     budget = RouterBudget(boot.config["budget_bytes"], is_encrypted=boot.config["tls"] is not None)
-    lookups = LookupCore(limits, counters, budget)
     reports = _StatusReports(boot)
     complete = asyncio.Event()
 
     def on_change() -> None:
-        reports.schedule(cutover)
-        if cutover.is_complete:
+        reports.schedule()
+        if datasets.is_complete:
             complete.set()
 
     passwords = Passwords(boot.config["password"])
@@ -170,24 +233,37 @@ async def route(boot: WorkerBoot) -> None:
             passwords=passwords,
         ),
     )
-    cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
-    entrance = Entrance(boot.config, counters, lambda: reports.schedule(cutover), logs=boot.index == 0)
-    reports.entrance = entrance
+    dataset_slots = others or slots
+    datasets = _Datasets(
+        boot.config, lambda slot: LookupCore(limits, slot, budget), dataset_slots, endpoints, on_change
+    )
+    entrance = Entrance(boot.config, counters, reports.schedule, logs=boot.index == 0)
+    reports.entrance, reports.datasets = entrance, datasets
     keys = _watch_keys(boot.config["password_key_dir"], passwords, on_change)
-    watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
-    watcher.start()
-    if boot.index == 0 and not watcher.has_found:
+    if not datasets.start() and boot.index == 0:
         log.info(
             "no routing table yet; lookups start when it arrives",
-            extra={"table": boot.config["table"]},
+            extra={"table": boot.config["table"] or ", ".join(boot.config["datasets"].values())},
         )
-    reports.schedule(cutover)  # reports that the routing table is missing, if so
-    front = ClientFront(budget, limits, counters, entrance.gatekeeper, entrance.certificates)
+    reports.schedule()  # reports that the routing table is missing, if so
+    spans = _open_spans(counters)
+    traces = None if spans is None else RequestTraces(spans, is_encrypted=entrance.certificates is not None)
+    front = ClientFront(budget, limits, counters, entrance.gatekeeper, entrance.certificates, dataset_slots)
     # Clients may be waiting at a restarted worker's socket: a short wait is better than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
         http, *resp = boot.listeners()
-        service = HttpService(lookups, limits, counters, entrance.gatekeeper, lambda: reports.is_ready)
+        named = {} if boot.config["table"] else datasets.cores
+        lookups = next(iter(datasets.cores.values()))
+        service = HttpService(
+            *(lookups, limits, counters, entrance.gatekeeper, lambda: reports.is_ready, named),
+            begin_trace=None if traces is None else traces.begin,
+            samples_roots=traces is not None and traces.samples_roots,
+        )
+        if boot.config["console"]:
+            from lookupdb.router.http.forwarding import ConsoleForwarder
+
+            service.forward = ConsoleForwarder(boot.config["console"])
         await front.listen(http, service, HttpConnection)
         for listener in resp:
             redis = RespService(lookups, limits, counters, entrance.gatekeeper, bound_port(listener))
@@ -196,11 +272,29 @@ async def route(boot: WorkerBoot) -> None:
     front.drain()
     await asyncio.sleep(boot.drain_seconds)
     await front.close(FINISH_SECONDS)
-    watcher.stop()
+    if spans is not None:
+        spans.close(FLUSH_SECONDS)
     entrance.stop()
     if keys:
         keys.stop()
-    cutover.close()
+    datasets.stop()
+
+
+def _open_spans(counters: memoryview) -> Spans | None:
+    """Return what makes spans and counts them; None if the environment wants none."""
+    if not tracing.is_wanted():
+        return None
+    process_start.take_in_tls()
+    sys.setswitchinterval(EXPORTER_TURN_SECONDS)
+    spans = tracing.open_spans("lookupdb-router", samples_roots=False)
+    if spans is not None:
+
+        def count(exports: int, drops: int) -> None:  # no other thread writes these two
+            counters[INDEX["spans_exported"]] += exports
+            counters[INDEX["spans_dropped"]] += drops
+
+        spans.count_by(count)
+    return spans
 
 
 def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[], None]) -> WatchedFiles | None:

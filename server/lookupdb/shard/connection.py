@@ -32,11 +32,20 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
 
+from lookupdb.process.worker import observe
 from lookupdb.resp.requests import ProtocolError, RequestParser, bulk, error, list_keys, may_look_up
 from lookupdb.shard import limits
 from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.commands import Session, WorkerContext, execute
 from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
+
+_HISTOGRAMS: Final = {
+    b"GET": limits.GET,
+    b"MGET": limits.MGET,
+    b"EXISTS": limits.EXISTS,
+    b"TOUCH": limits.EXISTS,
+}
+"""The histograms of commands; others have ``limits.OTHER``."""
 
 
 class ReplyOutput:
@@ -212,6 +221,8 @@ class RespConnection:
 
     __slots__ = (
         "_active_at",
+        "_arrived",
+        "_due",
         "_is_active",
         "_output",
         "_poller",
@@ -241,12 +252,16 @@ class RespConnection:
         """Replies that are still to be made. Nothing is read meanwhile."""
         self._output = ReplyOutput(self.fd, worker.slot)
         self.parked = b""
-        """Requests to answer when their pages are in memory (``cold``). Nothing is read meanwhile."""
+        """Requests to answer when their pages are in memory (``ColdData``). Nothing is read meanwhile."""
         self._state = READING
         self._is_active = True
         """True if it made progress since the last sweep: the client read replies if there were any, or sent
         requests."""
         self._active_at = time.monotonic()
+        self._arrived = 0
+        """When the first byte of the unanswered requests was read."""
+        self._due: list[tuple[int, int]] = []
+        """Histograms and numbers of requests whose replies are made and not sent."""
         poller.add(self.fd)
         if not self._session.is_authorised:
             worker.unauthenticated[self.fd] = self
@@ -257,24 +272,35 @@ class RespConnection:
         if not data:
             self._end_of_stream()
             return
-        replies, keys, rest, is_part = self._stored_replies.answer(data, self._session.nil)
+        replies, keys, rest, is_part, is_mget = self._stored_replies.answer(data, self._session.nil, self._arrived)
         if replies:
             self._send(replies)
         if keys or rest:
-            self._go_on(keys, rest, is_part)
+            self._go_on(keys, rest, is_part=is_part, is_mget=is_mget)
         elif self._state is not READING or self._output.unsent or self.held_bytes:
             self._settle()
 
-    def resume(self, unsent: bytes, keys: list[bytes], rest: bytes, is_part: bool, *, is_late: bool) -> None:
+    def resume(
+        self,
+        unsent: bytes,
+        keys: list[bytes],
+        rest: bytes,
+        is_part: bool,
+        is_mget: bool,
+        arrived: int,
+        *,
+        is_late: bool,
+    ) -> None:
         """Continue where a turn of the loop stopped: write ``unsent``, then answer ``keys`` and the requests behind
-        them.
+        them, which arrived at ``arrived``.
 
         ``is_late`` postpones that to a later turn, because this one's time is up.
         """
+        self._arrived = arrived
         if unsent:
             self._output.keep_unsent(unsent, 0, self._session.limits.output_high)
         if keys or rest:
-            self._go_on(keys, rest, is_part, is_late=is_late)
+            self._go_on(keys, rest, is_part=is_part, is_mget=is_mget, is_late=is_late)
         elif unsent:
             self._settle()
         else:
@@ -315,6 +341,8 @@ class RespConnection:
         if not data:
             self._end_of_stream()
             return
+        if self._requests.is_empty:
+            self._arrived = time.monotonic_ns()
         if self._poller.park is not None and self._awaits_lookups() and self._may_look_up(data):
             self.parked = data
             self._poller.change(self.fd, 0)
@@ -354,16 +382,18 @@ class RespConnection:
                 self.receive(data)
                 return
         if self._state is not HALF_CLOSED:
-            self._go_on([], data, is_part=False)
+            self._go_on([], data)
 
-    def _go_on(self, keys: list[bytes], rest: bytes, is_part: bool, *, is_late: bool = False) -> None:
+    def _go_on(
+        self, keys: list[bytes], rest: bytes, *, is_part: bool = False, is_mget: bool = False, is_late: bool = False
+    ) -> None:
         """Answer ``keys``, then ``rest``, unless that is only the beginning of a lookup."""
         if self._state is CLOSED:
             return
         assert self._replies is None, "replies are still to be made, and would be lost"
         self._requests.feed(rest)
         if keys:
-            lookups = self._stored_replies.remaining_replies(keys, self._session.nil)
+            lookups = self._make_rest(keys, is_mget=is_mget)
             self._replies = chain(lookups, self._make_replies()) if rest else lookups
         elif not is_part:
             self._replies = self._make_replies()
@@ -379,20 +409,36 @@ class RespConnection:
         else:
             self._enter(CLOSING)
 
+    def _make_rest(self, keys: list[bytes], *, is_mget: bool) -> Iterator[bytes]:
+        """Yield the replies to ``keys``, in chunks."""
+        damaged = self._slot[limits.DAMAGED_LOOKUPS]
+        yield from self._stored_replies.remaining_replies(keys, self._session.nil)
+        errors = self._slot[limits.DAMAGED_LOOKUPS] - damaged
+        if is_mget:
+            self._due.append((limits.MGET + (limits.FAILED if errors else 0), 1))
+        else:
+            errors = min(errors, len(keys))  # other clients' may be among them
+            self._due += ((limits.GET, len(keys) - errors), (limits.GET + limits.FAILED, errors))
+
     def _make_replies(self) -> Iterator[bytes]:
-        session, requests = self._session, self._requests
+        session, requests, slot = self._session, self._requests, self._slot
         try:
             while not session.is_closing:
                 requests.limits = session.limits
                 command = requests.next()
                 if command is None:
                     return
+                errors = slot[limits.ERRORS] + slot[limits.DAMAGED_LOOKUPS]
                 yield from execute(session, command)
+                is_failed = slot[limits.ERRORS] + slot[limits.DAMAGED_LOOKUPS] > errors
+                histogram = _HISTOGRAMS.get(command[0].upper(), limits.OTHER)
+                self._due.append((histogram + (limits.FAILED if is_failed else 0), 1))
                 if session.is_authorised:
                     self._worker.unauthenticated.pop(self.fd, None)
         except ProtocolError as problem:
             self._slot[shard_counters.ERRORS] += 1
             session.is_closing = True
+            self._due.append((limits.OTHER + limits.FAILED, 1))
             yield error(f"ERR Protocol error: {problem}")
 
     def _send_replies(self) -> None:
@@ -407,14 +453,22 @@ class RespConnection:
             is_over = time.monotonic() > end
             if is_over or size >= FLUSH_BYTES:
                 self._send(b"".join(pending))
+                self._count_due()
                 pending, size = [], 0
                 if is_over or self._is_stopped():
                     self._settle()
                     return
         if pending:
             self._send(b"".join(pending))
+        self._count_due()
         self._replies = None
         self._settle()
+
+    def _count_due(self) -> None:
+        """Count the requests whose replies have been sent."""
+        for histogram, count in self._due:
+            observe(self._slot, histogram, self._arrived, count)
+        self._due.clear()
 
     def _is_stopped(self) -> bool:
         return self._output.is_paused or self._state is CLOSED
@@ -515,7 +569,7 @@ class RespConnection:
         elif state in (SENDING, DRAIN_SENDING):
             assert replies is None, f"{state.name}: replies are still to be made"
             assert output.unsent, f"{state.name}: everything is sent"
-            assert not output.is_paused, f"{state.name}: more is read from a client that leaves too much unread"
+            assert not output.is_paused, f"{state.name}: still reads from a client that does not read its replies"
         elif state in (ANSWERING, DRAIN_ANSWERING):
             assert replies is not None or output.is_paused, f"{state.name}: nothing keeps the client from asking"
         elif state is CLOSING:

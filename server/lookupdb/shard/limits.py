@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
+from lookupdb.process.worker import histogram_names
+
 READ_BYTES: Final = 16 << 10
 """Limit of one read: a batch of some 500 keys."""
 CHUNK_BYTES: Final = 64 << 10
@@ -95,8 +97,20 @@ COUNTERS: Final = {
     "sent_bytes": "Bytes of replies.",
 }
 GAUGES: Final = {"open_connections": "Open connections."}
+DURATIONS: Final = {
+    (command, outcome): histogram_names(f"{command}_{outcome}")
+    for command in ("get", "mget", "exists", "other")
+    for outcome in ("ok", "failed")
+}
+"""Histograms of requests by command and outcome. A request fails if its reply is or holds an error.
 
-NAMES: Final = (*COUNTERS, *GAUGES)
+A request arrives with the turn of the loop that reads its first byte, and ends when the last byte of its reply is
+passed to the system, or waits for a client that reads slowly."""
+DURATIONS_HELP: Final = (
+    "Seconds from reading a command's first byte to sending the last byte of its reply, for each one."
+)
+
+NAMES: Final = (*COUNTERS, *GAUGES, *(name for names in DURATIONS.values() for name in names))
 (
     LOOKUPS,
     MISSES,
@@ -108,8 +122,12 @@ NAMES: Final = (*COUNTERS, *GAUGES)
     CONNECTIONS_CUT,
     SENT_BYTES,
     OPEN_CONNECTIONS,
-) = range(len(NAMES))
+) = range(len(COUNTERS) + len(GAUGES))
 """Places in a worker's slot, constants for the hot path."""
+FAILED: Final = len(histogram_names(""))
+"""The distance of the histogram of failed requests from that of others."""
+GET, MGET, EXISTS, OTHER = (NAMES.index(DURATIONS[command, "ok"][0]) for command in ("get", "mget", "exists", "other"))
+"""The places of histograms."""
 
 
 class BudgetHolder(Protocol):

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lookupdb.disk import opening_error
-from lookupdb.errors import CorruptFile
+from lookupdb.errors import CorruptFile, opening_error
 from lookupdb.process import listeners
 from lookupdb.process.worker import BEAT_SECONDS, WorkerBoot, run_worker
 from lookupdb.shard.commands import WorkerContext
-from lookupdb.shard.limits import ServerIdentity, ServerLimits
+from lookupdb.shard.limits import OPEN_CONNECTIONS, ServerIdentity, ServerLimits
 from lookupdb.shard.loop import WorkerLoop
 from lookupdb.shardfile import ShardReader
 
@@ -37,7 +36,7 @@ def main(boot: WorkerBoot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     (listener,) = boot.listeners()
     context = _open_context(boot, listener)
-    context.slot[-1] = 0  # open connections of a previous worker are gone
+    context.slot[OPEN_CONNECTIONS] = 0  # those of a previous worker are gone
     # Existing objects live as long as the process. Requests make no cycles, so collections may be rare.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

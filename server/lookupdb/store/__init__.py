@@ -7,7 +7,7 @@
         claim.publish(manifest)
 
 ``dataset`` defines names and paths, and the interface to a store, its datasets and their generations. ``directory``
-implements it on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by ``publication``. A bucket's
+implements it on a file system, ``bucket_dataset`` on a bucket, whose builders it coordinates. A bucket's
 requests go to its store (``bucket``), or to a gateway, which alone has the store's credentials (``gateway``).
 """
 
@@ -55,7 +55,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
         raise UsageError(f"{url!r} is not a store: its URL has no ? and no #", hint="in a name, write %3F and %23")
     if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
         raise UsageError(
-            f"{url!r} is not a store: {parts.netloc!r} would be a host, but folders are on this machine",
+            f"{url!r} is not a store: a folder of this machine has no host, found {parts.netloc!r}",
             hint="use file:///folder, with three slashes and the whole path, or the folder alone",
         )
     if parts.scheme in _OBJECT_SCHEMES and parts.netloc:

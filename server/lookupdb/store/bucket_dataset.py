@@ -1,23 +1,35 @@
-"""A store in a bucket: find, read and remove the generations of its datasets. ``publication`` puts them there."""
+"""A store in a bucket: find, read and remove the generations of its datasets, and publish them."""
 
 from __future__ import annotations
 
+import logging
 import math
+import os
+import shutil
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from lookupdb.errors import CorruptFile, StoreError
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
-from lookupdb.store.bucket import Bucket
+import orjson
+
+from lookupdb import keys
+from lookupdb.errors import CorruptFile, GenerationExists, StoreError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_density, generation_number
+from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.dataset import (
     BuildClaim,
+    OnCopied,
+    ShardTarget,
     Store,
     StoreAddress,
     StoredDataset,
+    call_with_retries,
     check_generation,
     describe_missing_files,
     is_generation,
@@ -26,8 +38,437 @@ from lookupdb.store.dataset import (
     verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.objects import Version, object_version
-from lookupdb.store.publication import CLAIM, BucketClaim, Lease, PublicationDecided, complete_abandoned_publication
+from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
+from lookupdb.store.objects import PutMode, Version, object_version
+
+# Publish a generation in a bucket: shard by shard, then at once.
+#
+# 1. The builder puts each shard under a name that is unique to the attempt, so that no builder overwrites another's.
+# 2. The builder lists the bucket: every shard must be there with its size.
+# 3. The builder puts the manifest into its own claim, on the condition that the claim still is its own (``Lease``).
+#    This is the decision: a builder that lost its claim fails here, however late it comes.
+# 4. The builder puts manifest.json, if there is none, and deletes the claim. Any builder that finds
+#    a decided claim does the same.
+#
+# Every answer may be lost, and every request may take effect although it seemed to fail. So after an error the builder
+# reads the bucket, and its content decides. The rules for deleting:
+#
+# - A builder deletes what its own attempt put, as long as nothing is decided, or once the claim is certainly another's:
+#   then nothing can publish it. While the decision is unknown, and after it, the builder deletes only its claim, and
+#   only once manifest.json exists.
+# - The holder of the claim deletes what all other attempts at this generation left: they cannot decide without the
+#   claim.
+# - ``remove`` deletes a whole generation: manifest.json first, so that it is not whole from then on, then the rest.
+#
+# A manifest.json may still appear after that, if its builder was suspended between 3 and 4 for all that time. It names
+# missing shards, so the generation is not whole, and the sweep removes it.
+
+
+# A builder's claim in a bucket: an object that is created if it does not exist, and replaced every few seconds on the
+# condition that it still is the builder's own.
+#
+# A claim that stops changing belongs to a dead builder and may be taken over. It is watched rather than dated, because
+# the clocks of two machines need not agree. A builder that lost its claim never gets it back.
+#
+# The claim also decides who publishes: a builder's work is decided when it has put its manifest into its own claim, by
+# the same conditional put (``decide``). Nobody can take over such a claim; a builder that finds it completes the
+# publication.
+# So a builder that lost its claim can publish nothing, however long it was suspended.
+
+
+CLAIM: Final = "claim.json"
+_TRIES: Final = 5
+"""Attempts of a conditional put, in case an older put of our own arrives late."""
+
+
+class LeaseState(Enum):
+    """The known state of a claim; each member says what its holder may delete."""
+
+    HELD = auto()
+    """Ours, and undecided: nobody else uses what this attempt has put."""
+    LOST = auto()
+    """Another's or gone, for good: this attempt will never be published, and nobody uses what it has put."""
+    UNKNOWN = auto()
+    """A decision was sent, but it is unknown whether it took effect: nothing may be deleted."""
+    DECIDED = auto()
+    """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json exists."""
+
+
+class PublicationDecided(Exception):
+    """The claim holds a manifest that must be published."""
+
+    def __init__(self, manifest: bytes) -> None:
+        super().__init__()
+        self.manifest = manifest
+
+
+class Lease:
+    """A claim object and the thread that keeps it fresh."""
+
+    def __init__(self, bucket: Bucket, prefix: str, subject: str, abandoned: str | None = None) -> None:
+        """``abandoned`` is the ETag of a claim whose builder is known to be dead.
+
+        Raises StoreError if another process is building ``subject``, PublicationDecided if another one has decided
+        its publication.
+        """
+        self.attempt: Final = uuid.uuid4().hex[:12]
+        """Unique to this claim, and part of the names of all objects put under it."""
+        self.state = LeaseState.HELD
+        self._bucket = bucket
+        self._path = f"{prefix}/{CLAIM}"
+        self._subject = subject
+        self._owner = f"{os.uname().nodename}:{os.getpid()}:{self.attempt}"
+        self._beat = 0
+        self._version: Version = {}
+        self._stop = threading.Event()
+        self._acquire(abandoned)
+        self._thread = threading.Thread(target=self._keep_fresh, name="claim", daemon=True)
+        self._thread.start()
+
+    def _acquire(self, abandoned: str | None) -> None:
+        """Create the claim, or replace that of a dead builder."""
+        standing = call_with_retries(self._create_claim, self._bucket.patience)
+        if self._is_ours(standing):
+            return
+        assert standing.body is not None
+        if manifest := _read_decision(standing):
+            raise PublicationDecided(manifest)
+        if abandoned is None or standing.version.get("e_tag") != abandoned:
+            self._await_expiry(standing)
+        if not self._is_ours(self._put_claim(standing.version)):
+            raise self._taken_error()
+
+    def _create_claim(self) -> ObjectState:
+        for _ in range(2):  # the claim in the way may be gone: its builder gave it up
+            standing = self._put_claim("create")
+            if standing.body is not None:
+                return standing
+        raise standing.error or self._taken_error()
+
+    def _await_expiry(self, first: ObjectState) -> None:
+        """Return when the claim has not changed for the length of a lease. Raises StoreError if it has."""
+        deadline = time.monotonic() + self._bucket.lease
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, self._bucket.lease / 10))
+            if self._bucket.read(self._path).version != first.version:
+                raise self._taken_error()
+
+    def _put_claim(self, mode: PutMode, manifest: bytes | None = None) -> ObjectState:
+        """Put the claim, and repeat this if an older put of our own arrived late and replaced the known version."""
+        self._beat += 1
+        body = self._render(manifest)
+        for _ in range(_TRIES):
+            standing = self._bucket.put_if(self._path, body, mode)
+            if not self._is_ours(standing):
+                break
+            mode = self._version = standing.version
+            if standing.body == body:
+                break
+        return standing
+
+    def _render(self, manifest: bytes | None) -> bytes:
+        return orjson.dumps({"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()})
+
+    def _is_ours(self, standing: ObjectState) -> bool:
+        return _read_member(standing, "owner") == self._owner
+
+    def _taken_error(self) -> StoreError:
+        return StoreError(
+            f"{self._subject} is being built by another process",
+            hint="wait for it to end, or choose another --generation",
+        )
+
+    def _keep_fresh(self) -> None:
+        while not self._stop.wait(self._bucket.heartbeat):
+            with suppress(StoreError):  # the network may come back before the lease expires
+                if not self._is_ours(self._put_claim(self._version)):
+                    self.state = LeaseState.LOST
+                    return
+
+    def check(self) -> None:
+        """Raise StoreError if another process took over the claim."""
+        if self.state is LeaseState.LOST:
+            raise StoreError(
+                f"{self._subject} was taken over by another process while this one was suspended",
+                hint="run the build again: the other one's generation is kept",
+            )
+
+    def decide(self, manifest: bytes, is_published: Callable[[], bool]) -> None:
+        """Decide that ``manifest`` and no other will be published; end the heartbeat.
+
+        ``is_published`` says whether it is published already: any builder that finds a decision completes it and
+        removes the claim, so a missing claim is then no loss. Raises StoreError, with ``state`` set.
+        """
+        if (size := len(self._render(manifest))) > MAX_CONDITIONAL_BYTES:
+            raise StoreError(
+                f"{self._subject} cannot be published: its manifest takes {size} bytes of the claim, expected at most"
+                f" {MAX_CONDITIONAL_BYTES}",
+                hint="it names every file of the source: use fewer files",
+            )
+        self.end_heartbeat()
+        self.check()
+
+        def put() -> ObjectState:
+            standing = self._put_claim(self._version, manifest)
+            if (
+                self._is_ours(standing) and _read_decision(standing) is None
+            ):  # not decided, but an earlier put may still arrive
+                raise standing.error or StoreError(f"the claim of {self._subject} does not keep what is put into it")
+            return standing
+
+        self.state = LeaseState.UNKNOWN
+        is_decided = self._is_ours(call_with_retries(put, self._bucket.patience))
+        is_decided = is_decided or call_with_retries(is_published, self._bucket.patience)
+        self.state = LeaseState.DECIDED if is_decided else LeaseState.LOST
+        self.check()
+
+    def end_heartbeat(self) -> None:
+        """Stop renewing the claim: it expires unless it is put again."""
+        self._stop.set()
+        self._thread.join()
+
+    def remove(self) -> None:
+        """Delete the claim if it is ours. Without a network it expires by itself."""
+        self.end_heartbeat()
+        with suppress(StoreError):
+            if self._is_ours(self._bucket.read(self._path)):
+                self._bucket.delete([self._path])
+        self.state = LeaseState.LOST
+
+
+def _read_member(standing: ObjectState, name: str) -> str | None:
+    """Return a member of the claim; None if it is missing, or if the object is not a claim."""
+    try:
+        text = standing.body or b"{}"
+        check_density(text)
+        value = orjson.loads(text)[name]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _read_decision(standing: ObjectState) -> bytes | None:
+    """Return the manifest that the claim's builder decided to publish; None if it has not decided."""
+    manifest = _read_member(standing, "manifest")
+    return None if manifest is None else manifest.encode()
+
+
+log = logging.getLogger(__name__)
+
+
+_LEASE_DIGITS: Final = 8
+"""The first digits of a task's attempt are those of its claim, the others its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTarget:
+    """The objects of a claim, for tasks, which open the bucket with credentials from their own environment."""
+
+    url: str
+    prefix: str
+    claim: str
+    """The claim's attempt."""
+
+    def new_attempt(self) -> str:
+        """Return the first digits of the claim's attempt, followed by random ones. Equal attempts put equal bytes."""
+        return self.claim[:_LEASE_DIGITS] + uuid.uuid4().hex[: len(self.claim) - _LEASE_DIGITS]
+
+    def folder(self, scratch: Path) -> Path:
+        """Return ``scratch``."""
+        return scratch
+
+    def put(self, path: Path) -> None:
+        """Put the file."""
+        upload_shard(Bucket(self.url), f"{self.prefix}/{path.name}", path, path.stat().st_size)
+
+
+def upload_shard(bucket: Bucket, target: str, path: Path, size: int) -> None:
+    """Put one shard of ``size`` bytes, in parts if it is large. Raises StoreError."""
+
+    def put() -> None:
+        try:
+            bucket.objects.upload(target, path)
+        except StoreError:
+            if not is_there(bucket, target, size):
+                raise
+
+    call_with_retries(put, bucket.patience)
+
+
+def is_there(bucket: Bucket, target: str, size: int) -> bool:
+    """Return whether the object exists with this size. Objects appear whole, and nobody else puts one of this name."""
+    try:
+        return bucket.objects.size(target) == size
+    except StoreError:
+        return False
+
+
+class BucketClaim(BuildClaim):
+    """A claim whose shard files are written in scratch, then put under the generation's name."""
+
+    def __init__(self, bucket: Bucket, prefix: str, lease: Lease, scratch: Path) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._lease = lease
+        self._uploads: list[str] = []
+        self._is_published = False
+        self._target: BucketTarget | None = None
+        self._published: frozenset[str] = frozenset()
+        """The names of published files."""
+        self._store_copies = True
+        """True if no copy has failed yet."""
+        self.generation = prefix.rpartition("/")[2]
+        self.folder = scratch / "generation"
+        with folder_errors(f"cannot write to the scratch folder {scratch}"):
+            self.folder.mkdir()
+
+    def make_target(self) -> ShardTarget:
+        """Return the prefix. What tasks put there may be published, or is removed with the claim."""
+        self._target = BucketTarget(self._bucket.url, self._prefix, self._lease.attempt)
+        return self._target
+
+    def take_shards(self, shards: Sequence[ShardFile]) -> tuple[ShardFile, ...]:
+        """Delete all other objects: while the claim is ours, nobody else puts any."""
+        self._lease.check()
+        names = {CLAIM, *(shard.file for shard in shards)}
+        self._bucket.delete([f"{self._prefix}/{name}" for name in self._list() if name not in names])
+        return tuple(shards)
+
+    def _list(self) -> dict[str, dict[str, Any]]:
+        return call_with_retries(lambda: self._bucket.files(self._prefix), self._bucket.patience)
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Publish in the four steps above; tasks may have done the first."""
+        if self._target is not None:
+            return self._decide(manifest)
+        return self._publish(manifest, lambda shard, entry: self._upload(self.folder / shard.file, entry))
+
+    def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
+        """Publish files that the store copies itself, if it has them; all others pass through the scratch folder. After
+        a copy that failed, so do the rest: a store that is too slow once would be too slow again."""
+
+        def copy(shard: ShardFile, entry: ShardFile) -> None:
+            if not self._copy(source.object_path(original, shard, self._bucket.identity), entry):
+                with source.verified_shard(original, shard, self.folder) as path:
+                    self._upload(path, entry)
+            on_copied(entry.bytes)
+
+        return self._publish(manifest, copy)
+
+    def _publish(self, manifest: Manifest, put: Callable[[ShardFile, ShardFile], None]) -> Manifest:
+        """Publish the shards that ``put`` puts: each by its entry in ``manifest``, under the name in its second one."""
+        shards = manifest.shards
+        names = [keys.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
+        stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
+        for shard, entry in zip(shards, stored_shards, strict=True):
+            self._lease.check()
+            put(shard, entry)
+        return self._decide(replace(manifest, shards=stored_shards))
+
+    def _decide(self, published: Manifest) -> Manifest:
+        """Publish what has been put."""
+        self._lease.check()
+        self._check_uploads(published)
+        text = published.to_json()
+        self._lease.decide(text, lambda: self._is_published_as(text))
+        complete_publication(self._bucket, self._prefix, text)
+        self._published = frozenset(shard.file for shard in published.shards)
+        self._is_published = True
+        self._uploads.clear()
+        return published
+
+    def _upload(self, path: Path, entry: ShardFile) -> None:
+        """Put one shard, in parts if it is large."""
+        target = f"{self._prefix}/{entry.file}"
+        self._uploads.append(target)
+        upload_shard(self._bucket, target, path, entry.bytes)
+
+    def _copy(self, path: str | None, entry: ShardFile) -> bool:
+        """Let the store copy one shard; return False if it does not.
+
+        A copy that failed may still take effect, even after this attempt has put the same bytes under that name.
+        """
+        if path is None or not self._store_copies:
+            return False
+        target = f"{self._prefix}/{entry.file}"
+        self._uploads.append(target)
+
+        def copy() -> bool:
+            try:
+                return self._bucket.objects.copy(path, target, entry.bytes)
+            except StoreError:
+                if not is_there(self._bucket, target, entry.bytes):
+                    raise
+                return True
+
+        try:
+            return call_with_retries(copy, self._bucket.patience)
+        except StoreError as error:
+            if self._bucket.objects.size(target) is not None:  # it has another size
+                raise
+            log.warning("the store cannot copy, so the bytes pass through here", extra={"reason": error.message})
+            self._store_copies = False
+            return False
+
+    def _check_uploads(self, manifest: Manifest) -> None:
+        if missing := describe_missing_files(manifest, {name: entry["size"] for name, entry in self._list().items()}):
+            raise StoreError(
+                f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
+                hint="run the build again, and find out what else writes there",
+            )
+
+    def _is_published_as(self, manifest: bytes) -> bool:
+        return self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == manifest
+
+    def release(self) -> None:
+        """Release the claim and delete what the rules above allow."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lease.end_heartbeat()
+        state = self._lease.state
+        if self._is_published or state in (LeaseState.HELD, LeaseState.LOST):
+            with suppress(StoreError):
+                if remains := [*self._uploads, *self._find_task_files()]:
+                    self._bucket.delete(remains)
+        self._uploads.clear()
+        if self._is_published or state is LeaseState.HELD:
+            self._lease.remove()
+
+    def _find_task_files(self) -> list[str]:
+        """Return what tasks of this claim have put, and what is not published: a late attempt may end after that."""
+        if self._target is None:
+            return []
+        digits = self._target.claim[:_LEASE_DIGITS]
+        found = (name for name in self._bucket.files(self._prefix) if keys.is_file_name(name))
+        left = (name for name in found if name not in self._published)
+        return [f"{self._prefix}/{name}" for name in left if name.rpartition("-")[2].startswith(digits)]
+
+
+def complete_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
+    """Make ``manifest``, which a claim has decided, the generation's manifest.json.
+
+    Raises GenerationExists if it has another one, StoreError if the outcome is unknown.
+    """
+    path = f"{prefix}/{FILE_NAME}"
+
+    def put() -> bytes:
+        standing = bucket.put_if(path, manifest, "create")
+        if standing.body is None:
+            raise standing.error or StoreError(f"{bucket.url} does not keep {path}")
+        return standing.body
+
+    if call_with_retries(put, bucket.patience) != manifest:
+        raise GenerationExists(
+            f"{bucket.url}/{path} exists already, with other content",
+            hint="run the build again for the next generation",
+        )
+
+
+def complete_abandoned_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
+    """Complete the publication of a builder that decided and then died or was suspended, and delete its claim."""
+    with suppress(GenerationExists):
+        complete_publication(bucket, prefix, manifest)
+    bucket.delete([f"{prefix}/{CLAIM}"])
+
 
 ObjectListing = Mapping[str, dict[str, Any]]
 """Name → the object's entry in the store's listing."""

@@ -3,10 +3,11 @@
 <store>/<cluster id>/<namespace>/<dataset>-<first 8 of its uid>/<generation>/shard-00000-of-00004.lmdb
                                                                              manifest.json
                                                                /active.json (the announcement)
+                                                               /pushed/<generation>/… (pushes, if there are any)
 
 Names are parsed here alone: a name that does not match never becomes a path. In a bucket the name of a shard's file
 ends with the attempt that put it, shard-00000-of-00004-3f2b9c1e77aa.lmdb, and the manifest names it (see
-``publication``). While a generation is being built, claim.json is beside them.
+``bucket_dataset``). While a generation is being built, claim.json is beside them.
 
 Only these remove files of a generation:
 
@@ -25,13 +26,14 @@ Only these remove files of a generation:
                             ``keepGenerations``, the active and   (``sweep.prune``)
                             the announced one
     a builder (``claim``)   unfinished ones of dead builders      when it begins
+    whoever pushes          pushes before the newest two          another one was pushed (``sweep.prune``)
+    the sweep               all pushes of a deleted dataset       as above, even if it is retained
 
 The announcement belongs to no generation: the sweep removes it with the last one of a deleted dataset.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import logging
 import math
@@ -43,11 +45,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
-import orjson
-
-from lookupdb import shard_name
+from lookupdb import keys
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, WRITE_AGAIN, Announcement, parse_announcement
 from lookupdb.backoff import Backoff
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
@@ -56,6 +57,8 @@ from lookupdb.manifest import GENERATION, Manifest, ShardFile, generation_number
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 _CHUNK: Final = 1 << 20
+INBOX: Final = "pushed"
+"""The folder for pushes, beside the dataset's own generations."""
 _DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
 OnCopied = Callable[[int], None]
 log = logging.getLogger(__name__)
@@ -70,6 +73,9 @@ class StoreAddress:
     name: str
     uid: str
     """Shortened to its first eight characters."""
+    is_inbox: bool = False
+    """Address the pushes to the dataset: generations with their own numbers, which nothing serves. A builder
+    copies them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uid", self.uid[:8])
@@ -82,7 +88,8 @@ class StoreAddress:
     @property
     def path(self) -> str:
         """Its path in the store, with ``/``."""
-        return dataset_path(self.cluster, self.namespace, self.name, self.uid)
+        path = dataset_path(self.cluster, self.namespace, self.name, self.uid)
+        return f"{path}/{INBOX}" if self.is_inbox else path
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -130,8 +137,8 @@ def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Ma
     if generation is not None and parsed.generation != generation:
         raise CorruptFile(f"{where} says it describes {parsed.generation}, expected {generation}")
     for number, shard in enumerate(parsed.shards):
-        if shard_name.parse_attempt(shard.file, number, len(parsed.shards)) is None:
-            expected = shard_name.file_name(number, len(parsed.shards))
+        if keys.parse_attempt(shard.file, number, len(parsed.shards)) is None:
+            expected = keys.file_name(number, len(parsed.shards))
             raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
     return parsed
 
@@ -160,6 +167,10 @@ class Store(ABC):
     def dataset(self, spec: DatasetSpec) -> StoredDataset:
         """Return the generations of the dataset that ``spec`` describes; there may be none yet."""
         return self.dataset_at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
+
+    def inbox(self, spec: DatasetSpec) -> StoredDataset:
+        """Return the pushes to the dataset that ``spec`` describes."""
+        return self.dataset_at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid, is_inbox=True))
 
     @abstractmethod
     def dataset_at(self, address: StoreAddress) -> StoredDataset:
@@ -193,6 +204,20 @@ class Store(ABC):
         return tuple(address for address in found if address)
 
 
+class ShardTarget(Protocol):
+    """Where the tasks of one build put shard files, on any machine. It can be pickled, and does not hold the claim."""
+
+    def new_attempt(self) -> str:
+        """Return the name of a new attempt: each task that writes a shard has its own, in the name of its file, so that
+        none overwrites another's."""
+
+    def folder(self, scratch: Path) -> Path:
+        """Return the folder in which to write a shard file."""
+
+    def put(self, path: Path) -> None:
+        """Store the finished file. Raises StoreError."""
+
+
 class BuildClaim(ABC):
     """The sole right to build one generation. A claim that ends without ``publish`` leaves nothing of that generation.
 
@@ -221,6 +246,15 @@ class BuildClaim(ABC):
         A copy within a store is verified by its size, any other by its checksum. Raises CorruptFile if a file of
         ``original`` is missing or does not match its manifest, and what ``publish`` raises.
         """
+
+    @abstractmethod
+    def make_target(self) -> ShardTarget:
+        """Return where tasks put shard files, if they run on other machines."""
+
+    @abstractmethod
+    def take_shards(self, shards: Sequence[ShardFile]) -> tuple[ShardFile, ...]:
+        """Take the files that tasks have put as ``shards``, and remove what other attempts have put. Return them by the
+        names under which ``publish`` then expects them. Raises StoreError."""
 
     @abstractmethod
     def release(self) -> None:
@@ -415,7 +449,7 @@ class StoredDataset(ABC):
         """Return the error for a missing shard. Raises GenerationMissing if its whole generation is gone."""
         self.manifest(generation)
         return CorruptFile(
-            f"{shard.file} of {generation} is missing in {self.url}, its manifest names it",
+            f"{shard.file} of {generation} is missing in {self.url}, although its manifest names it",
             hint="the generation is damaged: build another",
         )
 
@@ -488,88 +522,14 @@ def check_shard_size(path: Path, shard: ShardFile) -> None:
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing, its manifest names it", hint=_DAMAGED) from error
+        raise CorruptFile(f"{path} is missing, although its manifest names it", hint=_DAMAGED) from error
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
     if size != shard.bytes:
         raise CorruptFile(f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint=_DAMAGED)
 
 
-# The announcement of a dataset's active generation: ``active.json`` beside the generations.
-#
-#     {"formatVersion": 1, "dataset": {"namespace": "team", "name": "people", "uid": "3f2b9c1e-…"},
-#      "generation": "g12", "version": 17, "announcedAt": "2026-11-20T02:04:00Z"}
-#
-# `lookupdb up` or a cluster's operator writes it after a cutover, once routers have confirmed. ``version`` is that of
-# the routing table, and only grows. It is a note of the dataset (``StoredDataset.read_note``), not of a generation.
-
-
-_ANNOUNCEMENT_FORMAT: Final = 1
-ANNOUNCEMENT_NOTE: Final = "active.json"
-MAX_ANNOUNCEMENT_BYTES: Final = 4096
-LOST_HINT: Final = (
-    "it was removed, or has not arrived yet: `lookupdb up` or an operator announces the next one;"
-    " if neither runs, remove that file, and the newest generation is followed"
-)
-_WRITE_AGAIN: Final = (
-    "`lookupdb up` or an operator writes it again at the next cutover; until then remove or correct it"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """The generation of a dataset that routers have confirmed, by the version of their table."""
-
-    namespace: str
-    name: str
-    uid: str
-    generation: str
-    version: int
-    announced_at: str
-    """ISO 8601, with its time zone."""
-
-    def to_json(self) -> bytes:
-        """Return one line of JSON."""
-        members: dict[str, Any] = {
-            "formatVersion": _ANNOUNCEMENT_FORMAT,
-            "dataset": {"namespace": self.namespace, "name": self.name, "uid": self.uid},
-            "generation": self.generation,
-            "version": self.version,
-            "announcedAt": self.announced_at,
-        }
-        return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def parse_announcement(content: bytes, where: str) -> Announcement:
-    """Parse an announcement. Raises CorruptFile, which names ``where``, for another format version or invalid content.
-    Ignores members of a later minor revision."""
-    try:
-        if len(content) > MAX_ANNOUNCEMENT_BYTES:
-            raise ValueError(f"it has {len(content)} bytes, expected at most {MAX_ANNOUNCEMENT_BYTES}")
-        members = _check_type(orjson.loads(content), dict, "it", "an object")
-        version = members.get("formatVersion")
-        if version != _ANNOUNCEMENT_FORMAT or isinstance(version, bool):
-            raise CorruptFile(
-                f"{where} has format version {version!r}, this lookupdb reads {_ANNOUNCEMENT_FORMAT}",
-                hint="upgrade the readers of announcements before the writers",
-            )
-        dataset = _check_type(members["dataset"], dict, "dataset", "an object")
-        names = [_check_type(dataset[name], str, f"dataset.{name}", "text") for name in ("namespace", "name", "uid")]
-        generation = _check_type(members["generation"], str, "generation", "text")
-        if not is_generation(generation):
-            raise ValueError(f"generation is {generation!r:.80}, expected g1, g2, …")
-        number = _check_type(members["version"], int, "version", "a whole number")
-        if number < 0:
-            raise ValueError(f"version is {number}, expected a whole number")
-        announced_at = _check_type(members["announcedAt"], str, "announcedAt", "text")
-        if datetime.datetime.fromisoformat(announced_at).tzinfo is None:
-            raise ValueError(f"announcedAt must name its time zone (Z), found {announced_at!r}")
-        namespace, name, uid = names
-        return Announcement(namespace, name, uid, generation, number, announced_at)
-    except KeyError as error:
-        raise CorruptFile(f"{where} is not an announcement: it lacks {error}", hint=_WRITE_AGAIN) from error
-    except (ValueError, TypeError) as error:
-        raise CorruptFile(f"{where} is not an announcement: {error}", hint=_WRITE_AGAIN) from error
+# Read and write the announcement of a dataset's active generation (see ``announcement``).
 
 
 def read_announcement(dataset: StoredDataset) -> Announcement | None:
@@ -585,7 +545,7 @@ def read_announcement(dataset: StoredDataset) -> Announcement | None:
         raise CorruptFile(
             f"{where} announces {found.namespace}/{found.name} ({found.uid[:8]}), expected {dataset.address}"
             f" ({dataset.address.uid})",
-            hint=_WRITE_AGAIN,
+            hint=WRITE_AGAIN,
         )
     return found
 
@@ -604,22 +564,6 @@ def write_announcement(dataset: StoredDataset, uid: str, generation: str, versio
             standing = None
         if standing is None or standing.version < version:
             dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
-
-
-def is_stale(announced: str, newest: str | None) -> bool:
-    """Return whether to follow the ``newest`` whole generation instead of ``announced``, which the store no longer has:
-    it is newer, so it came after the announcement.
-
-    Only for a directory, where a listing is complete: `lookupdb up` has announced, and has ended. A bucket may list
-    late, and its operator builds lost generations again.
-    """
-    return newest is not None and is_older(announced, newest)
-
-
-def _check_type(value: Any, kind: type, name: str, expected: str) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool) or value == "":
-        raise TypeError(f"{name} is {value!r:.80}, expected {expected}")
-    return value
 
 
 # Retries of whole requests to a store.

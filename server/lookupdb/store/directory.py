@@ -13,14 +13,16 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from lookupdb import disk, shard_name
+from lookupdb import disk, keys
 from lookupdb.errors import (
+    DISK_FULL_ERRNOS,
     CorruptFile,
     FolderDenied,
     LookupdbError,
@@ -32,6 +34,7 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.dataset import (
     BuildClaim,
     OnCopied,
+    ShardTarget,
     Store,
     StoreAddress,
     StoredDataset,
@@ -74,7 +77,7 @@ def folder_errors(action: str) -> Iterator[None]:
 
 
 def _explain(action: str, error: OSError) -> LookupdbError:
-    if error.errno in disk.DISK_FULL_ERRNOS:
+    if error.errno in DISK_FULL_ERRNOS:
         return NotEnoughRoom(
             f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
             hint="make room there, or use another directory",
@@ -309,7 +312,9 @@ class DirectoryDataset(StoredDataset):
         try:
             while not _try_flock(descriptor):
                 if time.monotonic() >= deadline:
-                    raise StoreError(f"another process keeps writing to {self.folder}", hint="is it stopped? end it")
+                    raise StoreError(
+                        f"another process keeps writing to {self.folder}", hint="if it is suspended, resume or end it"
+                    )
                 time.sleep(_NOTES_PAUSE_SECONDS)
             yield
         finally:
@@ -362,6 +367,24 @@ class DirectoryDataset(StoredDataset):
                 unlock(path, lock)
 
 
+@dataclass(frozen=True, slots=True)
+class FolderTarget:
+    """The folder of a claim, which tasks share."""
+
+    claimed: Path
+
+    def new_attempt(self) -> str:
+        """Return a random one."""
+        return uuid.uuid4().hex[:12]
+
+    def folder(self, scratch: Path) -> Path:
+        """Return the claim's own folder, if it still exists."""
+        return self.claimed
+
+    def put(self, path: Path) -> None:
+        """It is there."""
+
+
 class DirectoryClaim(BuildClaim):
     """A locked ``.gN.partial`` that becomes ``gN``."""
 
@@ -370,6 +393,7 @@ class DirectoryClaim(BuildClaim):
         self.folder = dataset / f".{generation}.partial"
         self._target = dataset / generation
         self._lock: int | None = lock
+        self._has_tasks = False
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Sync everything to the disk before the rename that makes it visible."""
@@ -377,13 +401,16 @@ class DirectoryClaim(BuildClaim):
             disk.write_durably(self.folder / FILE_NAME, manifest.to_json())
             disk.sync_folder(self.folder)
             self.folder.rename(self._target)
+            for path in set(self._target.iterdir()) if self._has_tasks else ():
+                if keys.is_file_name(path.name) and path.name not in {shard.file for shard in manifest.shards}:
+                    path.unlink()  # of an attempt that ended late; no other one begins here
             disk.sync_folder(self._target.parent)
         return manifest
 
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
         """Link files on the same file system: a generation never changes, and either link can be removed alone. Copy
         others."""
-        names = [shard_name.file_name(number, len(manifest.shards)) for number in range(len(manifest.shards))]
+        names = [keys.file_name(number, len(manifest.shards)) for number in range(len(manifest.shards))]
         for shard, name in zip(manifest.shards, names, strict=True):
             with (
                 source.verified_shard(original, shard, self.folder) as path,
@@ -393,6 +420,23 @@ class DirectoryClaim(BuildClaim):
             on_copied(shard.bytes)
         shards = tuple(replace(shard, file=name) for shard, name in zip(manifest.shards, names, strict=True))
         return self.publish(replace(manifest, shards=shards))
+
+    def make_target(self) -> ShardTarget:
+        """Return the folder."""
+        self._has_tasks = True
+        return FolderTarget(self.folder)
+
+    def take_shards(self, shards: Sequence[ShardFile]) -> tuple[ShardFile, ...]:
+        """Rename the files, and remove all others."""
+        taken = []
+        with store_errors(f"cannot rename files in {self.folder}"):
+            for number, shard in enumerate(shards):
+                name = keys.file_name(number, len(shards))
+                (self.folder / shard.file).rename(self.folder / name)
+                taken.append(replace(shard, file=name))
+            for path in set(self.folder.iterdir()) - {self.folder / shard.file for shard in taken}:
+                path.unlink()
+        return tuple(taken)
 
     def release(self) -> None:
         """Remove the partial folder and the lock; after ``publish`` only the lock is left."""
@@ -409,7 +453,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except OSError as error:
-        if error.errno in disk.DISK_FULL_ERRNOS:
+        if error.errno in DISK_FULL_ERRNOS:
             raise
         shutil.copyfile(source, target)
     with target.open("rb") as file:

@@ -32,8 +32,8 @@ from lookupdb.errors import (
     StoreError,
     UsageError,
 )
+from lookupdb.keys import is_file_name
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.shard_name import is_file_name
 from lookupdb.store.dataset import OnCopied, StoreAddress, StoredDataset, call_with_retries, is_older
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain

@@ -103,9 +103,9 @@ def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         try:
             members = orjson.loads(line)
         except ValueError as error:
-            raise InvalidListing("a line of the listing is no JSON") from error
+            raise InvalidListing("a line of the listing is not JSON") from error
         if not isinstance(members, dict):
-            raise InvalidListing("a line of the listing is no JSON object")
+            raise InvalidListing("a line of the listing is not a JSON object")
         if members == {END: True}:
             is_whole = True
         else:
@@ -218,7 +218,7 @@ class GatewayAnswer:
         """Raise StoreError unless the body begins at the byte ``start``."""
         found = _RANGE.fullmatch(self._header("Content-Range"))
         if found is None or int(found[1]) != start:
-            raise no_gateway_error(self._message, f"asked for what follows byte {start}, it answers something else")
+            raise no_gateway_error(self._message, f"the answer does not begin at byte {start}, as requested")
 
     def body(self, limit: int) -> bytes:
         """Return the whole body, of at most ``limit`` bytes."""
@@ -237,7 +237,7 @@ class GatewayAnswer:
     def check_done(self) -> None:
         """Raise StoreError unless a gateway confirms the request."""
         if _parse_json_object(self.body(_MAX_PROBLEM_BYTES)) is None:
-            raise no_gateway_error(self._message, "its answer is no JSON object")
+            raise no_gateway_error(self._message, "its answer is not a JSON object")
 
     def _parse_version(self, text: bytes) -> Version:
         members = _parse_json_object(text)

@@ -43,7 +43,7 @@ MAX_DELETE_BYTES: Final = MAX_DELETED_PATHS * (MAX_PATH_BYTES + 16)
 MAX_COPY_REQUEST_BYTES: Final = 4 << 10
 LISTING_TYPE: Final = "application/x-ndjson"
 END: Final = "end"
-"""The member of a listing's last line. Without that line a listing is not whole."""
+"""The name of the member in a listing's last line. A listing without that line is incomplete."""
 STREAM_HEADER: Final = "Lookupdb-Stream"
 """Asks for the bytes themselves instead of a redirect that the client could not follow."""
 REDIRECTED_SUFFIX: Final = ".lmdb"

@@ -102,7 +102,7 @@ def folder_names(entries: Iterable[Mapping[str, Any]], path: str) -> Iterator[st
     prefix, last = f"{path}/", ""
     for entry in entries:
         name, separator, _ = entry["path"].removeprefix(prefix).partition("/")
-        # The folder's own marker, from a store's console, is listed without its slash.
+        # A console creates an empty object for a folder. It is listed without a slash, and is no subfolder.
         if separator and name != last and entry["path"].startswith(prefix):
             last = name
             yield name

@@ -11,6 +11,9 @@ A dataset that is to be retained gets a note in its folder while it lives, or wh
 deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. A note without
 generations is removed like a dataset: marked first. A generation that a live dataset is to adopt is spared without a
 note, as long as the list says so.
+
+Pushes to a live dataset stay: whoever pushes removes old ones. Those to a deleted one are marked and removed as a
+dataset of their own, even if it is to be retained: its generations are copies.
 """
 
 from __future__ import annotations
@@ -19,17 +22,17 @@ import datetime
 import logging
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import CorruptFile, GenerationExists, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.manifest import generation_number
 from lookupdb.store import Store
 from lookupdb.store.dataset import (
-    ANNOUNCEMENT_NOTE,
     Inventory,
     StoreAddress,
     StoredDataset,
@@ -296,15 +299,21 @@ class Sweep:
             except StoreError as error:
                 self.summary.problems.append(f"{namespace}: {error.message}")
                 continue
-            yield from map(store.dataset_at, addresses)
+            for address in addresses:
+                yield store.dataset_at(address)
+                yield store.dataset_at(replace(address, is_inbox=True))
 
     def run(self, datasets: Iterator[StoredDataset]) -> Iterator[str]:
         """Sweep all datasets. One that cannot be swept becomes a problem in the summary, and the sweep continues."""
         for dataset in datasets:
-            self.summary.datasets += 1
+            is_inbox = dataset.address.is_inbox
+            self.summary.datasets += not is_inbox
             try:
-                live = self._live_datasets.get(dataset.address)
-                yield from self._sweep_live(dataset, live) if live else self._sweep_absent(dataset)
+                live = self._live_datasets.get(replace(dataset.address, is_inbox=False))
+                if live is not None and is_inbox:
+                    yield from self._remove_remains(dataset)
+                else:
+                    yield from self._sweep_live(dataset, live) if live else self._sweep_absent(dataset)
             except StoreError as error:
                 self.summary.problems.append(f"{dataset.address}: {error.message}")
             except Exception as error:  # users write a dataset's files, and must not stop the sweep
@@ -337,7 +346,7 @@ class Sweep:
         marked_at = None if mark is None else _parse_mark(mark, self._now)
         if marked_at is None:
             yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
-            self.summary.marked += 1
+            self.summary.marked += not dataset.address.is_inbox
             members = {"formatVersion": 1, "notLivingSince": _format_time(self._now)}
             self._note(dataset, MARK_NOTE, orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
         elif self._now - marked_at >= self._grace:
@@ -348,7 +357,7 @@ class Sweep:
             yield from self._remove_remains(dataset)
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
                 yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
-                self.summary.removed_datasets += 1
+                self.summary.removed_datasets += not dataset.address.is_inbox
                 for note in (*_LEFT_NOTES, MARK_NOTE):
                     self._note(dataset, note, None)
 
@@ -368,9 +377,9 @@ class Sweep:
 
     def _remove(self, dataset: StoredDataset, generation: str) -> Iterator[str]:
         yield f"{_describe_dataset(dataset)}: removed {generation}"
-        self.summary.removed_generations += 1
         if not self._dry:
             dataset.remove(generation)
+        self.summary.removed_generations += 1
 
     def _remove_remains(self, dataset: StoredDataset) -> Iterator[str]:
         """Claim and release a generation, which removes its remains unless its builder is alive."""
@@ -407,7 +416,7 @@ def _reclaim(dataset: StoredDataset, generation: str) -> bool:
 
 
 def _describe_dataset(dataset: StoredDataset) -> str:
-    return f"{dataset.address} ({dataset.address.uid})"
+    return f"{'pushes to ' * dataset.address.is_inbox}{dataset.address} ({dataset.address.uid})"
 
 
 def _parse_mark(mark: bytes, now: float) -> float | None:

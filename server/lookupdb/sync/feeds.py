@@ -16,13 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
+from lookupdb.announcement import Announcement, is_stale
 from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Manifest
-from lookupdb.router.table.cutover import diagnose_refusal
-from lookupdb.router.table.routing_table import InvalidTable, RoutedDataset, RoutingTable, TableWatcher
+from lookupdb.router.table.routing_table import (
+    InvalidTable,
+    RoutedDataset,
+    RoutingTable,
+    TableWatcher,
+    diagnose_refusal,
+)
 from lookupdb.store import Store, StoreAddress
-from lookupdb.store.dataset import Announcement, StoredDataset, is_stale, read_announcement
+from lookupdb.store.dataset import StoredDataset, read_announcement
 from lookupdb.wording import format_count
 
 # Decide which generation should be ``current``, and which may follow which. No I/O.

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, NotEnoughRoom, StoreError, UsageError
+from lookupdb.errors import (
+    DISK_FULL_ERRNOS,
+    CorruptFile,
+    FolderDenied,
+    GenerationMissing,
+    NotEnoughRoom,
+    StoreError,
+    UsageError,
+)
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.dataset import (
     StoredDataset,
@@ -115,7 +123,7 @@ def _check_room(manifest: Manifest, folder: Path, make_room: Callable[[int], Non
     if free < needed:
         raise NotEnoughRoom(
             f"{folder.parent} has {free} bytes free, {manifest.generation} needs {needed}",
-            hint="make room there, keep fewer generations (--keep), or give another folder",
+            hint="free space there, keep fewer generations (--keep), or use another folder",
         )
 
 
@@ -137,7 +145,7 @@ def _link(source: Path, target: Path, entry: ShardFile, pace: Pace) -> bool:
             target.unlink()
         target.hardlink_to(source)
     except OSError as error:
-        if error.errno in disk.DISK_FULL_ERRNOS:
+        if error.errno in DISK_FULL_ERRNOS:
             raise
         return False  # a file of another user, or a file system without links
     with target.open("rb") as file:
@@ -277,7 +285,7 @@ class DatasetFolder:
         if self._lock is None:
             raise UsageError(
                 f"another `lookupdb sync` keeps {self.path}: it holds the lock {self.path / _LOCK_FILE}",
-                hint="end it, or give this one another folder",
+                hint="stop it, or use another folder",
             )
 
     def unlock(self) -> None:

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, LOST_HINT
 from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import Manifest
-from lookupdb.process.daemon_calls import call_in_thread, call_interruptibly
+from lookupdb.process.launch import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress, StoredDataset
-from lookupdb.store.dataset import ANNOUNCEMENT_NOTE, LOST_HINT
 from lookupdb.store.fetch import Throttle
 from lookupdb.sync.feeds import (
     LONGEST_FETCH_PAUSE_SECONDS,
@@ -232,11 +232,11 @@ class DatasetKeeper:
         except LookupdbError as error:
             self._note_look_problem(error)
         except Exception as error:  # a defect must not end the process that keeps all others
-            log.exception("a look failed, by a defect", extra={"dataset": str(self)})
+            log.exception("a check failed because of a bug", extra={"dataset": str(self)})
             self._note_look_problem(LookupdbError(f"{type(error).__name__}: {error}"))
         else:
             if self.look_problem is not None:
-                log.info("looked again with success", extra={"dataset": str(self)})
+                log.info("the check succeeds again", extra={"dataset": str(self)})
                 self.look_problem = None
         if self._is_prepared:
             self._drive()

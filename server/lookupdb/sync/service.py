@@ -21,8 +21,17 @@ from lookupdb import __version__
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import generation_number
 from lookupdb.process import launch, listeners, memory
-from lookupdb.process.admin import AdminPort, MetricFamily, counter, gauge, labelled_counter, labelled_gauge
-from lookupdb.process.daemon_calls import call_in_thread
+from lookupdb.process.admin import (
+    AdminPort,
+    MetricFamily,
+    build_info,
+    counter,
+    gauge,
+    labelled_counter,
+    labelled_gauge,
+    process_families,
+)
+from lookupdb.process.launch import call_in_thread
 from lookupdb.router.table.routing_table import InvalidTable
 from lookupdb.store import Store, open_store
 from lookupdb.store.fetch import Throttle
@@ -131,6 +140,8 @@ class SyncCollector:
         """Yield the metric families."""
         state, figures = self._state, self._state.figures
         ready = int(explain_unready(state) is None)
+        yield build_info("sync")
+        yield from process_families((), {})
         yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
         yield from self._collect_datasets(list(state.keepers.values()))
         yield counter("lookupdb_sync_swaps", "Changes of current to another generation.", figures.swaps)
@@ -144,6 +155,9 @@ class SyncCollector:
         yield labelled_counter("lookupdb_sync_failures", "Looks and fetches that failed.", failures)
         private = memory.private_bytes(os.getpid())
         if private is not None:
+            process = [({"process": "sync"}, float(memory.major_faults(os.getpid()) or 0))]
+            help_text = "Page faults of the running process that had to wait for the disk."
+            yield labelled_counter("lookupdb_sync_major_faults", help_text, process)
             yield gauge("lookupdb_sync_private_bytes", "Bytes of memory that only this process uses.", private)
 
     def _collect_datasets(self, keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:

@@ -23,10 +23,9 @@ import orjson
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.manifest import GENERATION
 from lookupdb.network import describe_socket_failure, is_redis_reply, proxy_handlers
-from lookupdb.process.daemon_calls import call_interruptibly
+from lookupdb.process.launch import call_interruptibly
 from lookupdb.router import budget
-from lookupdb.shard_name import REDIS_HINT
-from lookupdb.tls_failures import find_certificate_refusal, find_trust_hint
+from lookupdb.tls_failures import REDIS_HINT, find_certificate_refusal, find_trust_hint
 from lookupdb.wording import strip_secrets
 
 # The certificates of routers that `lookupdb get` and `load` trust, and the hints for those that they do not.

@@ -1,26 +1,19 @@
-"""The run folder of one dataset's `up`: its lock, its address (``up.json``), and the last success file it handled."""
+"""The folder of a dataset's `up`: its lock, and the file with the addresses of what runs (``up.json``)."""
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
-import hashlib
 import os
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final, TypeGuard
+from typing import IO, Any, Final
 
 import orjson
 
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import launch
-from lookupdb.up.rebuilds import SuccessFileAnswer
-
-# The folder of a running `up`: its lock, and the file with the addresses of its dataset.
-
 
 DATA_DIRECTORY: Final = Path(".lookupdb")
 """Default of --data-dir: the folder in which `up` keeps everything and `get` looks for it."""
@@ -54,9 +47,27 @@ def run_directory(data: Path, namespace: str, name: str) -> Path:
     return data / "run" / f"{namespace}.{name}"
 
 
+def shorten_name(namespace: str, name: str) -> str:
+    """Return the name of a dataset in commands: ``people``, ``team/people``."""
+    return name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}"
+
+
 def state_file(data: Path, namespace: str, name: str) -> Path:
     """Return the file with the addresses of a running `up`."""
     return run_directory(data, namespace, name) / _STATE_FILE
+
+
+def object_file(data: Path, namespace: str, name: str) -> Path:
+    """Return the file in which `up` keeps a dataset's LookupDataset."""
+    return run_directory(data, namespace, name) / "objects" / f"LookupDataset.{name}.json"
+
+
+def read_resource(data: Path, namespace: str, name: str) -> dict[str, Any]:
+    """Return a dataset's LookupDataset with its status, as an `up` has left it or keeps it; empty if there is none."""
+    with suppress(OSError, ValueError):
+        resource = orjson.loads(object_file(data, namespace, name).read_bytes())
+        return resource if isinstance(resource, dict) else {}
+    return {}
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
@@ -69,15 +80,23 @@ def read_state(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def list_datasets(data: Path) -> dict[str, Path]:
+    """Return the datasets that an `up` has served from the folder ``data``, by their names in commands, and their run
+    folders."""
+    found = {}
+    for path in sorted((data / "run").glob("*.*")):
+        namespace, _, name = path.name.partition(".")
+        found[shorten_name(namespace, name)] = path
+    return found
+
+
 def list_served(data: Path) -> list[str]:
-    """Return the datasets that are served now from the folder ``data``, as commands name them: ``people``,
-    ``team/people``."""
+    """Return the datasets that are served now from the folder ``data``."""
     served = []
-    for path in sorted((data / "run").glob(f"*.*/{_STATE_FILE}")):
+    for name, folder in list_datasets(data).items():
         with suppress(OSError, ValueError, KeyError, TypeError):  # for example a file of another program
-            if read_state(path):
-                namespace, _, name = path.parent.name.partition(".")
-                served.append(name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
+            if read_state(folder / _STATE_FILE):
+                served.append(name)
     return served
 
 
@@ -151,13 +170,6 @@ class RunFolder:
         else:
             self._is_taken = False
 
-    def has_file(self, path: Path) -> bool:
-        """Return whether ``path``, in the folder, exists; False if that is unknown: writing it then reports why."""
-        try:
-            return path.exists()
-        except OSError:
-            return False
-
     def write(self, name: str, members: dict[str, Any]) -> None:
         """Write ``members`` to the file ``name``, completely or not at all. Raises NotWritten, also while another
         process holds the lock and so owns the file."""
@@ -170,18 +182,6 @@ class RunFolder:
                 f"{path} cannot be written: {error.strerror or error}",
                 hint="make room on its disk, or let this user write there",
             ) from error
-
-    def read(self, name: str) -> object:
-        """Return the content of the JSON file ``name``; None if it is missing, unreadable, too large or not JSON."""
-        path = self.path / name
-        try:
-            if not path.is_file():
-                return None
-            with path.open("rb") as file:
-                content = file.read(_MAX_READ_BYTES + 1)
-            return None if len(content) > _MAX_READ_BYTES else orjson.loads(content)
-        except (OSError, orjson.JSONDecodeError):
-            return None
 
     def write_state(self, members: dict[str, Any]) -> None:
         """Write ``members`` and this process's id. Raises NotWritten."""
@@ -221,129 +221,3 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
         self._lock = lock
-
-
-# A write to a file of the run folder that is retried until it succeeds.
-
-
-RETRY_SECONDS: Final = 1.0
-RETRY_POLICY: Final = f"retrying every {RETRY_SECONDS:.0f} s"
-
-
-class RetriedWrite:
-    """Calls ``write``, which writes the current state or raises NotWritten, and retries until it succeeds.
-
-    ``say`` prints the first error, and later that the write has succeeded.
-    """
-
-    def __init__(self, name: str, write: Callable[[], object], say: Callable[[str], None]) -> None:
-        self._name = name
-        self._write = write
-        self._say = say
-        self._is_behind = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._written = asyncio.Event()
-        self._is_closed = False
-
-    def run(self) -> None:
-        """Write now, and retry after RETRY_SECONDS if that fails. Raises nothing, so that the caller can continue."""
-        if self._is_closed:
-            return
-        self._cancel()
-        try:
-            self._write()
-        except NotWritten as error:
-            self._written.clear()
-            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.run)
-            if not self._is_behind:
-                self._say(f"{error.message}, {RETRY_POLICY}\n  {error.hint}")
-            self._is_behind = True
-            return
-        self._written.set()
-        if self._is_behind:
-            self._say(f"{self._name} is written again")
-        self._is_behind = False
-
-    async def run_to_success(self) -> None:
-        """Write, and return when that has succeeded, after any number of retries."""
-        self.run()
-        await self._written.wait()
-
-    def close(self) -> None:
-        """Write nothing any more."""
-        self._is_closed = True
-        self._cancel()
-
-    def _cancel(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-
-FILE: Final = "success-file.json"
-_VERSION: Final = 1
-_IDENTITY: Final = re.compile("[0-9a-f]{32}")
-
-
-class KeptAnswer:
-    """The file in ``folder`` with the last success file that `up` handled for ``manifest`` and ``volume``.
-
-    So an `up` that is started again does not read an incomplete version of the source. A file that is missing, invalid
-    or of another manifest counts as no answer. ``say`` prints why the file cannot be written.
-    """
-
-    def __init__(self, folder: RunFolder, manifest: Path, volume: Path | None, say: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._place = {
-            "version": _VERSION,
-            "dataset": folder.dataset,
-            "manifest": _hash_path(manifest),
-            "volume": volume and _hash_path(volume),
-        }
-        """Identifies the source: its URL may be relative to the manifest or the volume."""
-        self._members: dict[str, Any] | None = None
-        """The members that were written last, or are to be written."""
-        self._write = RetriedWrite(FILE, self._write_members, say)
-
-    def read(self, content: str, gates: str) -> SuccessFileAnswer | None:
-        """Return the answer that was kept for the content hash ``content`` and the hash ``gates``, None if none was."""
-        return parse_answer(self._folder.read(FILE), {**self._place, "content": content}, gates)
-
-    def keep(self, content: str, gates: str, answer: SuccessFileAnswer) -> None:
-        """Write ``answer`` unless it is written already. Raises nothing: a failed write is retried."""
-        kept = {"gates": gates, "successFile": answer.success_file, "fingerprint": answer.fingerprint}
-        members = {**self._place, "content": content, **kept}
-        if members != self._members or not self._folder.has_file(self._folder.path / FILE):
-            self._members = members
-            self._write.run()
-
-    def close(self) -> None:
-        """Write nothing any more."""
-        self._write.close()
-
-    def _write_members(self) -> None:
-        """Write the members. Raises NotWritten."""
-        if self._members is not None:
-            self._folder.write(FILE, self._members)
-
-
-def parse_answer(members: object, place: dict[str, Any], gates: str) -> SuccessFileAnswer | None:
-    """Return the answer in the ``members`` of a file; None unless they are valid and have those of ``place``. An answer
-    without a fingerprint was a bad source: it does not count for other ``gates``, so that the source is built again."""
-    if not isinstance(members, dict) or any(members.get(name, members) != value for name, value in place.items()):
-        return None
-    success_file, fingerprint = members.get("successFile"), members.get("fingerprint", "")
-    if not _is_identity(success_file) or not (fingerprint is None or _is_identity(fingerprint)):
-        return None
-    if fingerprint is None and members.get("gates") != gates:
-        return None
-    return SuccessFileAnswer(success_file, fingerprint)
-
-
-def _hash_path(path: Path) -> str:
-    """Return 32 hex digits for ``path``, which need not be UTF-8 as JSON must be."""
-    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
-
-
-def _is_identity(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and _IDENTITY.fullmatch(value) is not None

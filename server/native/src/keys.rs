@@ -1,7 +1,7 @@
 //! How a key of a dataset becomes the bytes under which it is stored. `lookupdb.keys` defines it.
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use crate::reader::MAX_KEY_BYTES;
 use crate::text::Steps;
@@ -11,7 +11,7 @@ pub struct KeyEncoder {
     steps: Steps,
     /// Any text stays as it is.
     changes_nothing: bool,
-    /// The encoder of `lookupdb.keys`, for text that is not ASCII.
+    /// The encoder of `lookupdb.keys`, for text that is not ASCII, and for the columns of a key.
     encode: Py<PyAny>,
 }
 
@@ -32,7 +32,12 @@ impl KeyEncoder {
         key: &Bound<'_, PyAny>,
         look_up: impl FnOnce(&[u8]) -> PyResult<Option<T>>,
     ) -> PyResult<Option<T>> {
-        let Ok(text) = key.downcast::<PyString>() else { return Ok(None) };
+        let Ok(text) = key.downcast::<PyString>() else {
+            if key.is_instance_of::<PyTuple>() {
+                return self.encode_columns(key)?.map_or(Ok(None), |encoded| look_up(encoded.as_bytes()));
+            }
+            return Ok(None);
+        };
         let Ok(utf8) = text.to_str() else { return Ok(None) }; // a lone surrogate
         let bytes = utf8.as_bytes();
         if self.changes_nothing {
@@ -50,6 +55,12 @@ impl KeyEncoder {
             Some(encoded) => look_up(encoded.as_bytes()),
             None => Ok(None),
         }
+    }
+
+    /// The bytes under which the key with these columns, a tuple, is stored.
+    #[cold]
+    fn encode_columns<'py>(&self, columns: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        encode_by_python(self.encode.bind(columns.py()), columns)
     }
 
     /// Write the bytes of `text`, valid UTF-8, to `key`. Returns false if no record can have this key.
@@ -74,14 +85,14 @@ impl KeyEncoder {
     }
 }
 
-/// The bytes under which `encode` stores `text`; None if no record can have this key.
+/// The bytes under which `encode` stores `key`; None if no record can have it.
 #[cold]
 pub fn encode_by_python<'py>(
     encode: &Bound<'py, PyAny>,
-    text: &Bound<'py, PyString>,
+    key: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let py = text.py();
-    match encode.call1((text,)) {
+    let py = key.py();
+    match encode.call1((key,)) {
         Ok(encoded) => Ok(Some(encoded.downcast_into::<PyBytes>()?)),
         Err(error) if error.is_instance(py, &py.import("lookupdb.keys")?.getattr("InvalidKey")?) => Ok(None),
         Err(error) => Err(error),

@@ -2,6 +2,7 @@
 //!
 //! Nothing here panics: input from files, clients and Python is checked, and Python reports the errors.
 mod build;
+mod histograms;
 mod keys;
 mod mapped;
 mod python;
@@ -24,6 +25,7 @@ const SOURCES: Option<&str> = option_env!("LOOKUPDB_NATIVE_SOURCES");
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES.unwrap_or_default())?;
+    histograms::register(module)?;
     shard::register(module)?;
     python::register(module)?;
     mapped::register(module)?;

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::time::Duration;
 
-use libc::{clock_gettime, timespec, CLOCK_MONOTONIC_COARSE};
+use libc::{clock_gettime, timespec, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE};
 use zstd::zstd_safe::DCtx;
 
 /// The only supported size of a page. LMDB uses the page size of the machine that writes; builders run where it is
@@ -144,10 +144,21 @@ fn not_now(error: Error) -> Result<Option<usize>> {
 /// Nanoseconds since some moment in the past, at the kernel's last tick: a few milliseconds coarse, and nearly free.
 #[inline(always)]
 pub fn coarse_nanoseconds() -> u64 {
+    read_clock(CLOCK_MONOTONIC_COARSE)
+}
+
+/// Nanoseconds since some moment in the past, as Python's `time.monotonic_ns` counts them.
+#[inline(always)]
+pub fn nanoseconds() -> u64 {
+    read_clock(CLOCK_MONOTONIC)
+}
+
+#[inline(always)]
+fn read_clock(clock: libc::clockid_t) -> u64 {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes the time to our own memory. Linux has this clock since 2.6.32; a failure would leave a
-    // time at which nothing is due.
-    unsafe { clock_gettime(CLOCK_MONOTONIC_COARSE, &mut time) };
+    // SAFETY: the kernel writes the time to our own memory. Linux has these clocks since 2.6.32; a failure would leave
+    // a time at which nothing is due.
+    unsafe { clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

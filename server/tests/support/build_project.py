@@ -39,7 +39,15 @@ class Project:
         self.manifest.write_text(yaml.safe_dump({**resource, "spec": full}))
 
     def build(self, *arguments: str, **environment: str) -> Any:
-        fixed = ["-f", str(self.manifest), "--store", str(self.store), "--scratch", str(self.folder / "scratch")]
+        fixed = [
+            "-f",
+            str(self.manifest),
+            "--store",
+            str(self.store),
+            "--scratch",
+            str(self.folder / "scratch"),
+            "--json",
+        ]
         runner = CliRunner()
         return runner.invoke(
             command, [*fixed, "--progress", "none", *arguments], env=environment, standalone_mode=False

@@ -31,17 +31,17 @@ class BlockingClient:
 
         return self._runner.run(call())
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: Any, default: Any = None) -> Any:
         return self._call("get", key, default)
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         return self._call("__getitem__", key)
 
-    def has(self, key: str) -> bool:
+    def has(self, key: Any) -> bool:
         has: bool = self._call("has", key)
         return has
 
-    def lookup(self, key: str) -> Any:
+    def lookup(self, key: Any) -> Any:
         return self._call("lookup", key)
 
     def get_many(self, keys: Any, **options: Any) -> LookupResults:

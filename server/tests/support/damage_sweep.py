@@ -42,7 +42,7 @@ def sweep_headers(content: bytes) -> Iterator[list[Damage]]:
 def sweep_bits(content: bytes) -> Iterator[list[Damage]]:
     """Some bits flipped anywhere, most of them where pages begin."""
     chance = random.Random(SEED)
-    for _ in range(3000):
+    for _ in range(1500):
         offsets = [_somewhere(chance, content) for _ in range(chance.choice((1, 1, 2, 8, 100)))]
         yield [(offset, bytes([content[offset] ^ 1 << chance.randrange(8)])) for offset in offsets]
 
@@ -52,7 +52,7 @@ def sweep_pages(content: bytes) -> Iterator[list[Damage]]:
     chance = random.Random(SEED)
     pages = range(len(content) // PAGE)
     kinds = [pages, list(pages_of(content, LEAF)), list(pages_of(content, BRANCH)), list(pages_of(content, OVERFLOW))]
-    for _ in range(2000):
+    for _ in range(1200):
         source, target = (chance.choice(chance.choice(kinds)) for _ in "st")
         page = content[source * PAGE : (source + 1) * PAGE]
         if chance.random() < 0.5:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from lookupdb.key_columns import key_members
 from lookupdb.manifest import FILE_NAME, Manifest
 from support.routing import entry
 from support.shards import Running, serving
@@ -52,6 +53,7 @@ def fleet_entry(generation: Path, shards: Shards) -> dict[str, Any]:
         builtAt=manifest.built_at,
         normalize=list(manifest.normalize),
         valueFormat=manifest.value_format,
+        **key_members(manifest.key_columns, manifest.separator),
     )
 
 

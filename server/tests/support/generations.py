@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lookupdb.builder.core import add_up, reduce_shards
+from lookupdb.builder.dictionary import NO_PREVIOUS, choose_dictionary
 from lookupdb.builder.options import SilentProgress
-from lookupdb.builder.sort import Record
-from lookupdb.builder.write import choose_dictionary
+from lookupdb.builder.write import Record
 from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 from lookupdb.store import StoredDataset
@@ -96,7 +96,7 @@ def publish(
     """Build ``content`` as ``generation`` of ``dataset``, with ``dictionary``, or one that fits it."""
     stream = records(content)
     if train:
-        dictionary = choose_dictionary([one[2] for one in stream], records=len(stream), shards=shards)
+        dictionary = choose_dictionary([one[2] for one in stream], NO_PREVIOUS, records=len(stream), shards=shards)[0]
     with dataset.claim(generation, scratch) as claim:
         files, totals = write(claim.folder, in_batches(stream), shards=shards, dictionary=dictionary)
         return claim.publish(replace(manifest(generation, files, totals, dictionary), refused=refused))

@@ -20,8 +20,8 @@ from lookupdb.process.worker import Counters
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
-from lookupdb.router.clients.certificates import Certificates, TlsFiles
 from lookupdb.router.clients.front import ClientFront
+from lookupdb.router.clients.tls import Certificates, TlsFiles
 from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.http import connection as http_connection
 from lookupdb.router.http.exchanges import HttpService

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from lookupdb.shard import connection, replies
+from lookupdb.shard import commands, connection
 from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.connection import ACTIVE, WRITE, Poller, RespConnection, RespState
@@ -25,7 +25,7 @@ from lookupdb.shardfile import ShardReader
 
 def keep_turns_going(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have turns end when a test says so, and not when a busy machine is late."""
-    for module in (connection, replies):
+    for module in (connection, commands):
         monkeypatch.setattr(module, "TIME_SLICE_SECONDS", 3600.0)
 
 

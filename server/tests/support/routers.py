@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from support import launching
+from support.metrics import without_dataset
 from support.ports import free_port
 from support.shards import stop
 from support.tls import authority, make_identity
@@ -40,6 +41,10 @@ class Router:
             return response.status, response.read()
         finally:
             connection.close()
+
+    def metrics(self) -> str:
+        """/metrics of the admin port, without the labels of the dataset."""
+        return without_dataset(self.get("/metrics", admin=True)[1].decode())
 
     def status(self) -> dict[str, Any]:
         """/status of the admin port."""

@@ -21,7 +21,7 @@ import lmdb
 import orjson
 import zstandard
 
-from lookupdb import keys, manifest, shard_name, shardfile
+from lookupdb import keys, manifest, shardfile
 from support import launching
 from support.waiting import until
 
@@ -38,6 +38,8 @@ def write_generation(
     normalize: Sequence[str] = (),
     value_format: Literal["json", "raw"] = "raw",
     compression: Literal["zstd", "none"] = "none",
+    key_columns: Sequence[str] = ("key",),
+    separator: str = "|",
 ) -> Path:
     """Write shard files and manifest.json of ``records`` into ``directory/generation``, which is returned.
 
@@ -67,7 +69,7 @@ def write_generation(
             compression=compression,
             content="sample",
         )
-        files.append(_write_shard(home / shard_name.file_name(number, shards), part, meta, dictionary))
+        files.append(_write_shard(home / keys.file_name(number, shards), part, meta, dictionary))
     described = manifest.Manifest(
         namespace=namespace,
         name=name,
@@ -76,8 +78,8 @@ def write_generation(
         content="sample",
         fingerprint="sample",
         source=(),
-        key_columns=("key",),
-        separator="|",
+        key_columns=tuple(key_columns),
+        separator=separator,
         normalize=tuple(normalize),
         unicode=keys.UNICODE_VERSION,
         value_format=value_format,
@@ -115,7 +117,7 @@ def _write_shard(
     room += sum(2 * len(key) + 2 * len(value) + 8192 * (len(value) > 2000) for key, value in records.items())
     with lmdb.open(str(path), subdir=False, lock=False, map_size=room, max_dbs=2) as env:
         with env.begin(write=True, db=env.open_db(shardfile.META)) as txn:
-            txn.put(shardfile.META_FORMAT, b"%d" % shard_name.FORMAT_VERSION)
+            txn.put(shardfile.META_FORMAT, b"%d" % keys.FORMAT_VERSION)
             txn.put(shardfile.META_MANIFEST, meta.to_json())
             if dictionary:
                 txn.put(shardfile.META_DICTIONARY, dictionary)

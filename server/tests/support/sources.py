@@ -12,7 +12,7 @@ import pytest
 
 from lookupdb.builder.build import SortedRecords
 from lookupdb.builder.core import PARALLEL_FROM
-from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.listing import fetch_files, open_source
 from lookupdb.builder.options import BuildBudget, Progress, SilentProgress
 from lookupdb.dataset.spec import DatasetSpec, parse_resource
 from lookupdb.manifest import ExcludedRows
@@ -43,7 +43,8 @@ def dataset(
     base: Path | None, url: str | list[str], key: str | list[str] = "k", *, normalize: tuple[str, ...] = (), **spec: Any
 ) -> DatasetSpec:
     """A spec in the schema's own words; ``source`` adds to the url."""
-    spec["source"] = {("url" if isinstance(url, str) else "urls"): url, **spec.get("source", {})}
+    urls = {("url" if isinstance(url, str) else "urls"): url} if url else {}
+    spec["source"] = {**urls, **spec.get("source", {})}
     spec["key"] = {"columns": [key] if isinstance(key, str) else key, "normalize": list(normalize)}
     resource = {
         "apiVersion": "lookupdb.dev/v1alpha1",
@@ -66,11 +67,12 @@ def read(
     memory: int = MEMORY,
     progress: Progress | None = None,
     parallel_from: int = PARALLEL_FROM,
+    volume: Path | None = None,
 ) -> Read:
     """Resolve, fetch, parse and sort."""
     scratch.mkdir(exist_ok=True)
     progress = progress or SilentProgress()
-    files = fetch_files(resolve_source(spec, volume=None), scratch, progress)
+    files = fetch_files(open_source(spec, volume=volume).list_files(), scratch, progress)
     with SortedRecords(spec, files, scratch, memory, 2, progress, parallel_from) as records:
         found = [(key, value, *records.find_origin(place)) for batch in records for key, place, value in batch]
         return Read(found, records.rows, records.rejected, records.sample)

@@ -36,6 +36,9 @@ class Place:
     def dataset(self, name: str, uid: str = "3f2b9c1e", cluster: str = "c1") -> StoredDataset:
         return self.open(cluster).dataset_at(StoreAddress(cluster, "team", name, uid))
 
+    def inbox(self, name: str) -> StoredDataset:
+        return self.open().dataset_at(StoreAddress("c1", "team", name, "3f2b9c1e", is_inbox=True))
+
     def publish(self, dataset: StoredDataset, *generations: str) -> StoredDataset:
         for generation in generations:
             publish(dataset, generation, {"a": b"1"}, self.scratch(), shards=1)
@@ -112,7 +115,7 @@ def run(place: Place, *more: str, cluster: str = "c1") -> Result:
 
 def swept(place: Place, *more: str) -> tuple[list[str], dict[str, Any]]:
     """The sentences and the sums."""
-    result = run(place, *more)
+    result = run(place, "--json", *more)
     assert result.exception is None, result.exception
-    *sentences, sums = result.stdout.splitlines()
-    return sentences, json.loads(sums)
+    *lines, sums = map(json.loads, result.stdout.splitlines())
+    return [line["message"] for line in lines], sums

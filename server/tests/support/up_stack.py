@@ -58,7 +58,7 @@ class Stack:
         self._output = (directory / "output").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "lookupdb", "up", "-f", str(directory / "people.yaml"), "--data-dir", str(self.data)]
-            + ["--port", "0", "--resp-port", "0", *flags],
+            + ["--port", "0", *([] if "-f" in flags else ["--resp-port", "0"]), *flags],
             stdout=self._output,
             stderr=self._output,
             cwd=directory,

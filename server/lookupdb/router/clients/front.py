@@ -9,11 +9,11 @@ import asyncio
 import math
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from lookupdb.process.limits import max_client_connections, raise_limit
-from lookupdb.process.listeners import BACKLOG
+from lookupdb.disk import raise_limit
+from lookupdb.process.listeners import BACKLOG, max_client_connections
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients.life import (
@@ -27,7 +27,7 @@ from lookupdb.router.counters import INDEX
 from lookupdb.router.shards.replicas import CONNECTIONS_AN_ENDPOINT
 
 if TYPE_CHECKING:
-    from lookupdb.router.clients.certificates import Certificates
+    from lookupdb.router.clients.tls import Certificates
 
 
 ServiceT = TypeVar("ServiceT", bound=ClientService)
@@ -52,8 +52,10 @@ class ClientFront:
         counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         certificates: Certificates | None = None,
+        dataset_counters: Sequence[memoryview] = (),
     ) -> None:
-        """Without ``gatekeeper`` every client may look up; without ``certificates`` clients connect without TLS."""
+        """Without ``gatekeeper`` every client may look up; without ``certificates`` clients connect without TLS.
+        ``dataset_counters`` count endpoints, unless ``counters`` do."""
         self._budget = budget
         self._limits = limits
         self._gatekeeper = gatekeeper
@@ -61,6 +63,7 @@ class ClientFront:
         self._access_version = 0
         self._services: list[ClientService] = []
         self._counters = counters
+        self._dataset_counters = dataset_counters or (counters,)
         self._descriptors = raise_limit()
         self._connections: set[ConnectionLife] = set()
         self._refused: set[ConnectionLife] = set()
@@ -126,7 +129,9 @@ class ClientFront:
 
     def admit(self, connection: ConnectionLife) -> None:
         """Count ``connection``, or refuse it if there are too many."""
-        endpoints = CONNECTIONS_AN_ENDPOINT * sum(self._counters[gauge] for gauge in _ENDPOINTS)
+        endpoints = CONNECTIONS_AN_ENDPOINT * sum(
+            counters[gauge] for counters in self._dataset_counters for gauge in _ENDPOINTS
+        )
         # Lower than configured if endpoints leave too few descriptors.
         limit = min(self._limits.max_connections, max_client_connections(self._descriptors, endpoints))
         if len(self._connections) < limit:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from lookupdb.process.worker import make_observer
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.counters import INDEX
@@ -38,7 +39,7 @@ with unread bytes would reset the connection."""
 
 MAX_LINGERING_REFUSED: Final = 48
 """Connections beyond the limit that stay open until the client has read the refusal. Further ones are closed at once,
-and their clients may see a reset. ``process.limits.RESERVED_DESCRIPTORS`` includes them."""
+and their clients may see a reset. ``process.listeners.RESERVED_DESCRIPTORS`` includes them."""
 
 SWEEP_SECONDS: Final = 0.25
 """Interval of the sweep over connections, and so the accuracy of all timeouts."""
@@ -57,6 +58,7 @@ class ClientService:
         "limits",
         "linger_deadline",
         "lookups",
+        "observe",
         "write_deadline",
     )
 
@@ -67,6 +69,7 @@ class ClientService:
         self.budget = lookups.budget
         self.limits = limits
         self.counters = counters
+        self.observe = make_observer(counters)
         self.gatekeeper = gatekeeper
         """None if every client may look up."""
         self.draining = False
@@ -204,6 +207,7 @@ class ConnectionLife(asyncio.Protocol):
         "counters",
         "deadline",
         "is_blocked",
+        "observe",
         "phase",
     )
     _transport: asyncio.Transport
@@ -213,6 +217,7 @@ class ConnectionLife(asyncio.Protocol):
         self._registry = registry
         self.budget = service.budget
         self.counters = service.counters
+        self.observe = service.observe
         self.phase = READING
         self.is_blocked = False
         """True if the client has stopped reading answers."""
@@ -416,10 +421,10 @@ class ConnectionLife(asyncio.Protocol):
 
 
 INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
-    "READING: no request has come in part": lambda connection: (
+    "READING: no partial request has arrived": lambda connection: (
         connection.phase is not READING or not connection._has_part()
     ),
-    "RECEIVING: a request has come in part": lambda connection: (
+    "RECEIVING: a partial request has arrived": lambda connection: (
         connection.phase is not RECEIVING or connection._has_part()
     ),
     "READING_HALF_CLOSED: something is unread, or the client blocked": lambda connection: (

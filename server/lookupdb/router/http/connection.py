@@ -16,6 +16,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Final
 
 from lookupdb.router.clients import life
@@ -33,12 +34,9 @@ from lookupdb.router.http import problems
 from lookupdb.router.http.exchanges import (
     Exchange,
     HttpService,
-    ImmediateExchange,
-    RepeatedRequest,
+    make_continue,
     make_exchange,
     make_refusal,
-    recognise_repeats,
-    send_continue,
 )
 from lookupdb.router.http.problems import (
     CLOSE,
@@ -48,9 +46,11 @@ from lookupdb.router.http.problems import (
     SLICE_BYTES,
     HttpProblem,
 )
+from lookupdb.router.http.repeated import RepeatedRequest, recognise_repeats
 from lookupdb.router.http.request import Request, RequestReader
+from lookupdb.router.http.traces import TracedConnection
 from lookupdb.router.lookups import OVERLOADED
-from lookupdb.router.subjects import Denial, Denied
+from lookupdb.tokens import Denial, Denied
 
 NO_ACCESS_DATA: Final = "AccessUnknown"
 """The ``reason`` member of a 503 if the router cannot decide yet who may look up."""
@@ -83,6 +83,7 @@ class HttpConnection(ConnectionLife):
         "_waiting",
         "_waiting_answer_bytes",
         "answers",
+        "arrived",
         "limits",
         "lookups",
         "service",
@@ -107,6 +108,7 @@ class HttpConnection(ConnectionLife):
             self._on_request,
             self._on_continue,
             None if service.gatekeeper is None else self._authorize,
+            is_traced=service.begin_trace is not None,
         )
         self._admitted: bytes | None = None
         """The last accepted Authorization field; equal ones are accepted without the gatekeeper."""
@@ -120,6 +122,8 @@ class HttpConnection(ConnectionLife):
         """True if ``_advance`` is running: what it begins may be answered at once."""
         self._answered_at_once = 0
         """Requests answered on arrival since other connections had their turn."""
+        self.arrived = monotonic_ns()
+        """When the next request's first byte was read. Bytes that are unread longer count from there."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
@@ -131,9 +135,12 @@ class HttpConnection(ConnectionLife):
         """Handle bytes from the client."""
         if self.phase is not READING and self.phase >= FINISHING:
             return
+        is_partial = self._reader.is_partial
+        if not (is_partial or self._unread):
+            self.arrived = monotonic_ns()
         if len(data) > SLICE_BYTES or self._unread:
             self._read_slices(self._unread + data)
-        elif self._reader.is_partial:
+        elif is_partial:
             self._read(data)
             self._last_request = None
         elif (repeated := self._repeated) is not None and (exchange := repeated.match(data, self)) is not None:
@@ -148,7 +155,7 @@ class HttpConnection(ConnectionLife):
                     self._fail(exchange, error)
         else:
             self._read(data)
-            if self._last_request is not None and not self._reader.is_partial:
+            if self._last_request is not None and not self.service.samples_roots and not self._reader.is_partial:
                 self._unmatched += 1
                 self._repeated = recognise_repeats(data, *self._last_request, self._unmatched)
             self._last_request = None
@@ -237,19 +244,23 @@ class HttpConnection(ConnectionLife):
         self._admitted_until = math.inf
 
     def _on_request(self, request: Request) -> None:
-        if self.phase is not READING:
-            if self.phase >= FINISHING:
-                return
-            if self.phase is RECEIVING:
-                self._enter(READING)
+        if self.phase >= FINISHING:
+            return
+        is_continued = self.phase is RECEIVING
+        if is_continued:
+            self._enter(READING)
         if request.connection_field is CLOSE:
             self._end_requests()
         exchange = make_exchange(request, self)
+        if is_continued:
+            self.arrived = monotonic_ns()  # of the requests behind it
+        if self.service.begin_trace is not None:
+            self.service.begin_trace(exchange, request)
         self._last_request = request, exchange
         self._submit(exchange)
 
     def _on_continue(self) -> None:
-        self._submit(ImmediateExchange(self, PERSISTENT, send_continue, bodyless=True))
+        self._submit(make_continue(self))
 
     def _submit(self, exchange: Exchange) -> None:
         at_once = self._answered_at_once < MAX_PIPELINE
@@ -273,14 +284,17 @@ class HttpConnection(ConnectionLife):
     def _fail(self, exchange: Exchange, error: Exception) -> None:
         """Refuse ``exchange``, which failed to begin because of a bug, and close. Requests behind it are not
         answered."""
-        log.error("a request could not be begun", exc_info=error)
+        fields = exchange.connection.log_fields if isinstance(exchange.connection, TracedConnection) else None
+        log.error("a request could not be begun", exc_info=error, extra=fields)
         if not self._pending or self._pending[-1] is not exchange:
             return  # already answered
         exchange.abandon()
         self.budget.release(exchange.charge)
         exchange.charge = 0
         problem = HttpProblem(problems.INTERNAL, "the router failed to begin the request")
-        refusal = self._pending[-1] = make_refusal(self, CLOSE, problem, bodyless=exchange.bodyless)
+        refusal = make_refusal(self, CLOSE, problem, bodyless=exchange.bodyless, histogram=exchange.histogram)
+        refusal.arrived = exchange.arrived
+        self._pending[-1] = refusal
         self._drop_waiting()
         if self.phase < FINISHING:
             self._end_requests()
@@ -338,6 +352,8 @@ class HttpConnection(ConnectionLife):
                 self._count_unsent()
         else:
             self._write(answer)
+        if exchange.histogram:
+            exchange.connection.observe(exchange.histogram, exchange.arrived)
         if pending or self._waiting or exchange.connection_field is not PERSISTENT or self.phase is not READING:
             self._continue_after(exchange)
         elif not self.is_blocked:
@@ -357,6 +373,8 @@ class HttpConnection(ConnectionLife):
             exchange.answer = None
             self._count_waiting_answer(-_size(answer))
             self._write(answer)
+            if exchange.histogram:
+                exchange.connection.observe(exchange.histogram, exchange.arrived)
         if exchange.connection_field is CLOSE:
             self._end_answers()
             return

@@ -3,17 +3,12 @@
 ``make_exchange`` picks the exchange of a request: it routes, and refuses what is invalid. An exchange asks the lookup
 core, turns the result into HTTP, and answers through ``ClientConnection.answer``, which keeps answers in the order of
 the requests.
-
-``RepeatedLookup`` and ``RepeatedBatch`` skip the parser for repeats. A client sends the same head with each request:
-only the key changes in a lookup; the body and its length change in a batch. A parser reads from the left. So bytes
-after the target that were accepted once mean the same after any target of plain characters; the same holds for the
-bytes after a length.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,30 +20,23 @@ from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import choose_keys
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients.life import JOINED_BYTES, Answer, ClientService
-from lookupdb.router.counters import INDEX
+from lookupdb.router.counters import CODES, FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
 from lookupdb.router.http.problems import (
-    CLOSE,
     CONTINUE,
     JSON,
-    MAX_REPEATED_HEAD_BYTES,
     PERSISTENT,
-    SLICE_BYTES,
     Answers,
     HttpProblem,
     missing_detail,
 )
 from lookupdb.router.http.request import (
     ACCEPT,
-    AUTHORIZATION,
-    CONNECTION,
     CONTENT_ENCODING,
-    CONTENT_LENGTH,
     CONTENT_TYPE,
     DEADLINE,
     GENERATION,
-    HOST,
     IF_NONE_MATCH,
     Request,
     parse_accept,
@@ -67,7 +55,16 @@ if TYPE_CHECKING:
 class HttpService(ClientService):
     """The shared state of all HTTP connections of a worker."""
 
-    __slots__ = ("answers", "is_ready", "keys_type")
+    __slots__ = (
+        "answers",
+        "begin_trace",
+        "datasets",
+        "forward",
+        "has_several",
+        "is_ready",
+        "keys_type",
+        "samples_roots",
+    )
 
     def __init__(
         self,
@@ -76,12 +73,26 @@ class HttpService(ClientService):
         counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         is_ready: Callable[[], bool] = lambda: True,
+        datasets: Mapping[str, LookupCore] | None = None,
+        begin_trace: Callable[[Exchange, Request], None] | None = None,
+        *,
+        samples_roots: bool = False,
     ) -> None:
         super().__init__(lookups, limits, counters, gatekeeper)
+        self.begin_trace = begin_trace
+        """Begins the span of a request, if it is sampled. None without traces."""
+        self.samples_roots = samples_roots
+        """True if any request may be sampled: none skips the parser then."""
+        self.datasets = datasets or {}
+        """The datasets that requests may name."""
+        self.has_several = len(self.datasets) > 1
+        """True if requests must name their dataset."""
         self.is_ready = is_ready
         """True if the worker has reported ready, for ``/readyz``."""
         self.answers = Answers(limits.cache_control)
         self.keys_type = choose_keys()
+        self.forward: Callable[[Request, ClientConnection], Exchange] | None = None
+        """Makes the exchange of a request outside of the API, if there is a console."""
 
     def tick(self, now: float) -> None:
         """Update deadlines and dates for ``now``, event loop time."""
@@ -92,10 +103,13 @@ class HttpService(ClientService):
 _MAX_CHARACTER_BYTES: Final = 12
 """At most 4 bytes of UTF-8, which normalisation can triple."""
 
-_OK: Final = INDEX["requests_2xx"]
-_NOT_MODIFIED: Final = INDEX["requests_3xx"]
-_REFUSED: Final = INDEX["requests_4xx"]
-_FAILED: Final = INDEX["requests_5xx"]
+_CODES: Final = {code: INDEX[f"requests_{code}"] for code in CODES}
+_OK: Final = _CODES[200]
+_LOOKUP: Final = find_histogram("http", "lookup")
+_BATCH: Final = find_histogram("http", "batch")
+_OTHER: Final = find_histogram("http", "other")
+NOT_COUNTED: Final = 0
+"""The histogram of what is not counted."""
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 _EXCHANGE_BYTES: Final = 1024
@@ -115,6 +129,8 @@ class ClientConnection(Protocol):
     answers: Answers
     counters: memoryview
     limits: RouterLimits
+    arrived: int
+    observe: Callable[..., None]
 
     def answer(self, exchange: Exchange, answer: Answer) -> None:
         """Send ``answer`` to ``exchange`` when its turn comes."""
@@ -126,19 +142,49 @@ class ClientConnection(Protocol):
         """Count what ``exchange`` holds until it is answered."""
 
 
+class NamedDatasetConnection:
+    """A client connection as the exchanges of a request use it that names its dataset: a ``ClientConnection``."""
+
+    __slots__ = (
+        "answer",
+        "answers",
+        "arrived",
+        "budget",
+        "charge",
+        "choose_connection_field",
+        "counters",
+        "limits",
+        "lookups",
+        "observe",
+        "service",
+    )
+
+    def __init__(self, connection: ClientConnection, lookups: LookupCore) -> None:
+        self.lookups = lookups
+        self.service, self.answers, self.limits = connection.service, connection.answers, connection.limits
+        self.budget, self.counters, self.arrived = connection.budget, lookups.counters, connection.arrived
+        self.observe = lookups.observe
+        self.answer, self.charge = connection.answer, connection.charge
+        self.choose_connection_field = connection.choose_connection_field
+
+
 class Exchange:
     """One request with its answer.
 
     ``answer`` is kept here while an earlier request of the connection is unanswered. ``charge`` is what the exchange
-    has taken from the worker's budget.
+    has taken from the worker's budget. ``histogram`` counts the request when it is answered.
     """
 
-    __slots__ = ("answer", "bodyless", "charge", "connection", "connection_field")
+    __slots__ = ("answer", "arrived", "bodyless", "charge", "connection", "connection_field", "histogram")
     is_alone = False
     """True if no other request of the connection may be pending beside it."""
 
-    def __init__(self, connection: ClientConnection, connection_field: bytes, *, bodyless: bool) -> None:
+    def __init__(
+        self, connection: ClientConnection, connection_field: bytes, *, bodyless: bool, histogram: int
+    ) -> None:
         self.connection = connection
+        self.arrived = connection.arrived
+        self.histogram = histogram
         self.connection_field = connection_field
         self.bodyless = bodyless
         self.answer: Answer | None = None
@@ -155,10 +201,12 @@ class Exchange:
     def abandon(self) -> None:
         """Stop, because the client is gone."""
 
-    def refuse(self, problem: HttpProblem) -> None:
-        """Answer with ``problem``."""
+    def refuse(self, problem: HttpProblem, *, is_of_client: bool = False) -> None:
+        """Answer with ``problem``, which is the client's fault if its status says so or ``is_of_client``."""
         connection = self.connection
-        connection.counters[_FAILED if problem.kind.status >= 500 else _REFUSED] += 1
+        connection.counters[_CODES[problem.kind.status]] += 1
+        if problem.kind is not problems.MISSING and self.histogram:
+            self.histogram += FAILED if problem.kind.status >= 500 and not is_of_client else REFUSED
         head, body = connection.answers.encode_problem(problem, connection.choose_connection_field(self))
         connection.answer(self, head if self.bodyless else head + body)
 
@@ -169,7 +217,9 @@ class Exchange:
         members: dict[str, object] = {"reason": problem.reason}
         if problem.shard is not None:
             members["shard"] = problem.shard
-        self.refuse(HttpProblem(problems.UNAVAILABLE, problem.detail, members=members))
+        self.refuse(
+            HttpProblem(problems.UNAVAILABLE, problem.detail, members=members), is_of_client=problem.is_of_client
+        )
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
         """Answer that the generation is not served. During a shard-by-shard rollout none is served by name."""
@@ -195,18 +245,14 @@ class ImmediateExchange(Exchange):
         respond: Callable[[Exchange], None],
         *,
         bodyless: bool,
+        histogram: int = _OTHER,
     ) -> None:
-        super().__init__(connection, connection_field, bodyless=bodyless)
+        super().__init__(connection, connection_field, bodyless=bodyless, histogram=histogram)
         self._respond = respond
 
     def start(self) -> None:
         """Answer."""
         self._respond(self)
-
-
-def send_continue(exchange: Exchange) -> None:
-    """Answer ``100 Continue``, before the answer to the same request."""
-    exchange.connection.answer(exchange, CONTINUE)
 
 
 def _answer_probe(exchange: Exchange, *, asks_ready: bool) -> None:
@@ -239,6 +285,8 @@ def _describe_dataset(exchange: Exchange) -> None:
         "ageSeconds": round(info.age, 3),
         "candidates": info.candidates,
     }
+    if info.keys:
+        document["keys"] = info.keys
     if info.shard_generations:
         document["shardGenerations"] = info.shard_generations
     connection.counters[_OK] += 1
@@ -265,6 +313,8 @@ class LookupExchange(Exchange):
     ) -> None:
         # No super().__init__(): this runs for every lookup.
         self.connection = connection
+        self.arrived = connection.arrived
+        self.histogram = _LOOKUP
         self.connection_field = connection_field
         self.bodyless = bodyless
         self.answer = None
@@ -311,7 +361,7 @@ class LookupExchange(Exchange):
             fields = connection.answers.lookup_fields(generation)
             self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
             return
-        connection.counters[_REFUSED] += 1
+        connection.counters[_CODES[404]] += 1
         heads = connection.answers.heads(generation)
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else heads.missing_body
@@ -359,7 +409,7 @@ class ConditionalLookupExchange(LookupExchange):
         if not is_accepted or not is_known:
             super().found(value, generation)
             return
-        connection.counters[_NOT_MODIFIED] += 1
+        connection.counters[_CODES[304]] += 1
         connection.answer(self, b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self)))
 
 
@@ -381,7 +431,7 @@ class BatchExchange(Exchange):
         body_bytes: int = 0,
         deadline_ms: int | None = None,
     ) -> None:
-        super().__init__(connection, connection_field, bodyless=False)
+        super().__init__(connection, connection_field, bodyless=False, histogram=_BATCH)
         self.keys = keys
         self.generation = generation
         self.accept = accept
@@ -419,8 +469,10 @@ class BatchExchange(Exchange):
                 f"{values.unavailable_count} of {len(self.keys)} keys cannot be looked up now; send them again, or "
                 f'with "partial": true to get what can be had; the first: {problem.detail}'
             )
-            self.unavailable(Problem(problem.reason, detail, problem.shard))
+            self.unavailable(Problem(problem.reason, detail, problem.shard, problem.is_of_client))
             return
+        if problem:
+            self.histogram += REFUSED if problem.is_of_client else FAILED
         connection = self.connection
         connection.counters[_OK] += 1
         heads = connection.answers.heads(generation)
@@ -451,6 +503,7 @@ METHODS: Final = {
 }
 """The methods of each resource. ``LOOKUP_KEY`` covers every path below it."""
 
+_API: Final = b"/v1"
 _KEY_AT: Final = len(target.LOOKUP_KEY)
 _DEADLINE_MS: Final = re.compile(rb"[1-9][0-9]{0,5}")
 
@@ -462,19 +515,38 @@ def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
     """Return the exchange that answers ``request``. Never raises: an invalid request gets a refusal."""
     requested = request.target
     try:
-        if request.is_plain and request.method == b"GET" and requested.startswith(target.LOOKUP_KEY):
+        is_lookup = request.is_plain and request.method == b"GET" and requested.startswith(target.LOOKUP_KEY)
+        if is_lookup and not connection.service.has_several:
             # A shortcut for nearly all requests, with the same result as below.
             return LookupExchange(connection, request.connection_field, target.decode_key_in_path(requested[_KEY_AT:]))
         return _route(request, connection)
     except HttpProblem as problem:
-        return make_refusal(connection, request.connection_field, problem, bodyless=request.method == b"HEAD")
+        histogram = _OTHER
+        if b"/lookup" in requested:
+            histogram = _BATCH if request.method == b"POST" else _LOOKUP
+        bodyless = request.method == b"HEAD"
+        return make_refusal(connection, request.connection_field, problem, bodyless=bodyless, histogram=histogram)
 
 
 def make_refusal(
-    connection: ClientConnection, connection_field: bytes, problem: HttpProblem, *, bodyless: bool
+    connection: ClientConnection,
+    connection_field: bytes,
+    problem: HttpProblem,
+    *,
+    bodyless: bool,
+    histogram: int = _OTHER,
 ) -> Exchange:
     """Return the exchange of a request that is answered with ``problem``."""
-    return ImmediateExchange(connection, connection_field, lambda it: it.refuse(problem), bodyless=bodyless)
+    return ImmediateExchange(
+        connection, connection_field, lambda it: it.refuse(problem), bodyless=bodyless, histogram=histogram
+    )
+
+
+def make_continue(connection: ClientConnection) -> Exchange:
+    """Return the exchange that answers ``100 Continue``, before the answer to the same request."""
+    return ImmediateExchange(
+        connection, PERSISTENT, lambda it: connection.answer(it, CONTINUE), bodyless=True, histogram=NOT_COUNTED
+    )
 
 
 def _route(request: Request, connection: ClientConnection) -> Exchange:
@@ -483,12 +555,20 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
     requested = request.target
     if not requested.startswith(b"/"):
         requested = target.to_origin_form(requested)
+    if requested.startswith(target.DATASETS):
+        name, requested = target.split_dataset(requested)
+        connection = _find_dataset(connection, name)
+    elif connection.service.has_several and requested.startswith((target.LOOKUP, target.DATASET)):
+        _find_dataset(connection, None)
     if requested.startswith(target.LOOKUP_KEY):
         if request.method == b"GET" or request.method == b"HEAD":
             return _make_lookup(request, connection, target.decode_key_in_path(requested[_KEY_AT:]))
         return _make_options(request, connection, target.LOOKUP_KEY)
     path, _, query = requested.partition(b"?")
     if path not in METHODS:
+        forward = None if path.startswith(_API) else connection.service.forward
+        if forward is not None and request.method in (b"GET", b"HEAD", b"POST"):
+            return forward(request, connection)
         raise HttpProblem(
             problems.NO_SUCH_RESOURCE,
             "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup, /v1/dataset, /healthz or /readyz",
@@ -497,7 +577,7 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
     field, bodyless = request.connection_field, request.method == b"HEAD"
     if path in target.PROBES and request.method in (b"GET", b"HEAD"):
         respond = partial(_answer_probe, asks_ready=path == target.READYZ)
-        return ImmediateExchange(connection, field, respond, bodyless=bodyless)
+        return ImmediateExchange(connection, field, respond, bodyless=bodyless, histogram=NOT_COUNTED)
     if path == target.DATASET and request.method in (b"GET", b"HEAD"):
         target.refuse_key_in_query(query, "/v1/dataset is about all of them; ask /v1/lookup?key=… for one")
         return ImmediateExchange(connection, field, _describe_dataset, bodyless=bodyless)
@@ -507,6 +587,17 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
         target.refuse_key_in_query(query, "POST takes its keys in the body; GET looks up one in the query")
         return _make_batch(request, connection)
     return _make_options(request, connection, path)
+
+
+def _find_dataset(connection: ClientConnection, name: str | None) -> ClientConnection:
+    """Return ``connection`` for exchanges of the dataset ``name``. Raises HttpProblem if there is none."""
+    datasets = connection.service.datasets
+    if name is not None and name in datasets:
+        return NamedDatasetConnection(connection, datasets[name])
+    found = "no name" if name is None else repr(name)
+    names = ", ".join(sorted(datasets)) or "none: this router serves one dataset, at /v1/lookup/{key}"
+    detail = f"expected /v1/datasets/{{name}}/lookup/{{key}}, found {found}; the names: {names}"
+    raise HttpProblem(problems.NO_SUCH_RESOURCE, detail)
 
 
 def _make_options(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
@@ -520,7 +611,8 @@ def _make_options(request: Request, connection: ClientConnection, resource: byte
         )
 
     def respond(exchange: Exchange) -> None:
-        connection.counters[_OK] += 1
+        connection = exchange.connection
+        connection.counters[_CODES[204]] += 1
         field = connection.choose_connection_field(exchange)
         connection.answer(exchange, connection.answers.encode_head(204, {"Allow": methods}, None, field))
 
@@ -595,143 +687,3 @@ def _check_media_type(fields: dict[str, bytes]) -> None:
             "a batch is sent without Content-Encoding",
             fields={"Accept-Encoding": "identity"},
         )
-
-
-_GET: Final = b"GET "
-_BEGINNING: Final = _GET + target.LOOKUP_KEY
-_BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
-"""The smallest bytes greater than all with this prefix: two comparisons cost half of ``startswith``."""
-_REPEATED_KEY_AT: Final = len(_BEGINNING)
-_END: Final = b"\r\n\r\n"
-_FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE, IF_NONE_MATCH))
-"""Fields that announce no body, upgrade or expectation. An Authorization stays accepted until
-``HttpConnection.forget_access``."""
-_PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
-"""Translates characters that stand for themselves in a path to themselves, and all others to something else."""
-
-_POST: Final = b"POST "
-_BATCH_FIELDS: Final = _FIELDS | {CONTENT_TYPE, CONTENT_LENGTH}
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
-_MAX_DIGITS: Final = len(str(SLICE_BYTES))
-"""Digits of a length: at most a slice is matched."""
-
-EAGER_ATTEMPTS: Final = 16
-ATTEMPT_EVERY: Final = 256
-"""After ``EAGER_ATTEMPTS`` requests in a row without a repeat, only one in this many is remembered."""
-
-
-class RepeatedLookup:
-    """Lookups that share the bytes after the key, and their meaning."""
-
-    __slots__ = ("_accept", "_condition", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
-
-    def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
-        self._tail = tail
-        self._key = slice(_REPEATED_KEY_AT, -len(tail))
-        self._connection_field = lookup.connection_field
-        self._generation = lookup.generation
-        self._accept = lookup.accept
-        self._deadline_ms: int | None = None
-        self._condition: bytes | None = None
-        if isinstance(lookup, ConditionalLookupExchange):
-            self._deadline_ms, self._condition = lookup.deadline_ms, lookup.condition
-
-    def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
-        """Return the lookup that ``data`` requests, or None."""
-        if data < _BEGINNING or data >= _BEGINNING_END or not data.endswith(self._tail):
-            return None
-        key = data[self._key]
-        if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
-            return None
-        if self._deadline_ms is not None or self._condition is not None:
-            return ConditionalLookupExchange(
-                connection,
-                self._connection_field,
-                key.decode(),
-                self._generation,
-                self._accept,
-                deadline_ms=self._deadline_ms,
-                condition=self._condition,
-            )
-        return LookupExchange(connection, self._connection_field, key.decode(), self._generation, self._accept)
-
-
-class RepeatedBatch:
-    """Batches that share the head except for the length's digits. Keeps nothing of the body."""
-
-    __slots__ = (
-        "_accept",
-        "_beginning",
-        "_connection_field",
-        "_deadline_ms",
-        "_digits_at",
-        "_digits_end",
-        "_generation",
-        "_tail",
-    )
-
-    def __init__(self, beginning: bytes, tail: bytes, batch: BatchExchange) -> None:
-        self._beginning = beginning
-        self._tail = tail
-        self._digits_at = len(beginning)
-        self._digits_end = self._digits_at + _MAX_DIGITS + len(tail)
-        """The latest end of the bytes after the digits."""
-        self._connection_field = batch.connection_field
-        self._generation = batch.generation
-        self._accept = batch.accept
-        self._deadline_ms = batch.deadline_ms
-
-    def match(self, data: bytes, connection: ClientConnection) -> BatchExchange | None:
-        """Return the batch that ``data`` requests, or None."""
-        if not data.startswith(self._beginning):
-            return None
-        tail_at = data.find(self._tail, self._digits_at, self._digits_end)
-        if tail_at < 0:
-            return None
-        body = data[tail_at + len(self._tail) :]
-        limits = connection.limits
-        # The parser handles any other way to write the length.
-        if data[self._digits_at : tail_at] != b"%d" % len(body) or len(body) > limits.max_body_bytes:
-            return None
-        try:
-            keys, partial = parse_batch(body, limits.max_keys, connection.service.keys_type)
-        except HttpProblem:
-            return None
-        return BatchExchange(
-            connection,
-            self._connection_field,
-            keys,
-            self._generation,
-            self._accept,
-            partial=partial,
-            body_bytes=len(body),
-            deadline_ms=self._deadline_ms,
-        )
-
-
-RepeatedRequest = RepeatedLookup | RepeatedBatch
-"""``match`` returns the exchange of bytes that begin a request, or None if they are no valid repeat."""
-
-
-def recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatched: int) -> RepeatedRequest | None:
-    """Return a recogniser of ``request``, the last of ``unmatched`` without repeat, if ``data`` holds nothing else and
-    it is a lookup or batch that keeps the connection open. That costs a tenth of a batch."""
-    is_worth_it = unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
-    if request.connection_field is CLOSE or not is_worth_it:
-        return None
-    if isinstance(exchange, LookupExchange):
-        if len(data) > MAX_REPEATED_HEAD_BYTES or request.method != b"GET":
-            return None
-        head = _GET + request.target
-        tail = data[len(head) :]
-        whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
-        return RepeatedLookup(tail, exchange) if whole and _FIELDS.issuperset(request.fields) else None
-    if isinstance(exchange, BatchExchange):
-        head_end = data.find(_END, 0, MAX_REPEATED_HEAD_BYTES)
-        if head_end < 0 or not data.startswith(_POST) or not _BATCH_FIELDS.issuperset(request.fields):
-            return None
-        body_at = head_end + len(_END)
-        length = _LENGTH.search(data, 0, body_at)
-        if length is not None and body_at + int(length[1]) == len(data):
-            return RepeatedBatch(data[: length.start(1)], data[length.end(1) : body_at], exchange)
-    return None

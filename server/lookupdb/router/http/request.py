@@ -114,6 +114,7 @@ def _find_quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
 LOOKUP: Final = b"/v1/lookup"
 LOOKUP_KEY: Final = b"/v1/lookup/"
 DATASET: Final = b"/v1/dataset"
+DATASETS: Final = b"/v1/datasets/"
 HEALTHZ: Final = b"/healthz"
 READYZ: Final = b"/readyz"
 PROBES: Final = (HEALTHZ, READYZ)
@@ -174,6 +175,13 @@ def refuse_key_in_query(query: bytes, why: str) -> None:
     """Raise HttpProblem if ``query`` has a key that does not belong there; ``why`` explains where it does."""
     if any(name == b"key" for name, _, _ in _split(query)):
         raise HttpProblem(problems.INVALID_TARGET, f"the query holds a key, and {why}")
+
+
+def split_dataset(target: bytes) -> tuple[str, bytes]:
+    """Return the dataset that ``target`` names after ``/v1/datasets/``, and the target without that name. So the URL of
+    a dataset, ``/v1/datasets/{name}``, is also that of a router of this dataset alone: ``/v1`` may follow it again."""
+    name, _, rest = target[len(DATASETS) :].partition(b"/")
+    return name.decode("latin-1"), b"/v1/" + (rest.removeprefix(b"v1/") or b"dataset")
 
 
 def refuse_fragment(target: bytes) -> None:
@@ -291,18 +299,23 @@ CONNECTION: Final = "connection"
 GENERATION: Final = "lookupdb-generation"
 DEADLINE: Final = "lookupdb-deadline-ms"
 IF_NONE_MATCH: Final = "if-none-match"
+TRACEPARENT: Final = "traceparent"
+ORIGIN: Final = "origin"
+FETCH_SITE: Final = "sec-fetch-site"
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
 
-_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE, IF_NONE_MATCH))
-"""Fields that may be repeated, which joins their values to a list. A list is no valid deadline, so it is ignored."""
+_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE, IF_NONE_MATCH, TRACEPARENT))
+"""Fields that may be repeated, which joins their values to a list. A list is no valid deadline or traceparent, so it is
+ignored."""
 
 _LOWER: Final = {
     name.encode(): name
     for name in (
         *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, DEADLINE, AUTHORIZATION, IF_NONE_MATCH),
         *(CONTENT_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
+        *(TRACEPARENT, ORIGIN, FETCH_SITE),
     )
 }
 _IGNORED: Final = (
@@ -350,12 +363,14 @@ class RequestReader:
     Calls ``on_request`` with each complete request, and ``on_continue`` when a client waits for permission to send a
     body. ``authorize``, if access is restricted, returns the problem of an Authorization field (None if absent); a
     refused body is not read. The callbacks must not raise. ``is_partial`` is true while a request is incomplete.
+    ``is_traced``: read the callers' spans.
     """
 
     __slots__ = (
         "_authorize",
         "_body",
         "_body_bytes",
+        "_ignored",
         "_is_body_skipped",
         "_is_ended",
         "_is_in_body",
@@ -375,9 +390,13 @@ class RequestReader:
         on_request: Callable[[Request], None],
         on_continue: Callable[[], None],
         authorize: Callable[[bytes | None], HttpProblem | None] | None = None,
+        *,
+        is_traced: bool = False,
     ) -> None:
         self.is_partial = False
         self._authorize = authorize
+        optional = {AUTHORIZATION: authorize is not None, TRACEPARENT: is_traced}
+        self._ignored = frozenset(field for field, is_read in optional.items() if not is_read)
         self._max_body_bytes = max_body_bytes
         self._on_request = on_request
         self._on_continue = on_continue
@@ -506,7 +525,7 @@ class RequestReader:
         field = _FIELDS.get(name)
         if field is None:
             field = _LOWER.get(name.lower())
-        if not field or self._is_in_body or (field is AUTHORIZATION and self._authorize is None):
+        if not field or self._is_in_body or field in self._ignored:
             return
         request = self._present_request()
         fields = request.fields

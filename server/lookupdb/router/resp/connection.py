@@ -1,9 +1,9 @@
 """One RESP client connection: commands arrive, and replies leave in their order.
 
 A connection has one pending exchange: GETs that arrived together, up to ``GROUP_KEYS``, one other lookup command, or
-one EXEC. Bytes that arrive meanwhile stay unread, and the socket is not read further, so that GETs of a client's many
-threads gather. Between MULTI and EXEC commands are queued. All other commands are answered at once. Nothing begins
-while the client does not read its replies. The worker's budget counts everything beyond the fixed cost of a connection.
+one EXEC. Meanwhile the connection reads nothing, so that GETs from a client's many threads gather in the socket.
+Between MULTI and EXEC commands are queued. All other commands are answered at once. Nothing begins while the client
+does not read its replies. The worker's budget counts everything beyond the fixed cost of a connection.
 
 ``clients.life`` has the phases of a connection and everything that ends it.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Final
 
 from lookupdb.resp.commands import find_transaction
@@ -39,10 +40,13 @@ from lookupdb.router.clients.life import (
     ConnectionLife,
     ConnectionRegistry,
 )
-from lookupdb.router.counters import INDEX
+from lookupdb.router.counters import FAILED, INDEX, REFUSED
 from lookupdb.router.lookups import OVERLOADED
 from lookupdb.router.resp.exchanges import (
+    BATCH,
     COMMANDS,
+    LOOKUP,
+    OTHER,
     ClientSession,
     ExistsExchange,
     GetsExchange,
@@ -53,6 +57,7 @@ from lookupdb.router.resp.exchanges import (
     RespService,
     TransactionExchange,
     describe_problem,
+    find_outcome,
     find_refusal,
     queue,
 )
@@ -81,6 +86,7 @@ class RedisClientConnection(ConnectionLife):
         "_replies",
         "_reply_bytes",
         "_turn_bytes",
+        "arrived",
         "lookups",
         "service",
         "session",
@@ -106,6 +112,8 @@ class RedisClientConnection(ConnectionLife):
         """Bytes received since other connections certainly had a turn: since a rest, or a wait for an answer."""
         self._is_paused = False
         """True if reading is paused because of unread bytes or a rest. (``life`` pauses it for blocked clients.)"""
+        self.arrived = monotonic_ns()
+        """When the first byte of the next command was read. Commands that are unread longer count from there."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
@@ -118,8 +126,11 @@ class RedisClientConnection(ConnectionLife):
             return
         reader = self._reader
         session = self.session
+        is_new = reader.is_empty
+        if is_new:
+            self.arrived = monotonic_ns()
         may_look_up = session.may_ask and session.transaction is None
-        if self._exchange is None and reader.is_empty and may_look_up and not self.is_blocked:
+        if self._exchange is None and is_new and may_look_up and not self.is_blocked:
             size = len(data)
             # Exactly one GET as client libraries write it: its size determines where the key is.
             if size < _HEADS and GET_HEADS[size] <= data < GET_ENDS[size] and data.endswith(CRLF):
@@ -158,6 +169,7 @@ class RedisClientConnection(ConnectionLife):
         remaining = TURN_COMMANDS
         self._reader.begin_turn()
         while self._exchange is None and not (self.is_blocked or self._is_resting) and self.phase < FINISHING:
+            is_continued = self.phase is RECEIVING
             request = self._read_next()
             if request is None:
                 if self._reader.has_more:
@@ -167,6 +179,8 @@ class RedisClientConnection(ConnectionLife):
                 self._look_up(request)
             else:
                 self._execute(request)
+            if is_continued:
+                self.arrived = monotonic_ns()  # of the commands behind it
             remaining -= 1
             if not remaining:
                 self._rest()
@@ -243,7 +257,7 @@ class RedisClientConnection(ConnectionLife):
         self._input_bytes = size
         if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
             self.counters[_OVERLOADED] += 1
-            self.refuse(describe_problem(OVERLOADED))
+            self.refuse(describe_problem(OVERLOADED), FAILED)
 
     def _measure_input(self) -> int:
         """Estimate the memory of unanswered input and of commands queued for EXEC."""
@@ -261,6 +275,8 @@ class RedisClientConnection(ConnectionLife):
         if refusal is not None:
             self.counters[_ERRORS] += commands
             self._send(error(refusal) * commands)
+            histogram = (BATCH if is_mget else LOOKUP) + find_outcome(refusal)
+            self.observe(histogram, self.arrived, commands)
         elif is_mget:
             self._begin(KeysExchange(self, lookups.keys, lookups.size))
         elif count == 1:
@@ -279,10 +295,10 @@ class RedisClientConnection(ConnectionLife):
             self.counters[_OVERLOADED] += 1
             refusal = describe_problem(OVERLOADED)
         if (reply := queue(session, command, refusal)) is not None:
-            self._send(reply)
+            self._reply(reply)
         elif refusal is not None:
             session.count_error()
-            self._send(error(refusal))
+            self._reply(error(refusal), BATCH if name in MANY_KEYS else LOOKUP if name in LOOKUPS else OTHER)
         elif name == b"EXEC":
             self._execute_transaction()
         elif name in MANY_KEYS:
@@ -291,7 +307,7 @@ class RedisClientConnection(ConnectionLife):
         elif name in LOOKUPS:
             self._begin(ReadExchange(self, command))
         else:
-            self._send(self.reply_at_once(command))
+            self._reply(self.reply_at_once(command))
             if session.is_closing:
                 self._reader.clear()
                 self._end_requests()
@@ -302,11 +318,18 @@ class RedisClientConnection(ConnectionLife):
         session.end_transaction()
         if isinstance(transaction, str):
             session.count_error()
-            self._send(error(transaction))
+            self._reply(error(transaction), BATCH)
         elif is_outdated:
-            self._send(NO_ARRAY[session.protocol])
+            self._reply(NO_ARRAY[session.protocol], BATCH)
         else:
             self._begin(TransactionExchange(self, transaction))
+
+    def _reply(self, reply: bytes, histogram: int = OTHER) -> None:
+        """Send the ``reply`` to a command that no exchange answers, and count it."""
+        self._send(reply)
+        if reply.startswith(b"-"):
+            histogram += find_outcome(reply[1:].decode("utf-8", "replace"))
+        self.observe(histogram, self.arrived)
 
     def reply_at_once(self, command: Command) -> bytes:
         """Return the reply to ``command``, which is valid and no lookup."""
@@ -329,7 +352,7 @@ class RedisClientConnection(ConnectionLife):
         exchange.charge = 0
         self._exchange = None
         self.counters[_ERRORS] += 1
-        self.refuse("ERR the router failed to begin the command")
+        self.refuse("ERR the router failed to begin the command", FAILED)
 
     def answer(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, the last part of the answer to ``exchange``."""
@@ -340,6 +363,7 @@ class RedisClientConnection(ConnectionLife):
             return  # the client is gone
         self._exchange = None
         self._send(answer)
+        self.observe(exchange.histogram, exchange.arrived, exchange.commands)
         if self._is_advancing:
             return
         self._turn_bytes = 0
@@ -359,6 +383,7 @@ class RedisClientConnection(ConnectionLife):
         """Make ``other`` answer instead of ``exchange``."""
         if exchange is self._exchange:
             other.charge, exchange.charge = exchange.charge, 0
+            other.arrived = exchange.arrived
             self._begin(other)
 
     def _send(self, answer: Answer) -> None:
@@ -378,8 +403,9 @@ class RedisClientConnection(ConnectionLife):
             replies, self._replies, self._reply_bytes = self._replies, [], 0
             self._write(b"".join(replies))
 
-    def refuse(self, message: str) -> None:
+    def refuse(self, message: str, outcome: int = REFUSED) -> None:
         """Finish the pending exchange, send the error ``message``, and close."""
+        self.observe(OTHER + outcome, self.arrived)
         if self.phase < FINISHING:
             self._end_requests()
         self._farewell = error(message)
@@ -395,7 +421,8 @@ class RedisClientConnection(ConnectionLife):
 
     def refuse_connection(self, limit: int) -> None:
         """Answer that ``limit`` connections are already open, and close."""
-        self.refuse(f"ERR max number of clients reached: there are {limit} connections already, which is the limit")
+        error_text = f"ERR max number of clients reached: there are {limit} connections already, which is the limit"
+        self.refuse(error_text, FAILED)
 
     def encode_tls_refusal(self) -> bytes:
         """Return the answer to a client that does not use TLS."""

@@ -34,11 +34,11 @@ from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, Values, choose_keys
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients.life import JOINED_BYTES, Answer, ClientService
-from lookupdb.router.counters import INDEX
+from lookupdb.router.counters import FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES, ReadLimits
-from lookupdb.router.subjects import Admitted, Denial, Denied
+from lookupdb.tokens import Admitted, Denial, Denied
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import BatchKeys, BatchValues
@@ -220,9 +220,12 @@ class ClientSession:
 
 
 _OVERLOADED: Final = INDEX["requests_overloaded"]
+LOOKUP: Final = find_histogram("resp", "lookup")
+BATCH: Final = find_histogram("resp", "batch")
+OTHER: Final = find_histogram("resp", "other")
 _EXCHANGE_BYTES: Final = 1024
 _BYTE_BYTES: Final = 5
-"""The most memory per byte of a command: text of four bytes per character, and a byte of the key that is sent on."""
+"""Upper bound of memory per byte of a command: four bytes as text, and one in the key that is sent to the shard."""
 _TURN_SECONDS: Final = 0.01
 """The longest time for which the replies of a transaction are made without a break."""
 _KEY_BYTES: Final = 400
@@ -237,6 +240,8 @@ class ExchangeOwner(Protocol):
     budget: RouterBudget
     counters: memoryview
     is_blocked: bool
+    arrived: int
+    observe: Callable[..., None]
 
     def answer(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, the last part of the answer to ``exchange``."""
@@ -251,6 +256,16 @@ class ExchangeOwner(Protocol):
         """Make ``other`` answer instead of ``exchange``."""
 
 
+def judge(problem: Problem) -> int:
+    """Return the outcome of a command whose keys are unavailable."""
+    return REFUSED if problem.is_of_client else FAILED
+
+
+def find_outcome(message: str) -> int:
+    """Return the outcome of a command that is answered with the error ``message``."""
+    return FAILED if message.startswith("UNAVAILABLE") else REFUSED
+
+
 def describe_problem(problem: Problem) -> str:
     """Return the error for ``problem``."""
     return f"UNAVAILABLE {problem.reason} {problem.detail}"
@@ -262,13 +277,17 @@ def encode_value(value: bytes) -> Answer:
 
 
 class RespExchange:
-    """The common part of all exchanges. ``charge`` is what it has taken from the worker's budget."""
+    """The common part of all exchanges. ``charge`` is what it has taken from the worker's budget. ``histogram`` counts
+    its ``commands`` when they are answered."""
 
-    __slots__ = ("charge", "connection")
+    __slots__ = ("arrived", "charge", "commands", "connection", "histogram")
 
-    def __init__(self, connection: ExchangeOwner) -> None:
+    def __init__(self, connection: ExchangeOwner, histogram: int = BATCH) -> None:
         self.connection = connection
         self.charge = 0
+        self.arrived = connection.arrived
+        self.histogram = histogram
+        self.commands = 1
 
     def start(self) -> None:
         """Begin. ``ExchangeOwner.answer`` must then be called exactly once, now or later."""
@@ -286,14 +305,15 @@ class RespExchange:
         self.charge += charge
         self.connection.budget.take(charge)
 
-    def _refuse(self, message: str, commands: int = 1) -> None:
-        """Answer ``commands`` commands with the error ``message``."""
-        self.connection.counters[_ERRORS] += commands
-        self.connection.answer(self, error(message) * commands)
+    def _refuse(self, message: str, outcome: int) -> None:
+        """Answer all commands with the error ``message``."""
+        self.histogram += outcome
+        self.connection.counters[_ERRORS] += self.commands
+        self.connection.answer(self, error(message) * self.commands)
 
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key or all keys are unavailable."""
-        self._refuse(self._explain(problem))
+        self._refuse(self._explain(problem), judge(problem))
 
     def _explain(self, problem: Problem) -> str:
         """Return the error for ``problem``, which makes the key or all keys unavailable. Count it if it is overload."""
@@ -303,7 +323,7 @@ class RespExchange:
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
         """Refuse an unknown generation, which cannot happen because RESP names none."""
-        self._refuse(f"ERR the generation {name} is not served, but {active.name}")
+        self._refuse(f"ERR the generation {name} is not served, but {active.name}", REFUSED)
 
 
 class KeyExchange(RespExchange):
@@ -315,6 +335,9 @@ class KeyExchange(RespExchange):
         # No super(): this is the hot path.
         self.connection = connection
         self.charge = 0
+        self.arrived = connection.arrived
+        self.histogram = LOOKUP
+        self.commands = 1
         self.key = key
 
     def start(self) -> None:
@@ -366,7 +389,8 @@ class SerialExchange(RespExchange):
     __slots__ = ("_is_advancing", "_is_asking", "_keys")
 
     def __init__(self, connection: ExchangeOwner, keys: list[str]) -> None:
-        super().__init__(connection)
+        super().__init__(connection, LOOKUP)
+        self.commands = 0  # each counts when it is answered
         self._keys = deque(keys)
         self._is_asking = False
         """True if a key is unanswered; stays true once abandoned."""
@@ -397,20 +421,21 @@ class SerialExchange(RespExchange):
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """Answer with a key's value."""
-        self._continue(encode_value(value))
+        self._continue(encode_value(value), LOOKUP)
 
     def missing(self, generation: ServedGeneration) -> None:
         """Answer that no record has the key."""
-        self._continue(self.connection.session.nil)
+        self._continue(self.connection.session.nil, LOOKUP)
 
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key is unavailable."""
         self.connection.counters[_ERRORS] += 1
-        self._continue(error(self._explain(problem)))
+        self._continue(error(self._explain(problem)), LOOKUP + judge(problem))
 
-    def _continue(self, answer: Answer) -> None:
+    def _continue(self, answer: Answer, histogram: int) -> None:
         self._is_asking = False
         self.connection.send_part(self, answer)
+        self.connection.observe(histogram, self.arrived)
         self.resume()
 
 
@@ -443,12 +468,12 @@ class KeysExchange(RespExchange):
         if problem is None:
             self.connection.answer(self, self._encode(values, size, b"", is_list=True))
         else:
-            self._refuse(self._describe_some(values, problem))
+            self._refuse(self._describe_some(values, problem), judge(problem))
 
     def too_large(self, limit: int) -> None:
         """Answer that the values exceed ``limit`` bytes together."""
         detail = f"the values are more than {limit} bytes together, which is the limit; ask for fewer keys at once"
-        self._refuse(f"ERR {detail}")
+        self._refuse(f"ERR {detail}", REFUSED)
 
     def _encode(self, values: BatchValues, size: int, refusal: bytes, *, is_list: bool) -> Answer:
         encode = values.encode_replies if size <= JOINED_BYTES else values.encode_replies_in_pieces
@@ -469,17 +494,20 @@ class GetsExchange(KeysExchange):
     __slots__ = ()
     are_single = True
 
+    def __init__(self, connection: ExchangeOwner, keys: BatchKeys, size: int) -> None:
+        super().__init__(connection, keys, size)
+        self.histogram, self.commands = LOOKUP, len(keys)
+
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
         """Answer each."""
         refusal = b""
         if problem is not None:
-            self.connection.counters[_ERRORS] += values.unavailable_count
+            count = values.unavailable_count
+            self.connection.counters[_ERRORS] += count
+            self.connection.observe(LOOKUP + judge(problem), self.arrived, count)
+            self.commands -= count
             refusal = error(self._describe_some(values, problem))
         self.connection.answer(self, self._encode(values, size, refusal, is_list=False))
-
-    def unavailable(self, problem: Problem) -> None:
-        """Answer that all keys are unavailable."""
-        self._refuse(self._explain(problem), len(self.keys))
 
     def too_large(self, limit: int) -> None:
         """Answer one GET after the other, because the values exceed ``limit`` bytes together."""
@@ -497,7 +525,7 @@ class ExistsExchange(KeysExchange):
         if problem is None:
             self.connection.answer(self, integer(values.found_count))
         else:
-            self._refuse(self._describe_some(values, problem))
+            self._refuse(self._describe_some(values, problem), judge(problem))
 
 
 class TransactionExchange(KeysExchange):
@@ -522,13 +550,17 @@ class TransactionExchange(KeysExchange):
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
         """Answer each command."""
-        refusal = b"" if problem is None else error(self._describe_some(values, problem))
+        refusal = b""
+        if problem is not None:
+            self.histogram += judge(problem)
+            refusal = error(self._describe_some(values, problem))
         self.charge += size
         self.connection.budget.take(size)
         self._answer(values.to_list(UNAVAILABLE), refusal, is_json=generation.value_format == "json")
 
     def unavailable(self, problem: Problem) -> None:
         """Answer the commands when all keys are unavailable."""
+        self.histogram += judge(problem)
         self._answer([UNAVAILABLE] * len(self.keys), error(self._explain(problem)), is_json=False)
 
     def abandon(self) -> None:
@@ -548,6 +580,7 @@ class TransactionExchange(KeysExchange):
             self._pieces += replies
             self._reply_bytes += sum(map(len, replies))
             if self._reply_bytes > limit:
+                self.histogram = BATCH  # whatever has failed so far
                 self.too_large(limit)
                 return
             if time.monotonic() > end:

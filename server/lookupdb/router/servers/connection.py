@@ -245,7 +245,7 @@ class ElementReader:
 def _number(digits: bytes) -> int:
     """Return a number as strictly as hiredis: no plus sign or leading zeros."""
     if not _NUMBER.fullmatch(digits):
-        raise NotResp("a size that is no number")
+        raise NotResp("a size that is not a number")
     return int(digits)
 
 
@@ -259,7 +259,7 @@ _SCALARS: Final = b"+-:$"
 _MAY_NEST: Final = re.compile(rb"\n[*%~>|]")
 """The possible beginning of a nested list, map, set, push or attribute; also matches inside values."""
 PROOF_BYTES: Final = 64 * 1024
-"""Limit of all that an endpoint sends before it is asked for values."""
+"""Limit of all bytes that an endpoint sends before the first lookup."""
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
 READ_BYTES: Final = 256_000
@@ -393,7 +393,7 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self._hand_over(reply, data)
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
-            self.close(f"answered what is not RESP: {error}")
+            self.close(f"answered something other than RESP: {error}")
 
     def _read_by_state(self, data: bytes) -> bool:
         """Read ``data`` in a state other than REPLIES. Return False if it is to be read as in REPLIES."""

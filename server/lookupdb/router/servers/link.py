@@ -19,11 +19,11 @@ from typing import Any, Final, Protocol
 import hiredis
 
 from lookupdb.backoff import Backoff
+from lookupdb.keys import FORMAT_VERSION
 from lookupdb.process.watched_files import Content
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX
 from lookupdb.router.servers.connection import SURPLUS, Heartbeat, ServerAddress, ServerConnection
-from lookupdb.shard_name import FORMAT_VERSION
 
 # Keys are files named by their fingerprint in a watched folder. A key that was read is remembered until the process
 # ends. Removing its file revokes nothing, because servers accept the password as long as they live.

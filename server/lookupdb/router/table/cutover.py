@@ -1,7 +1,7 @@
 """Cutover: puts a new routing table into effect once its endpoints are verified; the old table serves until then.
 
-``diagnose_refusal`` and ``awaited_shards`` decide whether and when a table may follow another. ``EndpointPool``
-connects a table and gives a ``LiveTable``. ``Cutover`` replaces the table in effect.
+``diagnose_refusal`` (of ``routing_table``) and ``awaited_shards`` decide whether and when a table may follow another.
+``EndpointPool`` connects a table and gives a ``LiveTable``. ``Cutover`` replaces the table in effect.
 
 Afterwards clients can request the previous generation by name for PREVIOUS_SECONDS, while each of its shards has an
 endpoint. So a client that reads one generation in several requests can finish.
@@ -23,38 +23,7 @@ from lookupdb.router.servers.connection import ServerAddress
 from lookupdb.router.servers.link import LinkState, PasswordRef, ShardIdentity
 from lookupdb.router.shards.lane import EndpointSettings
 from lookupdb.router.shards.replicas import Endpoint, ShardReplicas
-from lookupdb.router.table.routing_table import GenerationEntry, RoutingTable, ShardEntry
-
-_CONTRADICTION: Final = "is in effect with other content"
-
-
-def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
-    """Return why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None for any), or None.
-
-    Versions only grow, so that a late or repeated write cannot bring back shards that are being retired. Another
-    dataset, or one recreated with another uid, has its own versions.
-    """
-    if uid is not None and new.dataset.uid != uid:
-        return (
-            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router is of the dataset with "
-            f"uid {uid!r}"
-        )
-    if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
-        return None
-    if new.version == current.version:
-        return f"{describe_contradiction(new.version)}; a change needs a greater version"
-    return f"version {new.version} is older than version {current.version}, which is in effect"
-
-
-def describe_contradiction(version: int) -> str:
-    """Return the phrase by which the operator recognises that a router has another table ``version`` than it was given.
-    Only a greater version resolves that."""
-    return f"version {version} {_CONTRADICTION}"
-
-
-def tells_contradiction(why: str) -> bool:
-    """Return whether ``why`` has that phrase, for any version."""
-    return _CONTRADICTION in why
+from lookupdb.router.table.routing_table import GenerationEntry, RoutingTable, ShardEntry, diagnose_refusal
 
 
 def awaited_shards(
@@ -280,7 +249,7 @@ class EndpointPool:
 log = logging.getLogger(__name__)
 
 READY_SECONDS: Final = 10.0
-"""After this time in effect, a table is ready with one reached shard: a shard that is down must not keep every new
+"""After this time in effect, a table is ready with one reached shard. A shard that is down must not keep every new
 router out of service."""
 PREVIOUS_SECONDS: Final = 10.0
 """The default ``drainSeconds``, for which the old servers stay."""
@@ -368,6 +337,7 @@ class Cutover:
         reported = self._next or live
         passwords = {ref for table in (self._next, live) if table for ref in table.passwords}
         return {
+            "dataset": f"{live.table.dataset.namespace}/{live.table.dataset.name}" if live else None,
             "datasetUid": live.table.dataset.uid if live else None,
             "tableVersion": live.table.version if live else None,
             "tableDigest": self._digest,
@@ -503,5 +473,5 @@ class Cutover:
         candidates = (*(live.candidates if live else ()), *((previous.active,) if previous else ()))
         for (ready, unready), generations in ((_ENDPOINTS, active), (_CANDIDATE_ENDPOINTS, candidates)):
             states = [endpoint.link.state is LinkState.READY for endpoint in list_endpoints(generations)]
-            self._counters[ready] = sum(states)
-            self._counters[unready] = len(states) - sum(states)
+            for gauge, count in ((ready, sum(states)), (unready, len(states) - sum(states))):
+                self._counters[gauge] = count

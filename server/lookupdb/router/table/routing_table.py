@@ -38,6 +38,9 @@ from lookupdb.router.servers.link import PasswordRef
 # key, or without one if it needs no password. This holds in both format versions: a router that does not know passwords
 # is rejected by the servers, and keeps its table.
 #
+# An entry whose keys have several columns names these, and what joins them: ``"keyColumns": ["country", "id"],
+# "separator": ":"``. Routers pass them on to clients.
+#
 # An entry may have ``"content"``, a checksum of its files. Outside a cluster, where all datasets have the same uid, it
 # distinguishes generations of the same name.
 
@@ -103,6 +106,9 @@ class GenerationEntry:
     normalize: tuple[str, ...]
     value_format: Literal["json", "raw"]
     shards: tuple[ShardEntry, ...]
+    key_columns: tuple[str, ...] = ()
+    """The columns of a key, if the table names several."""
+    separator: str = ""
 
     @property
     def shard_generations(self) -> dict[str, int]:
@@ -222,7 +228,18 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
         shards=tuple(
             _shard(shard, f"{where}.shards[{i}]", of_entry, may_mix=may_mix) for i, shard in enumerate(shards)
         ),
+        **_key_columns(members, where),
     )
+
+
+def _key_columns(members: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the columns of the entry's keys and their separator, if it names them."""
+    if "keyColumns" not in members:
+        return {}
+    columns = tuple(
+        _check_type(name, str, f"{where}.keyColumns") for name in _member(members, "keyColumns", list, where)
+    )
+    return {"key_columns": columns, "separator": _text_member(members, "separator", where)}
 
 
 def _generation_member(members: dict[str, Any], where: str) -> str:
@@ -375,3 +392,35 @@ class TableWatcher:
             self._on_invalid(f"{self._path}: {error.message}")
         else:
             self._on_table(table)
+
+
+_CONTRADICTION: Final = "is in effect with other content"
+
+
+def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
+    """Return why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None for any), or None.
+
+    Versions only grow, so that a late or repeated write cannot bring back shards that are being retired. Another
+    dataset, or one recreated with another uid, has its own versions.
+    """
+    if uid is not None and new.dataset.uid != uid:
+        return (
+            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router is of the dataset with "
+            f"uid {uid!r}"
+        )
+    if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
+        return None
+    if new.version == current.version:
+        return f"{describe_contradiction(new.version)}; a change needs a greater version"
+    return f"version {new.version} is older than version {current.version}, which is in effect"
+
+
+def describe_contradiction(version: int) -> str:
+    """Return the phrase by which the operator recognises that a router has another table ``version`` than it was given.
+    Only a greater version resolves that."""
+    return f"version {version} {_CONTRADICTION}"
+
+
+def tells_contradiction(why: str) -> bool:
+    """Return whether ``why`` has that phrase, for any version."""
+    return _CONTRADICTION in why

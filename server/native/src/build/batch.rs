@@ -102,9 +102,9 @@ impl RecordBatch {
     }
 }
 
-/// `sorter._SPOOLED`, a bit of a place: the value is a reference into its slice's spool file.
+/// `sort._SPOOLED`, a bit of a place: the value is a reference into its slice's spool file.
 pub const SPOOLED: u64 = 1 << 62;
-/// `runs._ROW_BITS`: a place is the number of its slice, and a row of this many bits.
+/// `sort._ROW_BITS`: a place is the number of its slice, and a row of this many bits.
 const ROW_BITS: u32 = 40;
 /// A batch ends with the record that makes it this large. Even then it is smaller than the blocks that are mapped and
 /// returned one by one (`memory.return_large_blocks`), whose pages cost more than their records.

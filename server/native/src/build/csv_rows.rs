@@ -315,11 +315,23 @@ fn push_field(field: &[u8], column: &Column, inner: &mut JsonText, value: &mut V
         }
         Kind::Integer if is_integer(field) => value.extend_from_slice(field),
         Kind::Number if number_size(field) == Some(field.len()) => value.extend_from_slice(field),
-        Kind::Boolean if field == b"true" || field == b"false" => value.extend_from_slice(field),
+        Kind::Boolean => value.extend_from_slice(read_boolean(field)?),
         Kind::Json => push_json(field, inner, value)?,
         _ => return None,
     }
     Some(())
+}
+
+/// The JSON of a boolean as exports write it.
+fn read_boolean(field: &[u8]) -> Option<&'static [u8]> {
+    let is_word = |words: [&[u8]; 5]| words.iter().any(|word| field.eq_ignore_ascii_case(word));
+    if is_word([b"true", b"t", b"yes", b"y", b"1"]) {
+        Some(b"true")
+    } else if is_word([b"false", b"f", b"no", b"n", b"0"]) {
+        Some(b"false")
+    } else {
+        None
+    }
 }
 
 /// Write a field of JSON as it is, except for its line breaks.

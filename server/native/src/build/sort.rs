@@ -200,7 +200,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// `sample._MAX_VALUES`.
+/// `sort._MAX_VALUES`.
 const MAX_VALUES: usize = 200_000;
 
 /// A sample of values to train the compression dictionary on: those whose keys have the smallest hashes.
@@ -303,7 +303,7 @@ impl Sample {
     }
 }
 
-/// `runs.BLOCK_BYTES`: the approximate size of a block.
+/// The approximate size of a block.
 const BLOCK_BYTES: usize = 256 << 10;
 /// The size that a record adds to a block besides its bytes, as in Python.
 const RECORD_BYTES: usize = 50;

@@ -245,7 +245,7 @@ impl MappedGeneration {
         let py = bytes.py();
         match exactly.call1((bytes,)) {
             Err(error) if error.is_instance_of::<PyValueError>(py) => {
-                Err(self.damage(py, shard, key, &format!("it is no JSON: {error}")))
+                Err(self.damage(py, shard, key, &format!("it is not JSON: {error}")))
             }
             decoded => decoded,
         }

@@ -1,4 +1,4 @@
-//! A whole generation in the caller's own process, for `lookupdb.mapped`; the Python fallback is `python_view`.
+//! A whole generation in the caller's own process, for `lookupdb.mapped`; the Python fallback is `python_generation`.
 //!
 //! A `MappedView` looks keys up in the current generation, or in a fixed one. `generation` maps the shards.
 mod generation;
@@ -183,7 +183,7 @@ fn one_text_error(text: &Bound<'_, PyAny>) -> PyErr {
     match text.repr() {
         Ok(shown) => {
             let shown: String = shown.to_string_lossy().chars().take(60).collect();
-            PyTypeError::new_err(format!("keys are several texts, found one: {shown}; get() takes one"))
+            PyTypeError::new_err(format!("get_many() takes several keys, found one text: {shown}; get() takes one key"))
         }
         Err(error) => error,
     }

@@ -87,7 +87,7 @@ impl PackedKeys {
         Some((packed, found.is_partial))
     }
 
-    /// The keys of the GETs at `at`, at most `most` of them, or of the MGET there. Returns what is there (0: anything
+    /// Cuts the lookup at `at`: up to `most` GETs, or one MGET. Returns its keys, the kind (0: anything
     /// that is not a lookup, 1: only the beginning of a lookup, 2: GETs, 3: one MGET), and where that ends.
     #[staticmethod]
     fn cut(py: Python<'_>, data: &[u8], at: usize, most: usize) -> PyResult<(u8, usize, Option<Self>)> {

@@ -4,7 +4,6 @@
 mod replies;
 mod turn;
 
-use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
+use crate::histograms::{self, add, cells};
 use crate::python::PageWarmer;
 use crate::reader::ShardFile;
 use crate::values::Expander;
@@ -32,6 +32,9 @@ struct Slot {
     misses: usize,
     commands: usize,
     sent_bytes: usize,
+    /// The first of the adjacent histograms, one for each kind of command: buckets, and a sum.
+    durations: usize,
+    bounds: histograms::Bounds,
 }
 
 /// A shard file, and all that answers lookups from it.
@@ -46,21 +49,24 @@ struct ShardKernel {
 /// A turn that took longer may have waited for a disk.
 const SLOW: Duration = Duration::from_millis(2);
 
-/// The result of `run`: what is handed over, events, and whether the last turn was slow.
-type GivenOut<'py> = (Bound<'py, PyList>, Vec<(i32, u32)>, bool);
-/// Replies, unanswered keys, the rest, and whether the rest is only the beginning of a lookup.
-type Answer<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>, bool);
+/// The result of `run`: what is handed over, events, whether the last turn was slow, and when its requests arrived.
+type GivenOut<'py> = (Bound<'py, PyList>, Vec<(i32, u32)>, bool, u64);
+/// Replies, unanswered keys, the rest, whether the rest is only the beginning of a lookup, and whether the keys are of
+/// an MGET.
+type Answer<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>, bool, bool);
 
 #[pymethods]
 impl ShardKernel {
-    /// `places` are the indexes of lookups, misses, commands and sent bytes in `slot`; `error` is the reply for damage.
+    /// `places` are the indexes of lookups, misses, commands, sent bytes and the first histogram in `slot`; `bounds` are
+    /// those of buckets, in nanoseconds; `error` is the reply for damage.
     /// Raises OSError, and ValueError for an unreadable file.
     #[new]
-    #[pyo3(signature = (path, slot, places, error, *, read_bytes, chunk_bytes, slice_seconds))]
+    #[pyo3(signature = (path, slot, places, bounds, error, *, read_bytes, chunk_bytes, slice_seconds))]
     fn new(
         path: PathBuf,
         slot: PyBuffer<u64>,
-        places: (usize, usize, usize, usize),
+        places: (usize, usize, usize, usize, usize),
+        bounds: Vec<u64>,
         error: Vec<u8>,
         read_bytes: usize,
         chunk_bytes: usize,
@@ -68,19 +74,27 @@ impl ShardKernel {
     ) -> PyResult<Self> {
         let file = Arc::new(ShardFile::open(&path)?);
         let expander = Expander::new(file.dictionary()).map_err(PyValueError::new_err)?;
-        let (lookups, misses, commands, sent_bytes) = places;
+        let (lookups, misses, commands, sent_bytes, durations) = places;
         let time_slice = Duration::try_from_secs_f64(slice_seconds).unwrap_or_default();
         Ok(ShardKernel {
             shard: Shard { file, maker: ReplyMaker::new(expander, error) },
             turn: Turn::new(Bounds { read_bytes, chunk_bytes, time_slice }),
-            slot: Slot { numbers: slot, lookups, misses, commands, sent_bytes },
+            slot: Slot {
+                numbers: slot,
+                lookups,
+                misses,
+                commands,
+                sent_bytes,
+                durations,
+                bounds: histograms::Bounds(bounds),
+            },
             idle: Duration::ZERO,
         })
     }
 
     /// Wait on `epoll` and answer lookups for `seconds`, until Python has something to do, or until a turn was slow.
     /// Returns what is handed over (file descriptor, error number, and arguments of `RespConnection.resume`), events,
-    /// and whether the turn was slow.
+    /// whether the turn was slow, and when its requests arrived.
     fn run<'py>(
         &mut self,
         py: Python<'py>,
@@ -104,21 +118,26 @@ impl ShardKernel {
             let ended = Instant::now();
             let is_slow = ended - began > SLOW;
             if count == 0 || !left.is_empty() || self.shard.maker.damaged.count > 0 || is_slow || ended >= until {
-                return give_out(py, left, is_slow);
+                return give_out(py, left, is_slow, self.turn.arrived());
             }
         }
     }
 
-    /// Answer the lookups in `data`, which begins with a request, up to the size of one write.
-    fn answer<'py>(&mut self, py: Python<'py>, data: &[u8], nil: &[u8]) -> PyResult<Answer<'py>> {
+    /// Answer the lookups in `data`, which begins with a request and arrived at `arrived`, up to the size of one write.
+    fn answer<'py>(&mut self, py: Python<'py>, data: &[u8], nil: &[u8], arrived: u64) -> PyResult<Answer<'py>> {
         let (mut batch, mut replies) = (Batch::default(), Vec::new());
         let reached = self.shard.answer(data, &mut batch, nil, &self.turn.bounds().limit(), &mut replies);
+        if reached == Reached::Limit && !batch.is_mget {
+            batch.note_done();
+        }
+        self.shard.maker.counts.observe(&mut batch.done, arrived);
         self.slot.add(py, &mut self.shard.maker.counts)?;
         Ok((
             PyBytes::new(py, &replies),
             PyList::new(py, batch.unanswered(data).map(|key| PyBytes::new(py, key)).collect::<Vec<_>>())?,
             PyBytes::new(py, batch.rest(data)),
             reached == Reached::Part,
+            batch.is_mget,
         ))
     }
 
@@ -172,36 +191,35 @@ impl Slot {
     /// Add `counts` to the worker's counters, and reset them.
     fn add(&self, py: Python<'_>, counts: &mut Counts) -> PyResult<()> {
         let numbers = cells(py, &self.numbers)?;
-        let counts = std::mem::take(counts);
+        for (kind, count, nanoseconds) in counts.answered.drain(..) {
+            let first = self.durations + kind * self.bounds.counters();
+            self.bounds.observe(numbers, first, nanoseconds, count);
+        }
         for (place, count) in [
-            (self.lookups, counts.lookups),
-            (self.misses, counts.misses),
-            (self.commands, counts.commands),
-            (self.sent_bytes, counts.sent_bytes),
+            (self.lookups, &mut counts.lookups),
+            (self.misses, &mut counts.misses),
+            (self.commands, &mut counts.commands),
+            (self.sent_bytes, &mut counts.sent_bytes),
         ] {
-            if let Some(number) = numbers.get(place).filter(|_| count > 0) {
-                number.set(number.get().wrapping_add(count));
+            if *count > 0 {
+                add(numbers, place, std::mem::take(count));
             }
         }
         Ok(())
     }
 }
 
-fn cells<'a, T: pyo3::buffer::Element>(py: Python<'a>, buffer: &'a PyBuffer<T>) -> PyResult<&'a [Cell<T>]> {
-    buffer.as_mut_slice(py).ok_or_else(|| PyValueError::new_err("expected writable memory"))
-}
-
-fn give_out(py: Python<'_>, left: Leftovers, is_slow: bool) -> PyResult<GivenOut<'_>> {
+fn give_out(py: Python<'_>, left: Leftovers, is_slow: bool, arrived: u64) -> PyResult<GivenOut<'_>> {
     let handed = PyList::empty(py);
     for item in left.handed {
         handed.append(give_out_one(py, item)?)?; // its bytes are freed before the next are copied
     }
-    Ok((handed, left.events, is_slow))
+    Ok((handed, left.events, is_slow, arrived))
 }
 
 fn give_out_one(py: Python<'_>, item: Handed) -> PyResult<Bound<'_, PyTuple>> {
     let errno = item.error.and_then(|error| error.raw_os_error()).unwrap_or_default();
     let keys = PyList::new(py, item.keys.iter().map(|key| PyBytes::new(py, key)))?;
     let (unsent, rest) = (PyBytes::new(py, &item.unsent), PyBytes::new(py, &item.rest));
-    (item.fd, errno, unsent, keys, rest, item.is_part).into_pyobject(py)
+    (item.fd, errno, unsent, keys, rest, item.is_part, item.is_mget).into_pyobject(py)
 }

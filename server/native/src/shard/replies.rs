@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::reader::{Found, ShardFile};
 use crate::resp::{next_lookups, KeyAt, Next};
+use crate::system;
 use crate::values::Expander;
 
 /// The number of keys looked up together: more would not wait less for memory.
@@ -18,6 +19,23 @@ pub struct Counts {
     pub misses: u64,
     pub commands: u64,
     pub sent_bytes: u64,
+    /// Answered commands: their kind, number and duration in nanoseconds.
+    pub answered: Vec<(usize, u64, u64)>,
+}
+
+/// The kinds of answered commands, in the order of their histograms: GETs without and with an error, and MGETs.
+pub const KINDS: usize = 4;
+pub const GET: usize = 0;
+pub const MGET: usize = 2;
+
+impl Counts {
+    /// Count the commands of each kind in `done`, which arrived at `arrived` and are answered now; reset it.
+    #[inline]
+    pub fn observe(&mut self, done: &mut [u64; KINDS], arrived: u64) {
+        let nanoseconds = system::nanoseconds().saturating_sub(arrived);
+        let done = std::mem::take(done).into_iter().enumerate().filter(|&(_, count)| count > 0);
+        self.answered.extend(done.map(|(kind, count)| (kind, count, nanoseconds)));
+    }
 }
 
 /// Lookups that were answered with an error and have not been reported.
@@ -52,6 +70,11 @@ pub struct Batch {
     keys: Vec<KeyAt>,
     answered: usize,
     end: usize,
+    pub is_mget: bool,
+    /// The errors among the replies to the current lookups.
+    errors: u64,
+    /// The commands of each kind whose replies have been made since they were last counted.
+    pub done: [u64; KINDS],
 }
 
 impl Batch {
@@ -60,6 +83,19 @@ impl Batch {
         self.keys.clear();
         self.answered = 0;
         self.end = 0;
+        self.errors = 0;
+    }
+
+    /// Note the commands that have been answered, of which none is noted yet.
+    pub fn note_done(&mut self) {
+        let (kind, commands, errors) = match self.is_mget {
+            true if self.keys.is_empty() || !self.is_answered() => return,
+            true => (MGET, 1, self.errors.min(1)),
+            false => (GET, self.answered as u64, self.errors),
+        };
+        for (done, count) in self.done.iter_mut().skip(kind).zip([commands - errors, errors]) {
+            *done += count;
+        }
     }
 
     /// The unanswered keys, which have been counted.
@@ -171,25 +207,31 @@ impl Shard {
             if !batch.is_answered() {
                 let keys = batch.keys.get(batch.answered..).unwrap_or_default();
                 let key = |place: usize| keys.get(place).map_or(&b""[..], |key| key.of(data));
+                let errors = self.maker.damaged.count;
                 batch.answered += self.append_replies(keys.len(), key, nil, limit, out);
+                batch.errors += self.maker.damaged.count - errors;
             }
             if !batch.is_answered() {
                 return Reached::Limit;
             }
+            batch.note_done();
+            batch.keys.clear();
+            (batch.answered, batch.errors) = (0, 0);
             if batch.end >= data.len() {
                 return Reached::End;
             }
             if out.len() > limit.room || Instant::now() >= limit.until {
                 return Reached::Limit;
             }
-            batch.answered = 0;
             match next_lookups(data, batch.end, usize::MAX, &mut batch.keys) {
                 Next::Gets(end) => {
                     batch.end = end;
+                    batch.is_mget = false;
                     self.maker.counts.commands += batch.keys.len() as u64;
                 }
                 Next::Mget(end) => {
                     batch.end = end;
+                    batch.is_mget = true;
                     self.maker.counts.commands += 1;
                     out.extend_from_slice(format!("*{}\r\n", batch.keys.len()).as_bytes());
                 }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
 
-use super::replies::{Batch, Limit, Reached, Shard, TOGETHER};
+use super::replies::{Batch, Limit, Reached, Shard, GET, TOGETHER};
 use crate::resp::{lone_get, KeyAt};
 use crate::system;
 
@@ -52,6 +52,8 @@ pub struct Handed {
     pub rest: Vec<u8>,
     /// Whether `rest` is only the beginning of a lookup.
     pub is_part: bool,
+    /// Whether `keys` are the rest of an MGET.
+    pub is_mget: bool,
 }
 
 /// What a turn leaves to Python.
@@ -81,6 +83,8 @@ pub struct Turn {
     lone_gets: Vec<LoneGet>,
     batch: Batch,
     out: Vec<u8>,
+    /// When the turn began.
+    arrived: u64,
 }
 
 impl Turn {
@@ -94,7 +98,13 @@ impl Turn {
             lone_gets: Vec::with_capacity(EVENTS),
             batch: Batch::default(),
             out: Vec::new(),
+            arrived: 0,
         }
+    }
+
+    /// When the requests of the last turn arrived.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
     }
 
     pub fn bounds(&self) -> &Bounds {
@@ -115,6 +125,7 @@ impl Turn {
     pub fn take(&mut self, clients: &Clients<'_>, shard: &mut Shard) -> Leftovers {
         let mut left = Leftovers::default();
         let is_late = self.taken > 0;
+        self.arrived = system::nanoseconds();
         self.lone_gets.clear();
         while self.taken < self.count && left.bytes <= HANDED_BYTES {
             let Some(event) = self.events.get(self.taken) else { break };
@@ -167,11 +178,16 @@ impl Turn {
                 },
             };
             shard.maker.counts.sent_bytes += sent as u64;
+            shard.maker.counts.observe(&mut self.batch.done, self.arrived);
             let is_taken = sent == self.out.len();
             if is_taken && reached == Reached::Limit && Instant::now() < limit.until {
                 continue;
             }
             if !is_taken || reached != Reached::End {
+                if reached == Reached::Limit && !self.batch.is_mget {
+                    self.batch.note_done();
+                    shard.maker.counts.observe(&mut self.batch.done, self.arrived);
+                }
                 left.hand(Handed {
                     fd,
                     error: None,
@@ -179,6 +195,7 @@ impl Turn {
                     keys: self.batch.unanswered(data).map(<[u8]>::to_vec).collect(),
                     rest: self.batch.rest(data).to_vec(),
                     is_part: reached == Reached::Part,
+                    is_mget: self.batch.is_mget,
                 });
             }
             break;
@@ -204,10 +221,14 @@ impl Turn {
                 maker.counts.lookups += 1;
                 maker.counts.commands += 1;
                 self.out.clear();
+                let errors = maker.damaged.count;
                 maker.append(found, clients.nil(get.fd), &mut self.out);
+                let kind = GET + usize::from(maker.damaged.count > errors);
                 match system::send(get.fd, &self.out) {
                     Ok(sent) => {
                         maker.counts.sent_bytes += sent as u64;
+                        let nanoseconds = system::nanoseconds().saturating_sub(self.arrived);
+                        maker.counts.answered.push((kind, 1, nanoseconds));
                         if sent != self.out.len() {
                             let unsent = self.out.get(sent..).unwrap_or_default().to_vec();
                             left.hand(Handed { unsent, ..Handed::new(get.fd) });
@@ -245,7 +266,8 @@ impl Clients<'_> {
 
 impl Handed {
     fn new(fd: i32) -> Self {
-        Handed { fd, error: None, unsent: Vec::new(), keys: Vec::new(), rest: Vec::new(), is_part: false }
+        let (unsent, keys, rest) = Default::default();
+        Handed { fd, error: None, unsent, keys, rest, is_part: false, is_mget: false }
     }
 }
 

@@ -1,0 +1,336 @@
+"""The dashboard of one dataset, down to each shard and replica."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from charts.dashboards.panels import (
+    DATASET,
+    FAILURES,
+    LATENCIES,
+    OUTCOMES,
+    Annotation,
+    make_board,
+    make_graph,
+    make_heatmap,
+    make_number,
+    make_timeline,
+    make_variable,
+    quantile,
+    quantiles,
+    share,
+)
+from grafana_foundation_sdk.builders import dashboard
+
+_IN: Final = 'namespace="$namespace",dataset="$dataset"'
+_REPLICA: Final = "shard {{shard}} {{pod}}"
+_BY: Final = "by (shard, pod)"
+_REQUESTS: Final = "lookupdb_router_request_duration_seconds"
+_LOOKUPS: Final = f'{_REQUESTS}_bucket{{{_IN},endpoint="lookup"}}'
+_BATCHES: Final = f'{_REQUESTS}_bucket{{{_IN},endpoint="batch"}}'
+_INFO: Final = f"max by (namespace, dataset, generation) (lookupdb_dataset_info{{{_IN}}})"
+_CONDITION: Final = f"lookupdb_dataset_condition{{{_IN},condition="
+
+
+def make_dataset_dashboard() -> dashboard.Dashboard:
+    """Return the dashboard."""
+    made = make_board("lookupdb dataset", DATASET, "One dataset: is it healthy, fresh and fast, and if not, why.")
+    made.with_variable(make_variable("namespace", "Namespace", "label_values(lookupdb_dataset_info, namespace)"))
+    names = 'label_values(lookupdb_dataset_info{namespace="$namespace"}, dataset)'
+    made.with_variable(make_variable("dataset", "Dataset", names))
+    for annotation in _annotations():
+        made.annotation(annotation)
+    _add_health(made)
+    _add_freshness(made)
+    _add_speed(made)
+    _add_replicas(made)
+    _add_causes(made)
+    return made
+
+
+def _annotations() -> tuple[Annotation, ...]:
+    cutover = _newest("cutover_timestamp_seconds")
+    return (
+        Annotation(
+            "Cutover",
+            f"1000 * {cutover} * on (namespace, dataset) group_right () {_INFO}",
+            color="blue",
+            text="{{generation}} serves",
+            value_is_time=True,
+        ),
+        Annotation(
+            "Rollout", f"{_newest('rollout_started_timestamp_seconds')} > 0", color="purple", text="rolling out"
+        ),
+        Annotation(
+            "Build failed or rejected",
+            "sum by (outcome) (increase(lookupdb_operator_builds_total"
+            f'{{{_IN},outcome=~"failed|rejected"}}[$__rate_interval])) > 0',
+            color="red",
+            text="{{outcome}}",
+        ),
+    )
+
+
+def _newest(fact: str) -> str:
+    return f"max by (namespace, dataset) (lookupdb_dataset_{fact}{{{_IN}}})"
+
+
+def _rate(metric: str, by: str = "", also: str = "") -> str:
+    return f"sum {by}{' ' if by else ''}(rate(lookupdb_{metric}_total{{{_IN}{also}}}[$__rate_interval]))"
+
+
+def _add_health(made: dashboard.Dashboard) -> None:
+    made.with_row(dashboard.Row("Is it healthy?"))
+    numbers = (
+        make_number(
+            "Ready",
+            "Whether all routers answer lookups from a generation of the current spec.",
+            f'max({_CONDITION}"Ready",status="True"}})',
+            names={"1": ("yes", "green"), "0": ("no", "red")},
+        ),
+        make_number("Generation", "The generation that answers lookups.", _INFO, label="generation"),
+        make_number("Records", "Records of that generation.", _newest("records")),
+        make_number(
+            "Since the last refresh",
+            "Time since the served data were last checked against their source, or built from it.",
+            f"time() - {_newest('refreshed_timestamp_seconds')}",
+            unit="s",
+        ),
+        make_number(
+            "Failed requests",
+            "Share of requests that failed because of the service: 5xx, or keys that were unavailable.",
+            share(_REQUESTS, _IN),
+            unit="percentunit",
+            steps=FAILURES,
+            absent="no requests",
+        ),
+        make_number(
+            "p99 latency of lookups",
+            "99 of 100 lookups of one key are answered within this time, measured in the routers.",
+            quantile(0.99, _LOOKUPS),
+            unit="s",
+            steps=LATENCIES,
+            absent="no lookups",
+        ),
+    )
+    for number in numbers:
+        made.with_panel(number)
+    made.with_panel(
+        make_timeline(
+            "Conditions",
+            "The conditions of the dataset over time. Built and RolledOut are not true while a build or rollout runs."
+            " `kubectl describe lds` shows the reasons.",
+            (f'max by (condition) (lookupdb_dataset_condition{{{_IN},status="True"}})', "{{condition}}"),
+            {"1": ("true", "green"), "0": ("not yet", "blue")},
+            {
+                "Ready": {"1": ("true", "green"), "0": ("not true", "red")},
+                "Degraded": {"1": ("true", "orange"), "0": ("not true", "green")},
+            },
+        )
+    )
+
+
+def _add_freshness(made: dashboard.Dashboard) -> None:
+    made.with_row(dashboard.Row("Is it fresh?"))
+    made.with_panel(
+        make_graph(
+            "Age of the data",
+            "Time since the last refresh, and since the source of the served data was modified, if the source says so."
+            " Stale after: the limit of refresh.staleAfterSeconds, if there is one.",
+            (f"time() - {_newest('refreshed_timestamp_seconds')}", "since the last refresh"),
+            (f"time() - {_newest('source_timestamp_seconds')}", "since the source was modified"),
+            (_newest("stale_after_seconds"), "stale after"),
+            unit="s",
+            colors={"stale after": "red"},
+        )
+    )
+    made.with_panel(
+        make_graph(
+            "From source to serving",
+            "Time that the served generation needed: from the change of its source until it was built,"
+            " and from there until all routers answered from it.",
+            (f"{_newest('built_timestamp_seconds')} - {_newest('source_timestamp_seconds')}", "source to build"),
+            (f"{_newest('cutover_timestamp_seconds')} - {_newest('built_timestamp_seconds')}", "build to cutover"),
+            unit="s",
+            is_stacked=True,
+        )
+    )
+    made.with_panel(
+        make_graph(
+            "Builds",
+            "Builds that ended. Rejected: a gate did not let the new data through, and the old keep serving.",
+            (f"sum by (outcome) (increase(lookupdb_operator_builds_total{{{_IN}}}[$__interval]))", "{{outcome}}"),
+            unit="short",
+            is_bars=True,
+            colors=OUTCOMES,
+        )
+    )
+
+
+def _add_speed(made: dashboard.Dashboard) -> None:
+    made.with_row(dashboard.Row("How fast is it?"))
+    panels = (
+        make_graph(
+            "Requests",
+            "Requests that routers answered, by protocol and kind: lookups of one key, batches of several, and others.",
+            (
+                f"sum by (protocol, endpoint) (rate({_REQUESTS}_count{{{_IN}}}[$__rate_interval])) > 0",
+                "{{protocol}} {{endpoint}}",
+            ),
+            unit="reqps",
+            is_stacked=True,
+        ),
+        make_graph(
+            "HTTP answers by code",
+            "404 is a missing key. 503 is a key that no replica answered in time.",
+            (_rate("router_requests", "by (code)") + " > 0", "{{code}}"),
+            unit="reqps",
+            is_stacked=True,
+        ),
+        make_graph(
+            "Keys",
+            "Keys looked up: found, missing, or unavailable because no replica of their shard answered in time.",
+            *((_rate(f"router_keys_{result}"), result) for result in ("found", "missing", "unavailable")),
+            unit="cps",
+            is_stacked=True,
+            colors={"found": "green", "missing": "blue", "unavailable": "red"},
+        ),
+        make_graph(
+            "Latency of lookups",
+            "Time from the first byte of a request for one key to the last byte of its answer.",
+            *quantiles(_LOOKUPS),
+            unit="s",
+            is_logarithmic=True,
+        ),
+        make_graph(
+            "Latency of batches",
+            "Time from the first byte of a request for several keys to the last byte of its answer.",
+            *quantiles(_BATCHES),
+            unit="s",
+            is_logarithmic=True,
+        ),
+        make_heatmap(
+            "Distribution of latency",
+            "Lookups of one key by the time that they took. Two bands mean two causes, such as memory and disk.",
+            f"sum by (le) (rate({_LOOKUPS}[$__rate_interval]))",
+        ),
+    )
+    for panel in panels:
+        made.with_panel(panel)
+
+
+def _add_replicas(made: dashboard.Dashboard) -> None:
+    made.with_row(dashboard.Row("Which shard, which replica?"))
+    panels = (
+        make_graph(
+            "Keys looked up by replica",
+            "Keys that each shard server looked up. Replicas of a shard should be about equal.",
+            (_rate("shard_lookups", _BY), _REPLICA),
+            unit="cps",
+        ),
+        make_graph(
+            "p99 latency in shard servers",
+            "99 of 100 commands are answered within this time by the shard server alone, without router and network.",
+            (
+                quantile(0.99, f"lookupdb_shard_request_duration_seconds_bucket{{{_IN}}}", by="shard, pod"),
+                _REPLICA,
+            ),
+            unit="s",
+            is_logarithmic=True,
+        ),
+        make_graph(
+            "Wait of routers for shards",
+            "Time from sending a batch to a shard server until its answer, with the network, for every 16th batch.",
+            *quantiles(f"lookupdb_router_batch_duration_seconds_bucket{{{_IN}}}"),
+            unit="s",
+            is_logarithmic=True,
+        ),
+        make_graph(
+            "Shard file in the page cache",
+            "Share of the shard's file that is in memory. Lookups of the rest wait for the disk.",
+            (
+                f"sum {_BY} (lookupdb_shard_resident_bytes{{{_IN}}}) / sum {_BY} (lookupdb_shard_file_bytes{{{_IN}}})",
+                _REPLICA,
+            ),
+            unit="percentunit",
+            top=1,
+        ),
+        make_graph(
+            "Major page faults",
+            "Reads that waited for the disk. Many of them under load: the shard does not fit into memory.",
+            (_rate("shard_major_faults", _BY), _REPLICA),
+            unit="cps",
+        ),
+        make_graph(
+            "Memory of shard servers",
+            "Memory that the processes own, without the page cache, which the kernel can reclaim at any time.",
+            (f"sum {_BY} (lookupdb_shard_private_bytes{{{_IN}}})", _REPLICA),
+            unit="bytes",
+        ),
+    )
+    for panel in panels:
+        made.with_panel(panel)
+
+
+def _add_causes(made: dashboard.Dashboard) -> None:
+    made.with_row(dashboard.Row("If not, why?"))
+    panels = (
+        make_graph(
+            "Endpoints",
+            "Shard servers that routers use, and those that they cannot use. Each worker of a router counts."
+            " `/status` of the router names each endpoint, and why.",
+            (f"sum(lookupdb_router_endpoints_ready{{{_IN}}})", "ready"),
+            (f"sum(lookupdb_router_endpoints_unready{{{_IN}}})", "not ready"),
+            unit="short",
+            is_stacked=True,
+            colors={"ready": "green", "not ready": "red"},
+        ),
+        make_graph(
+            "Retries and deadlines",
+            "Keys that were sent again, sent to a second replica, refused by a full queue, or not answered in time.",
+            (_rate("router_retries"), "sent again"),
+            (_rate("router_hedges"), "second replica"),
+            (_rate("router_queue_full"), "queue full"),
+            (_rate("router_deadlines"), "deadline passed"),
+            (_rate("router_client_deadline_keys_unavailable"), "deadline of the client passed"),
+            unit="cps",
+        ),
+        make_graph(
+            "Refused requests",
+            "Requests that routers refused, by reason. Overloaded: the memory budget of a router is used up.",
+            (_rate("router_requests_refused"), "invalid"),
+            (_rate("router_requests_unauthenticated"), "unauthenticated"),
+            (_rate("router_requests_forbidden"), "forbidden"),
+            (_rate("router_requests_overloaded"), "overloaded"),
+            (_rate("router_connections_refused"), "too many connections"),
+            unit="reqps",
+        ),
+        make_graph(
+            "Memory of routers",
+            "Memory that the processes own. Budget: requests and answers that the workers hold now.",
+            (f"sum by (pod) (lookupdb_router_private_bytes{{{_IN}}})", "{{pod}}"),
+            (f"sum(lookupdb_router_budget_used_bytes{{{_IN}}})", "budget in use"),
+            unit="bytes",
+        ),
+        make_graph(
+            "Connections",
+            "Open connections of clients to routers, and of routers to shard servers.",
+            (f"sum(lookupdb_router_connections{{{_IN}}})", "clients to routers"),
+            (f"sum(lookupdb_shard_open_connections{{{_IN}}})", "routers to shard servers"),
+            unit="short",
+        ),
+        make_graph(
+            "Restarts of workers",
+            "Worker processes that ended and were started again. It should be 0.",
+            *(
+                (
+                    f"sum by (pod) (increase(lookupdb_{component}_worker_restarts_total{{{_IN}}}[$__rate_interval]))",
+                    "{{pod}}",
+                )
+                for component in ("router", "shard")
+            ),
+            unit="short",
+        ),
+    )
+    for panel in panels:
+        made.with_panel(panel)

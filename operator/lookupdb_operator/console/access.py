@@ -1,0 +1,228 @@
+"""Who may see the console of a cluster: the holders of service account tokens, the users of a proxy, or anyone.
+
+A token is verified as routers verify theirs, and decides which datasets its holder sees. Lookups go to a router with
+the same token, so that nobody reads a value that the router would not answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+
+from lookupdb.account_tokens import InvalidToken, TokenCache, decode_part, find_key_id
+from lookupdb.router.access import MIN_TOKEN_BYTES
+from lookupdb.tokens import Subjects
+from lookupdb_operator.cluster.account_keys import Keys
+
+log = logging.getLogger(__name__)
+
+Spec = Mapping[str, Any]
+"""The spec of a LookupDataset."""
+
+SESSION_SECONDS: Final = 8 * 3600
+"""The longest life of a cookie; that of its token may be shorter."""
+_MAX_COOKIE_BYTES: Final = 3800
+"""Browsers drop cookies of more than 4096 bytes, their names and attributes included."""
+_MAX_USER_BYTES: Final = 256
+
+
+class NotAdmitted(Exception):
+    """The request shows nothing that admits it. The message shows nothing of a token or password."""
+
+
+class CannotJudge(Exception):
+    """The token may be valid, but the cluster's keys cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who may see the console, and what of it."""
+
+    name: str
+    namespace: str = ""
+    account: str = ""
+    """The service account, if it is one."""
+    audience: str = ""
+    token: str = ""
+    until: float = 0.0
+    """When the token expires, in seconds since 1970."""
+    sees_all: bool = False
+
+    def sees(self, namespace: str, spec: Spec, audience: str) -> bool:
+        """Return whether the visitor may see the dataset with ``spec`` in ``namespace``. ``audience`` is the
+        console's."""
+        if self.sees_all:
+            return True
+        is_ours = self.audience == audience
+        if is_ours and self.namespace == namespace:
+            return True  # whoever can make its tokens can read the namespace's part of the store
+        accounts = read_accounts(spec)
+        return (is_ours or self.audience == accounts.get("audience")) and self._is_listed(accounts)
+
+    def _is_listed(self, accounts: Mapping[str, Any]) -> bool:
+        try:
+            return Subjects(accounts.get("subjects") or ()).allow(self.namespace, self.account)
+        except ValueError:  # the CRD prevents it
+            return False
+
+
+def asks_for_token(spec: Spec) -> bool:
+    """Return whether routers of the dataset with ``spec`` answer only with a token."""
+    return bool((spec.get("router") or {}).get("auth"))
+
+
+def read_accounts(spec: Spec) -> Mapping[str, Any]:
+    """Return ``spec.router.auth.serviceAccounts``."""
+    return ((spec.get("router") or {}).get("auth") or {}).get("serviceAccounts") or {}
+
+
+class AccessMode(Protocol):
+    """One way to judge requests."""
+
+    async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
+        """Return the visitor of a request with this header and this cookie. Raises NotAdmitted or CannotJudge."""
+
+
+class TokenAccess:
+    """Admits service accounts by their tokens, in a header or in the cookie that the login page sets."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        audience: str,
+        overseers: Iterable[str],
+        other_audiences: Callable[[], Collection[str]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``overseers`` see all datasets. ``other_audiences`` returns those of datasets. Raises ValueError for a
+        subject that is none."""
+        self.audience = audience
+        self._keys = keys
+        self._overseers = Subjects(overseers)
+        self._other_audiences = other_audiences
+        self._now = now
+        self._caches: dict[str, TokenCache] = {}
+        """By audience: a token is verified for the one that it names, if that is known."""
+
+    async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
+        """Return the visitor of a request. A header counts before a cookie."""
+        if authorization is not None:
+            return await self.verify(_read_credentials(authorization, "bearer"))
+        if not cookie:
+            raise NotAdmitted("expected a token, as Authorization: Bearer …, or a login")
+        return await self.verify(cookie)
+
+    async def verify(self, token: str) -> Visitor:
+        """Return the visitor with ``token``. Raises NotAdmitted or CannotJudge."""
+        try:
+            return await self._verify(token)
+        except InvalidToken as error:
+            raise NotAdmitted(error.detail) from error
+
+    async def _verify(self, token: str) -> Visitor:
+        find_key_id(token)  # cheap, and limits its size
+        audience = _find_audience(token)
+        others = self._other_audiences()
+        if audience != self.audience and audience not in others:
+            raise InvalidToken("audience", f"the token is not for {self.audience}, nor for lookups in a dataset")
+        for stale in self._caches.keys() - {self.audience, *others}:
+            del self._caches[stale]
+        cache = self._caches.setdefault(audience, TokenCache(self._keys, (audience,), self._now))
+        verified = cache.verify_for_a_while(token)
+        if verified is None:
+            is_current = await self._keys.look_again()
+            verified = cache.verify_for_a_while(token)
+            if verified is None and not is_current:
+                raise CannotJudge("the keys of this cluster's service accounts cannot be read now")
+        if verified is None:
+            raise InvalidToken("key", "the token is signed with a key that is none of this cluster's")
+        caller, _ = verified
+        name = f"{caller.namespace}/{caller.account}"
+        sees_all = audience == self.audience and self._overseers.allow(caller.namespace, caller.account)
+        until = float(_read_claims(token)["exp"])
+        return Visitor(name, caller.namespace, caller.account, audience, token, until, sees_all)
+
+
+def _find_audience(token: str) -> str:
+    """Return the audience that ``token`` names; nothing about it is verified. Raises InvalidToken."""
+    audience = _read_claims(token).get("aud")
+    if isinstance(audience, list) and len(audience) == 1:
+        (audience,) = audience
+    if not isinstance(audience, str):
+        raise InvalidToken("audience", "expected a token for one audience")
+    return audience
+
+
+def _read_claims(token: str) -> Mapping[str, Any]:
+    try:
+        claims = orjson.loads(decode_part(token.split(".")[1]))
+    except ValueError as error:
+        raise InvalidToken("form", "the token's claims cannot be read") from error
+    if not isinstance(claims, dict):
+        raise InvalidToken("form", "the token's claims cannot be read")
+    return claims
+
+
+class ProxyAccess:
+    """Admits the users of an authenticating proxy, which sends their names with a password of its own. Headers that
+    only name a user count for nothing: any client could send them."""
+
+    def __init__(self, password_file: Path) -> None:
+        """The file is read for each request, because a Secret may be replaced."""
+        self._file = password_file
+
+    async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
+        """Return the proxy's user."""
+        if authorization is None:
+            raise NotAdmitted("expected the proxy's Authorization: Basic …")
+        credentials = _read_credentials(authorization, "basic")
+        try:
+            user, separator, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise NotAdmitted("the proxy's credentials cannot be read") from error
+        if not separator or not hmac.compare_digest(password.encode(), self._read_password()):
+            raise NotAdmitted("the proxy's password is not the one in the Secret")
+        if not user.isprintable() or len(user.encode()) > _MAX_USER_BYTES:
+            raise NotAdmitted("the proxy's name of the user cannot be read")
+        return Visitor(user or "a user of the proxy", sees_all=True)
+
+    def _read_password(self) -> bytes:
+        try:
+            password = self._file.read_bytes().rstrip(b"\r\n")
+        except OSError as error:
+            raise CannotJudge("the proxy's password cannot be read") from error
+        if len(password) < MIN_TOKEN_BYTES:
+            raise CannotJudge(f"the proxy's password has fewer than {MIN_TOKEN_BYTES} bytes")
+        return password
+
+
+class OpenAccess:
+    """Admits everybody, and shows everything."""
+
+    async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
+        """Return a visitor without a name."""
+        return Visitor("", sees_all=True)
+
+
+def _read_credentials(header: str, scheme: str) -> str:
+    """Return what follows ``scheme`` in an Authorization header. Raises NotAdmitted."""
+    found, _, credentials = header.strip().partition(" ")
+    if found.lower() != scheme or not credentials.strip():
+        raise NotAdmitted(f"expected Authorization: {scheme.capitalize()} and a value")
+    return credentials.strip()
+
+
+def limit_session(visitor: Visitor, now: float) -> int:
+    """Return how many seconds a cookie with the visitor's token may live. Raises NotAdmitted if it does not fit."""
+    if len(visitor.token) > _MAX_COOKIE_BYTES:
+        raise NotAdmitted(f"the token has more than {_MAX_COOKIE_BYTES} bytes, which no cookie holds")
+    return max(1, min(SESSION_SECONDS, int(visitor.until - now)))

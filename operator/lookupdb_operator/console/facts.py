@@ -1,0 +1,503 @@
+"""What is shown about datasets, by `status`, `ls` and `history` as by the console: from data to frozen dataclasses.
+
+Moments stay as the status has them. Whoever shows them says how long ago that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from lookupdb.wording import format_count
+from lookupdb_operator import names
+from lookupdb_operator.console.dataset import Dataset, DatasetPods, Members
+from lookupdb_operator.console.formats import format_age, format_until
+from lookupdb_operator.model import Pod
+from lookupdb_operator.status import ALL, parse_shards
+
+CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
+_WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
+"""Condition → what it waits for while it is not True."""
+_UNDER_WAY: Final = "under way"
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionFacts:
+    """One of the four conditions."""
+
+    kind: str
+    status: str
+    reason: str
+    since: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Something that a dataset waits for: since a moment, until a moment, or neither."""
+
+    what: str
+    detail: str = ""
+    since: str = ""
+    until: str = ""
+
+    def describe(self, now: datetime) -> str:
+        """Return it as a sentence without a full stop."""
+        if self.since:
+            return f"{self.what}, for {format_age(self.since, now)}: {self.detail}"
+        if self.until:
+            return f"{self.what} {format_until(self.until, now)}, {self.detail}"
+        return f"{self.what}: {self.detail}" if self.detail else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFacts:
+    """A generation in the store. ``marks`` say what became of it: active, candidate, has served, …"""
+
+    generation: str
+    records: int
+    bytes: int
+    built_at: str
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedFacts:
+    """The generation that a gate rejected, and the command that overrides the gate."""
+
+    generation: str
+    records: int
+    built_at: str
+    message: str
+    override: str
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFacts:
+    """The generation that waits for promotion."""
+
+    generation: str
+    rollout: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """A shard of a rollout, and its servers."""
+
+    shard: int
+    pods: tuple[Pod, ...]
+
+    @property
+    def ready(self) -> int:
+        """The number of servers that are ready."""
+        return sum(pod.ready for pod in self.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFacts:
+    """A rollout with its servers."""
+
+    rollout: str
+    generation: str
+    role: str
+    extent: str
+    """The number of shards with servers and, during a shard-by-shard rollout, of all shards."""
+    replicas: int
+    started_at: str
+    shards: tuple[ShardFacts, ...]
+    stall: str = ""
+    stalled_since: str = ""
+
+    @property
+    def ready(self) -> int:
+        """The number of servers that are ready."""
+        return sum(shard.ready for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterFacts:
+    """The routers, and the routing table that they should have."""
+
+    ready: int
+    pods: tuple[Pod, ...]
+    table: str
+    """The version of the routing table; empty without one."""
+    is_confirmed: bool
+
+    def describe(self) -> str:
+        """Return it as half a sentence."""
+        confirmed = "confirmed by all" if self.is_confirmed else "not confirmed by all yet"
+        table = f"routing table {self.table} {confirmed}" if self.table else "no routing table yet"
+        return f"{self.ready}/{len(self.pods)} ready, {table}"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFacts:
+    """A build: the running one, or one that has ended."""
+
+    generation: str
+    outcome: str
+    at: str
+    """When it ended, or when the running one started."""
+    reason: str = ""
+    message: str = ""
+    records: int = 0
+    seconds: int | None = None
+    count: int = 1
+    """The number of builds that ended so, one after another."""
+    stall: str = ""
+    stalled_since: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """True if it has not ended."""
+        return self.outcome == _UNDER_WAY
+
+    @property
+    def result(self) -> str:
+        """The outcome, and how often it came about."""
+        return self.outcome + (f" × {self.count}" if self.count > 1 else "")
+
+    def explain(self, message: str | None = None) -> str:
+        """Return the reason, unless it is the outcome, and ``message``, or else its own."""
+        reason = self.reason if self.reason.lower() != self.outcome.lower() else ""
+        return ": ".join(filter(None, (reason, self.message if message is None else message)))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRow:
+    """One dataset in a list of all."""
+
+    namespace: str
+    name: str
+    ready: str
+    phase: str
+    health: str
+    """The reason of its condition Degraded."""
+    generation: str
+    built_at: str
+    shards: str
+    records: int | None
+    level: str
+    """``good``, ``warning``, ``bad`` or ``unknown``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """Everything about one dataset but its figures."""
+
+    row: FleetRow
+    serving: str
+    pinned: str
+    endpoint: str
+    problem: str
+    """Why the pods are unknown; empty if they are known."""
+    waits: tuple[Wait, ...]
+    conditions: tuple[ConditionFacts, ...]
+    generations: tuple[GenerationFacts, ...]
+    """Those in the store, newest first."""
+    rejected: RejectedFacts | None
+    candidate: CandidateFacts | None
+    rollouts: tuple[RolloutFacts, ...]
+    routers: RouterFacts | None
+    """None if there are none, or none are known."""
+    builds: tuple[BuildFacts, ...]
+    """Newest first, and the running one before all."""
+
+    def find_lacking(self) -> Iterator[tuple[RolloutFacts, ShardFacts]]:
+        """Yield the shards with servers that are not ready."""
+        for rollout in self.rollouts:
+            for shard in rollout.shards:
+                if shard.ready < len(shard.pods):
+                    yield rollout, shard
+
+
+def describe_dataset(view: DatasetPods) -> StatusFacts:
+    """Return the facts of one dataset."""
+    dataset, status = view.dataset, view.dataset.status
+    return StatusFacts(
+        row=describe_row(dataset),
+        serving=_describe_serving(dataset),
+        pinned=str(dataset.spec.get("generation") or ""),
+        endpoint=str(status.get("endpoint") or ""),
+        problem=view.problem,
+        waits=tuple(_find_waits(dataset)),
+        conditions=tuple(_find_conditions(dataset)),
+        generations=describe_generations(dataset),
+        rejected=_find_rejected(dataset),
+        candidate=_find_candidate(dataset),
+        rollouts=tuple(_describe_rollouts(view)),
+        routers=_describe_routers(view),
+        builds=tuple(_describe_builds(dataset)),
+    )
+
+
+def describe_row(dataset: Dataset) -> FleetRow:
+    """Return the row of a dataset in a list of all."""
+    status, ready = dataset.status, str(dataset.condition("Ready").get("status", ""))
+    degraded, health = dataset.condition("Degraded"), str(dataset.condition("Degraded").get("reason", ""))
+    return FleetRow(
+        namespace=dataset.namespace,
+        name=dataset.name,
+        ready=ready,
+        phase=str(status.get("phase") or ""),
+        health=health,
+        generation=str(status.get("generation") or ""),
+        built_at=str(status.get("builtAt") or ""),
+        shards=str(status.get("shards") or ""),
+        records=status.get("records"),
+        level=_judge(ready, degraded.get("status") == "True"),
+    )
+
+
+def _judge(ready: str, is_degraded: bool) -> str:
+    if ready == "True":
+        return "warning" if is_degraded else "good"
+    return "bad" if ready == "False" else "unknown"
+
+
+def _describe_serving(dataset: Dataset) -> str:
+    if dataset.is_stopped:
+        return f"served {dataset.status.get('generation') or 'nothing'}"
+    if len(dataset.serving) > 1:
+        mixture = sorted(dataset.serving, key=names.read_number)
+        return f"serves {', '.join(mixture[:-1])} and {mixture[-1]}, shard by shard"
+    generation = dataset.status.get("generation")
+    return f"serves {generation}" if generation else "serves nothing"
+
+
+def _find_waits(dataset: Dataset) -> Iterator[Wait]:
+    for kind, what in _WAITED_FOR.items():
+        condition = dataset.condition(kind)
+        if condition and condition.get("status") != "True":
+            message = str(condition.get("message", ""))
+            since = "" if dataset.is_stopped else str(condition.get("lastTransitionTime", "")) or "?"
+            yield Wait(what, message, since=since)
+    if dataset.is_stopped:
+        return
+    failure: Members = dataset.status.get("failure") or {}
+    if failure.get("retryAt"):
+        failures = format_count(failure.get("count", 1), "failure")
+        yield Wait("the next build attempt,", f"after {failures}", until=str(failure["retryAt"]))
+    yield from _describe_schedule(dataset)
+
+
+def _describe_schedule(dataset: Dataset) -> Iterator[Wait]:
+    """Yield when the schedule next checks the source."""
+    status, refresh = dataset.status, dataset.spec.get("refresh") or {}
+    next_check, due = status.get("nextCheck"), (status.get("schedule") or {}).get("due")
+    if due and due != (status.get("build") or {}).get("slot"):
+        yield Wait(f"the source is due for its check of {due}")
+    elif next_check:
+        yield Wait("next check of the source", f"at {next_check}", until=str(next_check))
+    elif refresh.get("schedule") and refresh.get("suspend"):
+        schedule = refresh["schedule"]
+        yield Wait(f"no check of the source: refresh.suspend is true, and the schedule {schedule!r} rests")
+
+
+def _find_conditions(dataset: Dataset) -> Iterator[ConditionFacts]:
+    for kind in CONDITIONS:
+        if found := dataset.condition(kind):
+            since, message = str(found.get("lastTransitionTime", "")), str(found.get("message", ""))
+            yield ConditionFacts(kind, str(found["status"]), str(found["reason"]), since, message)
+
+
+def describe_generations(dataset: Dataset) -> tuple[GenerationFacts, ...]:
+    """Return the generations in the store, newest first, with what is to be said about each."""
+    status, serving = dataset.status, dataset.serving
+    stored = status.get("generations") or ()
+    marks: dict[str, set[Any]] = {
+        "active": set() if len(serving) > 1 else {status.get("generation")},
+        "serves some shards": serving if len(serving) > 1 else set(),
+        "candidate": {(status.get("candidate") or {}).get("generation")},
+        "pinned": {dataset.spec.get("generation")},
+        "rolled back": {mark.get("generation") for mark in status.get("rolledBack") or ()},
+        "gate overridden": {found["generation"] for found in stored if found.get("overridden")},
+        "has served": {found["generation"] for found in stored if found.get("servedBy")} - {status.get("generation")},
+        "rejected": {mark.get("generation") for mark in status.get("rejected") or ()},
+    }
+    return tuple(
+        GenerationFacts(
+            generation=found["generation"],
+            records=found["records"],
+            bytes=found["bytes"],
+            built_at=found["builtAt"],
+            marks=tuple(mark for mark, marked in marks.items() if found["generation"] in marked),
+        )
+        for found in reversed(stored)
+    )
+
+
+def _find_rejected(dataset: Dataset) -> RejectedFacts | None:
+    refused: Members = dataset.status.get("refused") or {}
+    if not refused:
+        return None
+    generation = str(refused.get("generation"))
+    return RejectedFacts(
+        generation=generation,
+        records=int(refused.get("records", 0)),
+        built_at=str(refused.get("builtAt", "")),
+        message=str(refused.get("message", "")),
+        override=dataset.command("override-gates", generation),
+    )
+
+
+def _find_candidate(dataset: Dataset) -> CandidateFacts | None:
+    candidate: Members = dataset.status.get("candidate") or {}
+    if not candidate:
+        return None
+    return CandidateFacts(
+        str(candidate.get("generation")), str(candidate.get("rollout")), str(candidate.get("since", ""))
+    )
+
+
+def _describe_rollouts(view: DatasetPods) -> Iterator[RolloutFacts]:
+    status = view.dataset.status
+    shards = {generation["generation"]: generation["shards"] for generation in status.get("generations") or ()}
+    for rollout in status.get("rollouts") or ():
+        by_shard: dict[int, list[Pod]] = {}
+        for pod in view.of_rollout(rollout["rollout"]):
+            by_shard.setdefault(pod.shard, []).append(pod)
+        replicas = max((*map(len, by_shard.values()), int(rollout.get("named", 0))), default=0)
+        stall: Members = rollout.get("stall") or {}
+        yield RolloutFacts(
+            rollout=rollout["rollout"],
+            generation=rollout["generation"],
+            role=find_role(rollout, status),
+            extent=_count_shards(rollout, shards.get(rollout["generation"])),
+            replicas=replicas,
+            started_at=rollout["startedAt"],
+            shards=tuple(ShardFacts(shard, tuple(pods)) for shard, pods in sorted(by_shard.items())),
+            stall=str(stall.get("reason", "")),
+            stalled_since=str(stall.get("since", "")),
+        )
+
+
+def _count_shards(rollout: Members, shards: int | None) -> str:
+    of_all = "? shards" if shards is None else format_count(shards, "shard")
+    try:
+        held = parse_shards(rollout.get("shardRanges", ALL))
+    except ValueError:
+        return f"? of {of_all}"
+    return f"{len(held)} of {of_all}" if held else of_all
+
+
+def find_role(rollout: Members, status: Members) -> str:
+    """Return what a rollout does: active, taking over, candidate, …"""
+    table: Members = status.get("table") or {}
+    if any(part["rollout"] == rollout["rollout"] for part in table.get("parts") or ()):
+        return "being replaced"
+    if table.get("rollout") == rollout["rollout"] and table.get("parts"):
+        return "replacing"
+    if table.get("rollout") == rollout["rollout"]:
+        return "active" if table.get("confirmedAt") else "taking over"
+    if (status.get("candidate") or {}).get("rollout") == rollout["rollout"]:
+        return "candidate"
+    if rollout.get("keptSince"):
+        return "kept"
+    return "ending" if rollout.get("named") else "starting"
+
+
+def _describe_routers(view: DatasetPods) -> RouterFacts | None:
+    routers, table = view.of_component(names.ROUTER), view.dataset.table
+    if view.problem or (not routers and not table):
+        return None
+    version = str(table["version"]) if table else ""
+    return RouterFacts(sum(pod.ready for pod in routers), routers, version, bool(table.get("confirmedAt")))
+
+
+def list_troubles(pods: Sequence[Pod]) -> list[str]:
+    """Return the troubles of ``pods``, each once, with the first pod and the number of others."""
+    named: dict[str, list[str]] = {}
+    for pod in pods:
+        if pod.trouble is not None:
+            # Messages contain the names of their pods.
+            named.setdefault(pod.trouble.message.replace(pod.name, "…"), []).append(pod.name)
+    return [
+        f"{names_of[0]}{f' and {len(names_of) - 1} more' if len(names_of) > 1 else ''}: {message}"
+        for message, names_of in named.items()
+    ]
+
+
+def _describe_builds(dataset: Dataset) -> Iterator[BuildFacts]:
+    status = dataset.status
+    if build := status.get("build"):
+        stall: Members = build.get("stall") or {}
+        yield BuildFacts(
+            generation=build["generation"],
+            outcome=_UNDER_WAY,
+            at=build["startedAt"],
+            stall=str(stall.get("reason", "")),
+            stalled_since=str(stall.get("since", "")),
+        )
+    yield from map(_past_build, reversed(status.get("builds") or ()))
+    if not status.get("builds") and (failure := status.get("failure")):
+        yield BuildFacts(failure["generation"], "failed", "", str(failure["reason"]), str(failure["message"]))
+
+
+def _past_build(build: Members) -> BuildFacts:
+    return BuildFacts(
+        generation=str(build.get("generation", "")),
+        outcome=str(build.get("outcome", "")),
+        at=str(build.get("finishedAt", "")),
+        reason=str(build.get("reason", "")),
+        message=str(build.get("message", "")),
+        records=int(build.get("records") or 0),
+        seconds=build.get("seconds"),
+        count=int(build.get("count", 1)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """A build, and what became of its generation; or a generation whose build is not known."""
+
+    build: BuildFacts
+    stored: GenerationFacts | None
+
+
+def describe_history(dataset: Dataset) -> list[HistoryRow]:
+    """Return the builds, newest first. Generations without a known build have a row, too."""
+    status, generations = dataset.status, describe_generations(dataset)
+    stored = {found.generation: found for found in generations}
+    builds = [_past_build(build) for build in status.get("builds") or ()]
+    known = {build.generation for build in builds}
+    builds += [
+        BuildFacts(found.generation, "", found.built_at, records=found.records)
+        for found in reversed(generations)
+        if found.generation not in known
+    ]
+    builds.sort(key=lambda build: (names.read_number(build.generation), build.at))
+    if running := status.get("build"):
+        builds.append(BuildFacts(running["generation"], _UNDER_WAY, str(running.get("startedAt", ""))))
+    return [HistoryRow(build, stored.get(build.generation)) for build in reversed(builds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A command for a person, and what it is for."""
+
+    title: str
+    command: str
+
+
+def list_actions(dataset: Dataset, facts: StatusFacts) -> Iterator[Action]:
+    """Yield the commands that apply to a dataset as it is, those that it waits for first."""
+    if facts.candidate is not None:
+        generation = facts.candidate.generation
+        yield Action(f"Look at {generation} first", dataset.command("get", "KEY", "--generation", generation))
+        yield Action(f"Let {generation} serve", dataset.command("promote", generation))
+        yield Action(f"Reject {generation}", dataset.command("reject", generation))
+    if facts.rejected is not None:
+        yield Action(f"Override the gate that rejected {facts.rejected.generation}", facts.rejected.override)
+    if facts.pinned:
+        yield Action("Let newer generations serve", dataset.command("unpin"))
+    elif any("has served" in found.marks for found in facts.generations):
+        yield Action("Go back to the previous generation", dataset.command("rollback"))
+    yield Action("Read the source again", dataset.command("refresh"))
+    yield Action("Look a key up", dataset.command("get", "KEY"))
+    yield Action("Follow its state", dataset.command("status", "--watch"))
+    yield Action("Read the log of the last build", dataset.command("logs"))

@@ -1,0 +1,234 @@
+"""Pages: from facts and figures to HTML. Everything is escaped, and a name that a template does not get is an error."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lookupdb import keys
+from lookupdb_operator import names
+from lookupdb_operator.console import charts
+from lookupdb_operator.console.answers import FoundKey
+from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.facts import FleetRow, ShardFacts, describe_row
+from lookupdb_operator.console.figures import DatasetRates, interpolate_quantile
+from lookupdb_operator.console.formats import format_age, format_bytes, format_seconds
+from lookupdb_operator.console.watch import Point, Watch
+from lookupdb_operator.model import Pod
+
+FOLDER: Final = Path(__file__).parent
+ROWS: Final = 100
+"""Datasets on a page."""
+UNKNOWN: Final = "–"
+MAX_SHOWN_CHARACTERS: Final = 65_536
+"""The most of a value that a page shows."""
+
+
+def format_number(value: float | None) -> str:
+    """Return a number with groups of three digits; with a decimal if it is small."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def format_latency(seconds: float | None) -> str:
+    """Return a duration in the unit that suits it: 85 µs, 1.2 ms, 1.5 s."""
+    if seconds is None or math.isnan(seconds):
+        return UNKNOWN
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (0.0, "µs")):
+        if seconds >= size and size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def format_size(value: float | None) -> str:
+    """Return a size as "12.3 MiB"."""
+    return UNKNOWN if value is None else format_bytes(value)
+
+
+_WORD: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+
+
+def indent_json(text: str) -> str:
+    """Return JSON ``text`` on several lines. Its strings and numbers stay as they are."""
+    parts: list[str] = []
+    depth, before = 0, ""
+    for word in _WORD.findall(text):
+        opens, closes, is_first = word in ("[", "{"), word in ("]", "}"), before in ("[", "{")
+        depth -= closes
+        if before == "," or (is_first != closes and (is_first or closes)):
+            parts.append("\n" + "  " * depth)
+        parts.append(": " if word == ":" else word)
+        depth += opens
+        before = word
+    return "".join(parts)
+
+
+def make_environment() -> Environment:
+    """Return the templates."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "number": format_number,
+        "latency": format_latency,
+        "size": format_size,
+        "duration": format_seconds,
+        "age": format_age,
+    }
+    environment.globals["parts"] = environment.get_template("parts.html").module
+    return environment
+
+
+# The list of all datasets.
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEntry:
+    """A dataset in the list, with its figures."""
+
+    row: FleetRow
+    rates: DatasetRates
+
+
+_LEVELS: Final = ("bad", "warning", "unknown", "good")
+SORTS: Final[Mapping[str, Any]] = {
+    "health": lambda entry: (_LEVELS.index(entry.row.level), entry.row.namespace, entry.row.name),
+    "name": lambda entry: (entry.row.namespace, entry.row.name),
+    "age": lambda entry: entry.row.built_at or "9",
+    "records": lambda entry: -(entry.row.records or 0),
+    "lookups": lambda entry: -(entry.rates.lookups or 0.0),
+    "p99": lambda entry: -(entry.rates.p99 or 0.0),
+    "memory": lambda entry: -(entry.rates.private_bytes or 0.0),
+}
+"""Orders of the list; largest first, oldest first, worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPage:
+    """One page of the list."""
+
+    entries: tuple[FleetEntry, ...]
+    query: str
+    sort: str
+    page: int
+    pages: int
+    found: int
+    counts: Mapping[str, int]
+    """The number of all datasets at each level."""
+    lookups: float | None
+
+    def links(self, **changed: Any) -> str:
+        """Return the query of this page with some members changed."""
+        members = {"q": self.query, "sort": self.sort, "page": self.page} | changed
+        defaults = {"q": "", "sort": "health", "page": 1}
+        return urlencode({name: value for name, value in members.items() if value != defaults[name]})
+
+
+def describe_fleet(views: Sequence[DatasetPods], watch: Watch, query: Mapping[str, str]) -> FleetPage:
+    """Return the page of the list that ``query`` asks for."""
+    rows = [describe_row(view.dataset) for view in views]
+    entries = [FleetEntry(row, watch.rates(row.namespace, row.name)) for row in rows]
+    counts = {level: sum(row.level == level for row in rows) for level in _LEVELS}
+    known = [entry.rates.lookups for entry in entries if entry.rates.lookups is not None]
+    wanted = query.get("q", "").strip()[:200]
+    found = [entry for entry in entries if wanted.lower() in f"{entry.row.namespace}/{entry.row.name}".lower()]
+    sort = query.get("sort", "health")
+    sort = sort if sort in SORTS else "health"
+    found.sort(key=SORTS[sort])
+    pages = max(1, math.ceil(len(found) / ROWS))
+    asked = query.get("page", "1")
+    page = min(int(asked), pages) if re.fullmatch("[1-9][0-9]{0,4}", asked) else 1
+    shown = tuple(found[(page - 1) * ROWS : page * ROWS])
+    return FleetPage(shown, wanted, sort, page, pages, len(found), counts, sum(known) if known else None)
+
+
+# The servers and charts of one dataset.
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """A shard server with its figures."""
+
+    pod: Pod
+    state: str
+    lookups: float | None
+    p99: float | None
+    private_bytes: float | None
+    cached: str
+
+
+def list_servers(shards: Sequence[ShardFacts], watch: Watch) -> Iterator[ServerEntry]:
+    """Yield the servers of ``shards`` with their figures."""
+    for shard in shards:
+        for pod in shard.pods:
+            rates, reading = watch.pod_rates(pod), watch.pod_reading(pod)
+            share = reading.cached_bytes / reading.file_bytes if reading and reading.file_bytes else None
+            yield ServerEntry(
+                pod=pod,
+                state="ready" if pod.ready else (pod.trouble.reason if pod.trouble else "not ready"),
+                lookups=rates.lookups if rates else None,
+                p99=interpolate_quantile(rates.buckets, 0.99) if rates else None,
+                private_bytes=reading.private_bytes if reading else None,
+                cached=UNKNOWN if share is None else f"{share:.0%}",
+            )
+
+
+def draw_charts(points: Sequence[Point]) -> tuple[charts.Chart, ...]:
+    """Return the charts of a dataset's history."""
+    times = [point.at for point in points]
+    rate = [("lookups", [point.lookups for point in points])]
+    latency = [("p99", [point.p99 for point in points]), ("p50", [point.p50 for point in points])]
+    return (
+        charts.draw("Lookups a second", times, rate, format_number),
+        charts.draw("Latency at the routers", times, latency, format_latency),
+    )
+
+
+def find_shard(dataset: Dataset, found: FoundKey) -> int | None:
+    """Return the shard of a key that was found; None if the status does not know its generation."""
+    for stored in dataset.status.get("generations") or ():
+        if stored.get("generation") == found.generation:
+            try:
+                return keys.shard_number(keys.make_key_encoder(stored["normalize"])(found.key), int(stored["shards"]))
+            except (keys.InvalidKey, KeyError, ValueError):
+                return None
+    return None
+
+
+def show_value(value: bytes, *, is_json: bool) -> tuple[str, bool]:
+    """Return the beginning of a value as text, and whether that is all."""
+    text = value[: 4 * MAX_SHOWN_CHARACTERS].decode(errors="backslashreplace")
+    is_whole = len(value) <= 4 * MAX_SHOWN_CHARACTERS
+    text = indent_json(text) if is_json and is_whole else text
+    return text[:MAX_SHOWN_CHARACTERS], is_whole and len(text) <= MAX_SHOWN_CHARACTERS
+
+
+def list_generations(dataset: Dataset) -> list[str]:
+    """Return the generations that can be compared, newest first."""
+    held = {str(found["generation"]) for found in dataset.status.get("generations") or ()}
+    return sorted(held, key=names.read_number, reverse=True)
+
+
+def list_served(dataset: Dataset) -> list[str]:
+    """Return the generations that routers answer from, the active one first."""
+    active = str(dataset.status.get("generation") or "")
+    return list(filter(None, (active, dataset.candidate)))
+
+
+def now() -> datetime:
+    """Return the present time, to which ages refer."""
+    return datetime.now(UTC)

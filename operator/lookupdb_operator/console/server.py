@@ -1,0 +1,294 @@
+"""The HTTP server of the console. It only reads. Pages hold no script or style of their own, and load nothing from
+elsewhere: the policy below forbids both, so text from a dataset can do no harm even if it were not escaped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+from aiohttp import web
+from jinja2 import Environment
+
+from lookupdb_operator.console import facts, pages
+from lookupdb_operator.console.answers import AbsentKey, FoundKey, UnavailableKey
+from lookupdb_operator.console.dataset import DatasetPods
+from lookupdb_operator.console.source import ConsoleSource, Elsewhere
+from lookupdb_operator.console.watch import Watch
+
+log = logging.getLogger(__name__)
+
+SOURCE: Final = web.RequestKey("source", ConsoleSource)
+"""What the reader of a page may see. A middleware sets it."""
+ACCOUNT: Final = web.RequestKey("account", str)
+"""The name of the reader, if there was a login."""
+_WATCH: Final = web.AppKey("watch", Watch)
+_TEMPLATES: Final = web.AppKey("templates", Environment)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+
+POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+MAX_BODY_BYTES: Final = 16 << 10
+REQUEST_SECONDS: Final = 50.0
+MAX_COMPARISONS: Final = 2
+"""Comparisons of generations at the same time; others wait."""
+_comparisons: Final = asyncio.Semaphore(MAX_COMPARISONS)
+
+
+def make_app(
+    watch: Watch,
+    *,
+    middlewares: Sequence[Middleware] = (),
+    routes: Iterable[web.RouteDef] = (),
+    hosts: Collection[str] | None = None,
+) -> web.Application:
+    """Return the console. One of ``middlewares`` sets ``SOURCE``. ``hosts`` are the names under which it may be asked,
+    so that no page of another name can read it (DNS rebinding); None: any."""
+    app = web.Application(
+        middlewares=[_protect, _make_host_check(hosts), _refuse_other_sites, *middlewares],  # type: ignore[list-item]
+        client_max_size=MAX_BODY_BYTES,
+    )
+    app[_WATCH] = watch
+    app[_TEMPLATES] = pages.make_environment()
+    dataset = r"/datasets/{namespace:[a-z0-9-]{1,63}}/{name:[a-z0-9.-]{1,253}}"
+    app.add_routes(
+        [
+            web.get("/", show_fleet),
+            web.get("/live.json", report_fleet),
+            web.get("/healthz", answer_probe),
+            web.get(dataset, show_dataset),
+            web.get(f"{dataset}/live.json", report_dataset),
+            web.get(f"{dataset}/lookup", look_up),
+            web.post(f"{dataset}/lookup", look_up),
+            web.get(f"{dataset}/diff", compare),
+            web.post(f"{dataset}/diff", compare),
+            *(
+                web.get(f"/static/{path.name}", _make_file_handler(path))
+                for path in (pages.FOLDER / "static").iterdir()
+            ),
+            *routes,
+        ]
+    )
+    return app
+
+
+def set_source(source: ConsoleSource) -> Middleware:
+    """Return the middleware that lets every reader see all of ``source``."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[SOURCE] = source
+        return await handler(request)
+
+    return middleware
+
+
+# What holds for every request.
+
+
+@web.middleware
+async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Add the headers, bound the time, and show errors as pages."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            response = await handler(request)
+    except web.HTTPRedirection as redirection:
+        response = redirection
+    except web.HTTPException as error:
+        response = show_error(request, error.status, error.text or error.reason)
+        response.headers.update({name: value for name, value in error.headers.items() if name == "Allow"})
+    except TimeoutError:
+        response = show_error(request, 504, f"There was no answer within {REQUEST_SECONDS:g} seconds.")
+    except Exception:
+        log.exception("a page failed", extra={"path": request.path})
+        response = show_error(request, 500, "The console has a bug. Its log says more.")
+    for name, value in _HEADERS.items():
+        response.headers[name] = value
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def _make_host_check(hosts: Collection[str] | None) -> Middleware:
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            name = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+        except ValueError:
+            name = ""
+        if hosts is not None and name not in hosts:
+            raise web.HTTPMisdirectedRequest(text=f"This console is at {' or '.join(sorted(hosts))} only.")
+        return await handler(request)
+
+    return middleware
+
+
+@web.middleware
+async def _refuse_other_sites(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse a form that another site has sent."""
+    if request.method in ("GET", "HEAD"):
+        return await handler(request)
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    if (site not in ("same-origin", "none")) if site is not None else not is_ours:
+        raise web.HTTPForbidden(text="This form is for readers of the console itself.")
+    return await handler(request)
+
+
+def render(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
+    """Return a page."""
+    text = (
+        request.app[_TEMPLATES]
+        .get_template(template)
+        .render(now=pages.now(), account=request.get(ACCOUNT), path=request.path, **values)
+    )
+    return web.Response(text=text, status=status, content_type="text/html")
+
+
+def show_error(request: web.Request, status: int, text: str) -> web.Response:
+    """Return the page of an error."""
+    try:
+        title = HTTPStatus(status).phrase
+    except ValueError:
+        title = str(status)
+    return render(request, "error.html", status=status, title=title, text=text)
+
+
+async def answer_probe(_request: web.Request) -> web.Response:
+    """Answer a probe."""
+    return web.Response(text="ok\n")
+
+
+def _list_files() -> list[Path]:
+    return sorted((pages.FOLDER / "static").iterdir())
+
+
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def _make_file_handler(path: Path) -> Handler:
+    """Return the handler of a file that is read once."""
+    content, content_type = path.read_bytes(), _TYPES[path.suffix]
+
+    async def answer(_request: web.Request) -> web.Response:
+        response = web.Response(body=content, content_type=content_type, charset="utf-8")
+        response.headers["Cache-Control"] = "max-age=300"
+        return response
+
+    return answer
+
+
+def _json(document: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(document), content_type="application/json")
+
+
+# The pages.
+
+
+async def show_fleet(request: web.Request) -> web.Response:
+    """Show the list of all datasets."""
+    fleet = pages.describe_fleet(request[SOURCE].list_datasets(), request.app[_WATCH], request.query)
+    return render(request, "fleet.html", fleet=fleet)
+
+
+async def report_fleet(request: web.Request) -> web.Response:
+    """Return the list as JSON."""
+    fleet = pages.describe_fleet(request[SOURCE].list_datasets(), request.app[_WATCH], request.query)
+    return _json([asdict(entry.row) | asdict(entry.rates) for entry in fleet.entries])
+
+
+def _find_dataset(request: web.Request) -> DatasetPods:
+    """Return the dataset in the path. Raises HTTPNotFound."""
+    namespace, name = request.match_info["namespace"], request.match_info["name"]
+    found = request[SOURCE].find_dataset(namespace, name)
+    if found is None:
+        raise web.HTTPNotFound(text=f"There is no dataset {namespace}/{name}.")
+    request.app[_WATCH].show(namespace, name)
+    return found
+
+
+async def show_dataset(request: web.Request) -> web.Response:
+    """Show one dataset."""
+    view, watch = _find_dataset(request), request.app[_WATCH]
+    found = facts.describe_dataset(view)
+    return render(
+        request,
+        "dataset.html",
+        facts=found,
+        rates=watch.rates(found.row.namespace, found.row.name),
+        charts=pages.draw_charts(watch.history(found.row.namespace, found.row.name)),
+        servers={rollout.rollout: list(pages.list_servers(rollout.shards, watch)) for rollout in found.rollouts},
+        troubles=facts.list_troubles([pod for pod in view.pods if not pod.ready]),
+        actions=list(facts.list_actions(view.dataset, found)),
+        served=pages.list_served(view.dataset),
+    )
+
+
+async def report_dataset(request: web.Request) -> web.Response:
+    """Return the figures of one dataset and their history as JSON."""
+    view, watch = _find_dataset(request), request.app[_WATCH]
+    row = facts.describe_row(view.dataset)
+    points = [asdict(point) for point in watch.history(row.namespace, row.name)]
+    return _json(asdict(row) | asdict(watch.rates(row.namespace, row.name)) | {"history": points})
+
+
+async def look_up(request: web.Request) -> web.Response:
+    """Show the lookup box, and the answer if a key was sent."""
+    view = _find_dataset(request)
+    dataset, form = view.dataset, await request.post()
+    key, generation = str(form.get("key", "")), str(form.get("generation", ""))
+    served = pages.list_served(dataset)
+    values: dict[str, Any] = {"key": key, "generation": generation, "served": served, "kind": "", "answer": None}
+    values |= {"row": facts.describe_row(dataset), "microseconds": 0, "shard": None, "text": "", "is_whole": True}
+    if request.method == "POST":
+        began = time.perf_counter()
+        answer = await request[SOURCE].look_up(dataset, key, generation if generation in served else None)
+        values |= {"answer": answer, "microseconds": (time.perf_counter() - began) * 1e6}
+        values["kind"] = {FoundKey: "found", AbsentKey: "missing", UnavailableKey: "unavailable"}.get(
+            type(answer), "elsewhere"
+        )
+        if isinstance(answer, FoundKey):
+            values["shard"] = pages.find_shard(dataset, answer)
+            values["text"], values["is_whole"] = pages.show_value(answer.value, is_json=answer.is_json)
+    return render(request, "lookup.html", **values)
+
+
+async def compare(request: web.Request) -> web.Response:
+    """Show the choice of two generations, and their difference if they were sent. A form posts them, because a
+    comparison is work that no other page may ask for."""
+    view = _find_dataset(request)
+    dataset, form = view.dataset, await request.post()
+    held = pages.list_generations(dataset)
+    before = str(form.get("before", "")) or request.query.get("before", "")
+    after = str(form.get("after", "")) or request.query.get("after", "")
+    active = str(dataset.status.get("generation") or "")
+    before = before if before in held else active
+    others = [found for found in (dataset.candidate, *held) if found in held and found != before]
+    after = after if after in held else (others or [""])[0]
+    values: dict[str, Any] = {"row": facts.describe_row(dataset), "held": held, "before": before, "after": after}
+    values |= {"difference": None, "elsewhere": None, "seconds": 0.0}
+    if request.method == "POST" and before and after and before != after:
+        began = time.perf_counter()
+        async with _comparisons:
+            found = await request[SOURCE].compare(dataset, before, after)
+        values["elsewhere" if isinstance(found, Elsewhere) else "difference"] = found
+        values["seconds"] = time.perf_counter() - began
+    return render(request, "diff.html", **values)

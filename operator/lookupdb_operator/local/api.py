@@ -1,0 +1,320 @@
+"""The API server of `lookupdb up`: objects in memory, and in files so that the next `up` continues.
+
+It has what the operator and the plugin use: lists with selectors, server-side apply, merge patches, the status
+subresource, resource versions, uid preconditions, and garbage collection. It does not record the owners of fields,
+because nobody else writes the operator's objects here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
+
+from lookupdb.dataset import schema
+from lookupdb.dataset.spec import LOCAL
+from lookupdb.errors import LookupdbError
+from lookupdb.process import launch
+from lookupdb_operator import names
+from lookupdb_operator.cluster.api import JSON, AlreadyExists, Conflict, NotFound, Refused
+from lookupdb_operator.names import Kind
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+Place = tuple[str, str, str]
+"""Kind, namespace, name."""
+Watcher = Callable[[str, Object], None]
+"""Called with ADDED, MODIFIED or DELETED, and the object, which must not be changed."""
+
+_IN_MEMORY: Final = (names.POD.name, names.EVENT.name)
+"""Kinds without files: processes end with `up`."""
+_MOST_EVENTS: Final = 256
+_KEPT_METADATA: Final = ("uid", "creationTimestamp", "generation", "resourceVersion")
+_KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
+
+
+class LocalApi:
+    """The objects of the datasets whose folders were added. Use it from one event loop only."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Place, Object] = {}
+        self._folders: dict[tuple[str, str], Path] = {}
+        """The folder with the objects of each dataset, by namespace and name."""
+        self._versions = itertools.count(1)
+        self._unwritten: set[Place] = set()
+        """Objects that differ from their files, for example because the disk is full."""
+        self.watchers: list[Watcher] = []
+        self.localize: Callable[[Object], Object] = lambda item: item
+        """Returns a dataset without what only a cluster can do."""
+
+    def add_folder(self, namespace: str, name: str, folder: Path) -> None:
+        """Keep the objects of the dataset ``name`` in ``folder``, and load those that are there. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folders[namespace, name] = folder
+        highest = next(self._versions)
+        for path in sorted(folder.glob("*.json")):
+            try:
+                item = orjson.loads(path.read_bytes())
+                place, version = find_place(item), int(item["metadata"]["resourceVersion"])
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("%s is no object, and is ignored: %s", path, error)
+                continue
+            highest = max(highest, version)
+            self._objects[place] = item
+        self._versions = itertools.count(highest + 1)
+
+    def flush(self) -> str:
+        """Write what could not be written or was removed. Return why some still cannot be written; empty if all is."""
+        for folder in self._folders.values():
+            if not folder.is_dir():
+                self._unwritten |= {place for place in self._objects if self._find_folder(place) == folder}
+        problem = ""
+        for place in sorted(self._unwritten):
+            problem = self._write(place) or problem
+        return problem
+
+    def all(self, kind: Kind) -> list[Object]:
+        """Return all objects of ``kind``."""
+        return [item for place, item in self._objects.items() if place[0] == kind.name]
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return one object; None if there is none."""
+        return self._objects.get((kind.name, namespace, name))
+
+    def put(self, new: Object) -> Object:
+        """Create or replace an object and return it with its metadata."""
+        place = find_place(new)
+        old = self._objects.get(place)
+        held = old["metadata"] if old else {"uid": LOCAL if place[0] == names.KIND else str(uuid.uuid4())}
+        held = {"creationTimestamp": _format_now(), "generation": 1, **held}
+        meta = {**new["metadata"], **{member: held[member] for member in _KEPT_METADATA if member in held}}
+        new = {**new, "metadata": meta}
+        if old == new:
+            return old
+        if old is not None and old.get("spec") != new.get("spec"):
+            meta["generation"] += 1
+        meta["resourceVersion"] = str(next(self._versions))
+        self._objects[place] = new
+        self._write(place)
+        self._tell("MODIFIED" if old else "ADDED", new)
+        if place[0] == names.EVENT.name and old is None:
+            self._forget_old_events()
+        return new
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete an object, and what it owned. No error if there is none."""
+        gone = self._objects.pop((kind.name, namespace, name), None)
+        if gone is None:
+            return
+        place = find_place(gone)
+        self._unwritten.discard(place)
+        if (folder := self._find_folder(place, gone)) is not None:
+            with suppress(OSError):
+                _path(folder, place).unlink(missing_ok=True)
+        last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self._versions))}}
+        self._tell("DELETED", last)
+        owner = (gone["kind"], name, gone["metadata"]["uid"])
+        for place, item in list(self._objects.items()):
+            owners = {(found["kind"], found["name"], found["uid"]) for found in _owners(item)}
+            if place[1] == namespace and owner in owners:
+                self.remove(names.find_kind(place[0]), *place[1:])
+
+    def put_status(self, item: Object, status: Mapping[str, Any]) -> None:
+        """Replace the status of ``item``, unless it is gone."""
+        if (now := self._objects.get(find_place(item))) is not None:
+            self.put({**now, "status": dict(status)})
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        subject: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Any:
+        """Return the JSON answer to ``method`` on ``path``; see ``cluster.api.Requests``."""
+        kind, namespace, name, subresource = _parse_path(path, subject)
+        query = query or {}
+        if method == "GET" and not name:
+            items = [item for item in self.all(kind) if namespace in ("", _namespace(item)) and _matches(item, query)]
+            meta = {"resourceVersion": str(next(self._versions))}
+            return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta, "items": items}
+        if method == "POST":
+            return self._create(kind, namespace, body, subject)
+        applies = method == "PATCH" and "apply-patch" in content_type
+        old = self._objects.get((kind.name, namespace, name))
+        if method == "PATCH" and "dryRun" in query:
+            return body
+        if old is None and (not applies or kind == names.POD):
+            raise NotFound(subject, f"{kind.name} {name} is not there")
+        self._check_precondition(method, old, body, subject)
+        if method == "GET":
+            return old
+        if method == "DELETE":
+            self.remove(kind, namespace, name)
+            return {"kind": "Status", "status": "Success"}
+        if subresource == "status":
+            return self.put({**(old or {}), "status": body["status"]})
+        if applies:
+            new = _apply(old, body, is_whole=query.get("fieldManager") == names.FIELD_MANAGER and kind != names.POD)
+        else:
+            new = body if method == "PUT" else merge_patch(old, body)
+        return self.put(_check(kind, self._admit(kind, new), old, subject))
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def _create(self, kind: Kind, namespace: str, body: Object, subject: str) -> Object:
+        meta = {**body["metadata"], "namespace": namespace}
+        if generated := meta.pop("generateName", ""):
+            meta["name"] = f"{generated}{uuid.uuid4().hex[:8]}"
+        if (kind.name, namespace, meta["name"]) in self._objects:
+            raise AlreadyExists(subject, f"{kind.name} {meta['name']} already exists")
+        meta = {member: value for member, value in meta.items() if member not in _KEPT_METADATA}
+        return self.put(_check(kind, self._admit(kind, {**body, "metadata": meta}), None, subject))
+
+    def _admit(self, kind: Kind, new: Object) -> Object:
+        return {**new, "spec": self.localize(new)["spec"]} if kind == names.DATASET_KIND and "spec" in new else new
+
+    def _check_precondition(self, method: str, old: Object | None, body: Any, subject: str) -> None:
+        wanted = (body or {}).get("preconditions" if method == "DELETE" else "metadata") or {}
+        held = old["metadata"] if old else {}
+        for member in ("uid", "resourceVersion"):
+            if wanted.get(member) not in (None, "", held.get(member)):
+                raise Conflict(subject, "the object has been modified; please apply your changes to the latest version")
+
+    def _tell(self, event: str, item: Object) -> None:
+        for watcher in self.watchers:
+            watcher(event, item)
+
+    def _find_folder(self, place: Place, deleted: Object | None = None) -> Path | None:
+        """Return the folder of an object's file; None if it has none."""
+        kind, namespace, name = place
+        if kind in _IN_MEMORY:
+            return None
+        labels = (deleted or self._objects[place])["metadata"].get("labels") or {}
+        return self._folders.get((namespace, name if kind == names.KIND else labels.get(names.DATASET, "")))
+
+    def _write(self, place: Place) -> str:
+        """Write the file of an object. Return why it cannot be written; empty if it is. ``flush`` tries again."""
+        if (folder := self._find_folder(place)) is None:
+            return ""
+        self._unwritten.add(place)
+        path = _path(folder, place)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            launch.write(path, self._objects[place])
+        except OSError as error:
+            return f"{path} cannot be written: {error.strerror or error}"
+        self._unwritten.discard(place)
+        return ""
+
+    def _forget_old_events(self) -> None:
+        events = [place for place in self._objects if place[0] == names.EVENT.name]
+        for place in events[:-_MOST_EVENTS]:
+            del self._objects[place]
+
+
+def _path(folder: Path, place: Place) -> Path:
+    return folder / f"{place[0]}.{place[2]}.json"
+
+
+def find_place(item: Mapping[str, Any]) -> Place:
+    """Return where an object is."""
+    return item["kind"], _namespace(item), item["metadata"]["name"]
+
+
+def merge_patch(old: Any, new: Any) -> Any:
+    """Return ``old`` after a JSON merge patch ``new`` (RFC 7386)."""
+    if not isinstance(new, dict):
+        return new
+    kept = dict(old) if isinstance(old, dict) else {}
+    for member, value in new.items():
+        if value is None:
+            kept.pop(member, None)
+        else:
+            kept[member] = merge_patch(kept.get(member), value)
+    return kept
+
+
+def _apply(old: Object | None, new: Object, *, is_whole: bool) -> Object:
+    """Return ``old`` after an apply of ``new``, which is all that its manager wants of it if ``is_whole``."""
+    if old is None:
+        return new
+    if is_whole:
+        return {**new, "status": old["status"]} if "status" in old else new
+    merged: Object = merge_patch(old, new)
+    return merged
+
+
+def _check(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
+    """Return ``new`` if it may be written. Raises Refused."""
+    if kind != names.DATASET_KIND:
+        return new
+    meta = {member: new["metadata"][member] for member in ("namespace", "name") if member in new["metadata"]}
+    try:
+        schema.complete_resource({**new, "metadata": meta})
+    except LookupdbError as error:
+        raise Refused(subject, error.message) from error
+    kept = {} if old is None or "status" not in old else {"status": old["status"]}
+    return {**{member: value for member, value in new.items() if member != "status"}, **kept}
+
+
+def _parse_path(path: str, subject: str) -> tuple[Kind, str, str, str]:
+    """Return kind, namespace, name and subresource of ``path``. Raises NotFound."""
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    length = 2 if parts[0] == "api" else 3
+    version, rest, namespace = "/".join(parts[1:length]), parts[length:], ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    kind = _KINDS.get((version, rest[0] if rest else ""))
+    if kind is None:
+        raise NotFound(subject, f"there is no {path} here")
+    name, subresource = [*rest[1:3], "", ""][:2]
+    return kind, namespace, name, subresource
+
+
+def _matches(item: Object, query: Mapping[str, str]) -> bool:
+    """Return whether the selectors of a list choose ``item``."""
+    labels = item["metadata"].get("labels") or {}
+    for name, has_value, value in _terms(query.get("labelSelector", "")):
+        if name not in labels or (has_value and labels[name] != value):
+            return False
+    for name, _, value in _terms(query.get("fieldSelector", "")):
+        found: Any = item
+        for part in name.split("."):
+            found = found.get(part, "") if isinstance(found, Mapping) else ""
+        if found != value:
+            return False
+    return True
+
+
+def _terms(selector: str) -> Iterator[tuple[str, str, str]]:
+    for term in filter(None, selector.split(",")):
+        name, mark, value = term.partition("=")
+        yield name, mark, value.removeprefix("=")
+
+
+def _owners(item: Object) -> list[Object]:
+    owners: list[Object] = item["metadata"].get("ownerReferences") or []
+    return owners
+
+
+def _namespace(item: Mapping[str, Any]) -> str:
+    return str(item["metadata"].get("namespace") or "")
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

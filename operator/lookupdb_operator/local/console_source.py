@@ -1,0 +1,185 @@
+"""The console of `lookupdb up`: its datasets are those of the local API server, its lookups go through the router."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from lookupdb_operator import names
+from lookupdb_operator.cluster.api import NotFound
+from lookupdb_operator.cluster.workloads import parse_pod
+from lookupdb_operator.console.answers import GENERATION_HEADER, Lookup, UnavailableKey, read_answer
+from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.source import Difference, Elsewhere
+from lookupdb_operator.local import process
+from lookupdb_operator.local.advice import list_data_options, localize_advice
+from lookupdb_operator.local.api import LocalApi
+from lookupdb_operator.model import Pod
+
+if TYPE_CHECKING:
+    import aiohttp
+
+HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+"""The names of this machine for itself. A page of any other name must not read the console."""
+_SAMPLES: Final = "20"
+_MAX_METRICS_BYTES: Final = 1 << 20
+_MAX_VALUE_BYTES: Final = 64 << 20
+_MAX_DIFFERENCE_BYTES: Final = 8 << 20
+_LOOKUP_SECONDS: Final = 5.0
+_VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE"})
+
+
+def parse_local(body: Mapping[str, Any], url: str, data: Path) -> Dataset:
+    """Return a dataset of the data folder ``data`` as its user knows it: with its router's ``url``, if it runs, and
+    with commands for `lookupdb`."""
+    if url:
+        meta = body["metadata"]
+        endpoint = names.endpoint(meta["name"], meta["namespace"])
+        body = orjson.loads(orjson.dumps(body).replace(endpoint.encode(), url.encode()))
+    return Dataset.from_body(_with_our_advice(body, data), list_data_options(data))
+
+
+def _with_our_advice(body: Mapping[str, Any], data: Path) -> dict[str, Any]:
+    status = body.get("status") or {}
+    conditions = [
+        {**found, "message": localize_advice(found.get("message", ""), data)}
+        for found in status.get("conditions") or ()
+    ]
+    return {**body, "status": {**status, **({"conditions": conditions} if conditions else {})}}
+
+
+class LocalSource:
+    """The datasets of a running `up`. ``find_url`` returns the address of a dataset's router,
+    ``find_admin`` the address of the admin port of a pod, or None."""
+
+    def __init__(
+        self,
+        api: LocalApi,
+        data: Path,
+        find_url: Callable[[str, str], str],
+        find_admin: Callable[[str, str], str | None],
+    ) -> None:
+        self._api, self._data = api, data
+        self._find_url, self._find_admin = find_url, find_admin
+        self._client: aiohttp.ClientSession | None = None
+
+    def list_datasets(self) -> Sequence[DatasetPods]:
+        """See ``ConsoleSource``."""
+        bodies = sorted(self._api.all(names.DATASET_KIND), key=lambda body: tuple(_find_key(body)))
+        return [self._describe(body) for body in bodies]
+
+    def find_dataset(self, namespace: str, name: str) -> DatasetPods | None:
+        """See ``ConsoleSource``."""
+        body = self._api.get(names.DATASET_KIND, namespace, name)
+        return None if body is None else self._describe(body)
+
+    def _describe(self, body: Mapping[str, Any]) -> DatasetPods:
+        namespace, name = _find_key(body)
+        pods = (
+            parse_pod(pod)
+            for pod in self._api.all(names.POD)
+            if pod["metadata"]["namespace"] == namespace and pod["metadata"]["labels"].get(names.DATASET) == name
+        )
+        dataset = parse_local(body, self._find_url(namespace, name), self._data)
+        return DatasetPods(dataset, tuple(sorted(pods, key=lambda pod: pod.name)))
+
+    async def read_metrics(self, dataset: Dataset, pod: Pod) -> str:
+        """See ``ConsoleSource``."""
+        address = self._find_admin(dataset.namespace, pod.name)
+        if address is None:
+            raise NotFound(pod.name, "it does not run")
+        async with self._ask().get(f"http://{address}/metrics") as response:
+            return (await response.content.read(_MAX_METRICS_BYTES)).decode(errors="replace")
+
+    async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
+        """See ``ConsoleSource``."""
+        import aiohttp
+
+        url = self._find_url(dataset.namespace, dataset.name)
+        headers = {GENERATION_HEADER: generation} if generation else {}
+        target = f"{url}{'' if '/v1/' in url else '/v1'}/lookup?key={quote(key, safe='')}"
+        try:
+            async with asyncio.timeout(_LOOKUP_SECONDS), self._ask().get(target, headers=headers) as response:
+                body = await response.content.read(_MAX_VALUE_BYTES)
+                found = read_answer(key, response.status, response.headers, body)
+        except (OSError, aiohttp.ClientError, ValueError) as error:
+            return UnavailableKey(key, f"the router does not answer: {str(error) or type(error).__name__}")
+        return found or Elsewhere(f"the router answered {response.status}: {body[:1000].decode(errors='replace')}")
+
+    async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
+        """See ``ConsoleSource``. A process of its own compares, so that it can be ended."""
+        name = dataset.name if dataset.namespace == "default" else dataset.key
+        arguments = ["diff", name, before, after, "--data", str(self._data), "--json", "--samples", _SAMPLES]
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "lookupdb", *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=process.child_environment(_VARIABLES),
+            limit=_MAX_DIFFERENCE_BYTES,
+        )
+        try:
+            output, problem = await child.communicate()
+        finally:
+            if child.returncode is None:
+                child.kill()
+        if child.returncode == 0 and len(output) <= _MAX_DIFFERENCE_BYTES:
+            difference: Difference = orjson.loads(output)
+            return difference
+        return Elsewhere(problem.decode(errors="replace")[-2000:], dataset.command("diff", before, after))
+
+    def _ask(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            import aiohttp
+
+            timeout = aiohttp.ClientTimeout(total=_LOOKUP_SECONDS)
+            self._client = aiohttp.ClientSession(timeout=timeout, auto_decompress=False, raise_for_status=False)
+        return self._client
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+
+
+def _find_key(body: Mapping[str, Any]) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def bind() -> socket.socket:
+    """Return the socket of the console, on a free port of this machine. The router forwards to it."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+@asynccontextmanager
+async def serving(source: LocalSource, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve the console on ``listener`` until the block ends."""
+    from aiohttp import web
+
+    from lookupdb_operator.console.server import make_app, set_source
+    from lookupdb_operator.console.watch import Watch
+
+    watch = Watch(source)
+    app = make_app(watch, middlewares=[set_source(source)], hosts=HOSTS)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    scrapes = asyncio.create_task(watch.run(), name="console")
+    try:
+        yield
+    finally:
+        scrapes.cancel()
+        await runner.cleanup()
+        await source.close()

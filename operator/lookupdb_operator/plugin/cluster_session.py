@@ -1,0 +1,331 @@
+"""Requests to a cluster's API server as the user, and port forwarding."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio import config
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator import names
+from lookupdb_operator.cluster.api import Answer, NotFound, Refused, Requests, Unreachable
+from lookupdb_operator.cluster.client import Api
+from lookupdb_operator.cluster.workloads import parse_pod
+from lookupdb_operator.console.dataset import Dataset
+from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder, Target, list_pages
+
+# Access to a pod's port through ``kubectl port-forward``, which ends at the pod's loopback. NetworkPolicies may block
+# the API server's proxy, but not this.
+
+
+_ADDRESS: Final = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
+_PATIENCE: Final = 10.0
+_ANSWER_AT_MOST: Final = 1 << 22
+_MESSAGE_AT_MOST: Final = 2000
+
+
+async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -> str:
+    """Return the answer of ``pod`` to GET ``path`` on ``port``. ``kubectl`` is the program with its options for cluster
+    and namespace. Raises Unreachable."""
+    subject = f"port {port} of pod {pod}"
+    try:
+        async with (
+            asyncio.timeout(_PATIENCE),
+            _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"]) as address,
+            aiohttp.ClientSession() as http,
+            http.get(f"http://{address}{path}") as response,
+        ):
+            text = await response.content.read(_ANSWER_AT_MOST)
+            while not response.content.at_eof() and len(text) < _ANSWER_AT_MOST:
+                text += await response.content.read(_ANSWER_AT_MOST - len(text))
+    except (OSError, TimeoutError, aiohttp.ClientError) as error:
+        raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
+    if response.status != 200:
+        raise Unreachable(subject, f"it answers {response.status}")
+    return text.decode(errors="replace")
+
+
+@asynccontextmanager
+async def open_port(
+    kubectl: Sequence[str], pod: str, port: int, *, is_encrypted: bool = False
+) -> AsyncIterator[PodPort]:
+    """Open ``port`` of ``pod`` until the block ends. Raises Unreachable. With ``is_encrypted`` it uses TLS without
+    verifying the certificate: the API server vouches for the pod."""
+    subject = f"port {port} of pod {pod}"
+    forwarding = _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"])
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                address = await stack.enter_async_context(forwarding)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield PodPort(http, f"{'https' if is_encrypted else 'http'}://{address}", subject)
+
+
+class PodPort:
+    """One port of a pod."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, subject: str) -> None:
+        self._http = http
+        self._url = url
+        self._subject = subject
+
+    async def get(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
+        """Return the answer to GET ``path``. Raises Unreachable."""
+        try:
+            async with (
+                asyncio.timeout(_PATIENCE),
+                self._http.get(
+                    f"{self._url}{path}", params=query, headers=headers, allow_redirects=False, ssl=False
+                ) as response,
+            ):
+                return Answer(response.status, response.headers, await response.read())
+        except (OSError, TimeoutError, aiohttp.ClientError) as error:
+            raise Unreachable(self._subject, str(error) or type(error).__name__) from error
+
+
+@asynccontextmanager
+async def _forward(words: Sequence[str]) -> AsyncIterator[str]:
+    """Return the address on which the program listens, until the block ends."""
+    process = await asyncio.create_subprocess_exec(*words, "--address", "127.0.0.1", stdout=PIPE, stderr=PIPE)
+    try:
+        yield await _read_address(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()
+
+
+async def _read_address(process: Process) -> str:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while line := await process.stdout.readline():
+        if found := _ADDRESS.match(line):
+            return found[1].decode()
+    said = (await process.stderr.read(_MESSAGE_AT_MOST)).decode(errors="replace")
+    raise OSError(said.strip() or "it has ended without a word")
+
+
+_IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
+_SHOWN_CONTEXTS: Final = 20
+_LOG_SILENCE: Final = 600.0
+"""Seconds of silence after which following a log stops."""
+_PROXY_PATIENCE: Final = 4.0
+"""Seconds. NetworkPolicies drop packets silently, and the API server would wait for half a minute."""
+
+
+Ask = Callable[[str, str | None], Awaitable[Answer]]
+"""Asks a router for a key, of a generation."""
+
+
+def _insist(generation: str | None) -> dict[str, str]:
+    return {"Lookupdb-Generation": generation} if generation else {}
+
+
+class NoCredentials(LookupdbError):
+    """There is no kubeconfig, or it lacks the context."""
+
+
+def render_kubectl(target: Target, namespace: str) -> list[str]:
+    """Return the kubectl command with options for this cluster and ``namespace``."""
+    options = {"--kubeconfig": target.kubeconfig, "--context": target.context, "--namespace": namespace}
+    return ["kubectl", *(word for name, value in options.items() if value is not None for word in (name, value))]
+
+
+@asynccontextmanager
+async def open_cluster_session(target: Target) -> AsyncIterator[ClusterSession]:
+    """Open a session with the API server of ``target``. Raises Unreachable if there are no credentials for it,
+    NoCredentials if its kubeconfig is missing or lacks the context."""
+    _check_kubeconfig(target)
+    api = await Api.connect(target.kubeconfig, target.context)
+    try:
+        yield ClusterSession(api, target.namespace or find_namespace(target), target)
+    finally:
+        await api.close()
+
+
+def _check_kubeconfig(target: Target) -> None:
+    """Raise NoCredentials for a missing file or context, with a clearer message than the library's."""
+    if target.kubeconfig is None and target.context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return  # in a pod, with its service account
+    paths = target.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
+        raise NoCredentials(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
+    if target.context is None:
+        return
+    try:
+        contexts, _ = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError):
+        return  # connecting will report the problem
+    found = [str(context["name"]) for context in contexts]
+    if target.context not in found:
+        raise NoCredentials(
+            f"the kubeconfig {paths} has no context {target.context}",
+            hint=f"it has {', '.join(found[:_SHOWN_CONTEXTS])}{' …' if len(found) > _SHOWN_CONTEXTS else ''}",
+        )
+
+
+def find_namespace(target: Target) -> str:
+    """Return the namespace of the context, or of the pod that this runs in; else ``default``."""
+    try:
+        contexts, active = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError):
+        return _IN_CLUSTER.read_text(encoding="utf-8").strip() if _IN_CLUSTER.exists() else "default"
+    if target.context is not None:
+        active = next((context for context in contexts if context["name"] == target.context), {})
+    return str((active.get("context") or {}).get("namespace") or "default")
+
+
+class ClusterSession(DatasetSession):
+    """The API server of a cluster."""
+
+    program: ClassVar = "kubectl lookupdb"
+
+    def __init__(self, api: Api, namespace: str, target: Target) -> None:
+        super().__init__(namespace)
+        self._api = api
+        self._target = target
+        self._unproxied: set[str] = set()
+        """Pods whose admin port the API server's proxy cannot reach."""
+
+    def _find_api(self, namespace: str, name: str) -> Requests:
+        return self._api
+
+    async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
+        """Return the datasets of the namespace, or of all, by name."""
+        path = names.DATASET_KIND.path("" if everywhere else self.namespace)
+        bodies = await list_pages(self._api, path, "LookupDatasets", {})
+        return tuple(sorted(map(self._parse, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
+
+    @asynccontextmanager
+    async def open_router(self, dataset: Dataset, token: str | None) -> AsyncIterator[Ask]:
+        """Return a function that asks a router of ``dataset`` for a key.
+
+        It uses the API server's proxy of the Service. The proxy drops tokens, so with ``token`` it uses ``kubectl
+        port-forward`` to the first router that is ready. Raises Unreachable.
+        """
+        if token is None:
+            yield lambda key, generation: self._look_up(dataset, key, generation)
+            return
+        pods = [parse_pod(body) for body in await self.list_pods(dataset, **{names.COMPONENT: names.ROUTER})]
+        ready = [pod.name for pod in pods if pod.ready and not pod.deleting]
+        if not ready:
+            raise Unreachable(f"a router of {dataset.key}", "none is ready")
+        kubectl = render_kubectl(self._target, dataset.namespace)
+        opened = open_port(kubectl, ready[0], names.ROUTER_PORT, is_encrypted=dataset.speaks_tls)
+        async with opened as port:
+            yield lambda key, generation: port.get(
+                "/v1/lookup", {"key": key}, {**_insist(generation), "Authorization": f"Bearer {token}"}
+            )
+
+    async def _look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
+        service = quote(names.router(dataset.name), safe="")
+        scheme = "https:" if dataset.speaks_tls else ""  # the API server's proxy does not verify the certificate
+        path = f"{names.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
+        subject = f"a router of {dataset.key}"
+        return await self._api.fetch(path, subject=subject, query={"key": key}, headers=_insist(generation))
+
+    async def read_metrics(self, dataset: Dataset, pod: str) -> str:
+        """Return the metrics of the admin port of a pod, through the API server's proxy, or else through kubectl
+        port-forward."""
+        path = f"{names.POD.path(dataset.namespace)}/{quote(pod, safe='')}:{names.ADMIN_PORT}/proxy/metrics"
+        if pod not in self._unproxied:
+            with contextlib.suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(_PROXY_PATIENCE):
+                    return await self._read_text(path, f"the admin port of pod {pod}", {})
+            self._unproxied.add(pod)
+        return await read_through(render_kubectl(self._target, dataset.namespace), pod, names.ADMIN_PORT, "/metrics")
+
+    async def list_shard_sets(self, dataset: Dataset) -> list[Mapping[str, Any]]:
+        """Return the StatefulSets of ``dataset``, oldest first."""
+        selector = f"{names.DATASET}={dataset.name},{names.DATASET_UID}={dataset.uid}"
+        path = names.STATEFUL_SET.path(dataset.namespace)
+        bodies = await list_pages(self._api, path, f"the StatefulSets of {dataset.key}", {"labelSelector": selector})
+        return sorted(bodies, key=lambda body: body["metadata"].get("creationTimestamp") or "")
+
+    async def create_job(self, namespace: str, job: Mapping[str, Any]) -> None:
+        """Create ``job``."""
+        subject = f"Job {job['metadata']['name']}"
+        await self._api.request("POST", names.JOB.path(namespace), subject=subject, body=job)
+
+    async def get_job(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return the Job as the API server has it; None if it is gone."""
+        try:
+            job: Mapping[str, Any] = await self._api.request(
+                "GET", names.JOB.path(namespace, name), subject=f"Job {name}"
+            )
+        except NotFound:
+            return None
+        return job
+
+    async def delete_job(self, namespace: str, name: str) -> None:
+        """Delete the Job and its pod; no error if it is already gone."""
+        with contextlib.suppress(NotFound):
+            query = {"propagationPolicy": "Background"}
+            await self._api.request("DELETE", names.JOB.path(namespace, name), subject=f"Job {name}", query=query)
+
+    async def list_pods_of_job(self, namespace: str, name: str) -> list[Mapping[str, Any]]:
+        """Return the pods of a Job."""
+        query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
+        return await list_pages(self._api, names.POD.path(namespace), f"the pods of Job {name}", query)
+
+    async def list_warnings(self, namespace: str, kind: str, name: str) -> list[Mapping[str, Any]]:
+        """Return Warning events about an object; none if the user may not list events."""
+        query = {"fieldSelector": f"type=Warning,involvedObject.kind={kind},involvedObject.name={name}"}
+        with contextlib.suppress(Refused):
+            return await list_pages(self._api, names.EVENT.path(namespace), f"events about {kind} {name}", query)
+        return []
+
+    async def read_build_log(self, dataset: Dataset, lines: int) -> BuildLog:
+        """Return the last lines of the log of the newest build that has a pod. Raises NoBuilder."""
+        builders = await self.list_pods(dataset, **{names.COMPONENT: names.BUILDER})
+        if not builders:
+            status = dataset.command("status")
+            raise NoBuilder(
+                f"{dataset.key} has no pod of a build",
+                hint=f"the last one succeeded, or none has begun: {status} says which",
+            )
+        newest = max(builders, key=_order_builder)
+        pod, labels = newest["metadata"]["name"], newest["metadata"].get("labels") or {}
+        text = await self.read_log(dataset.namespace, pod, "build", lines)
+        return BuildLog(pod, labels.get(names.GENERATION, ""), text)
+
+    async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
+        """Return the last lines of a container's log."""
+        query = {"container": container, "tailLines": str(lines)}
+        return await self._read_text(names.POD.path(namespace, pod, "log"), f"the log of pod {pod}", query)
+
+    async def follow_log(self, namespace: str, pod: str, container: str) -> AsyncIterator[str]:
+        """Yield the lines of a container's log as they arrive, until it ends."""
+        query = {"container": container, "follow": "true"}
+        path = names.POD.path(namespace, pod, "log")
+        lines = self._api.stream(
+            path, subject=f"the log of pod {pod}", query=query, accept="*/*", silence_at_most=_LOG_SILENCE
+        )
+        async with contextlib.aclosing(lines):
+            async for batch in lines:
+                for line in batch:
+                    yield line.decode(errors="replace")
+
+    async def _read_text(self, path: str, subject: str, query: Mapping[str, str]) -> str:
+        answer = await self._api.fetch(path, subject=subject, query=query)
+        if answer.status >= 300:
+            raise answer.make_error(subject)
+        return answer.body.decode(errors="replace")
+
+
+def _order_builder(pod: Mapping[str, Any]) -> tuple[int, str]:
+    labels = pod["metadata"].get("labels") or {}
+    return names.read_number(labels.get(names.GENERATION, "")), pod["metadata"].get("creationTimestamp") or ""

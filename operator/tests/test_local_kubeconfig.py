@@ -1,0 +1,59 @@
+"""`lookupdb up --kubeconfig FILE`: Kubernetes' own client reads and changes datasets by that file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+
+from lookupdb_operator import names
+from lookupdb_operator.local.api import LocalApi
+from lookupdb_operator.local.kubeconfig import KubernetesServer
+from lookupdb_operator.local.up import localize
+
+PEOPLE: dict[str, Any] = {
+    "apiVersion": names.API_VERSION,
+    "kind": names.KIND,
+    "metadata": {"namespace": "default", "name": "people"},
+    "spec": {"source": {"url": "people.csv"}, "key": {"columns": ["email"]}},
+}
+GROUP, VERSION = names.API_VERSION.split("/")
+
+
+def use_client(path: Path) -> list[str]:
+    """Read, change and fail to delete a dataset; return what happened."""
+    connect: Any = config.new_client_from_config
+    with connect(str(path)) as connection:
+        datasets: Any = client.CustomObjectsApi(connection)
+        about = (GROUP, VERSION, "default", names.DATASET_KIND.plural)
+        listed = [item["metadata"]["name"] for item in datasets.list_namespaced_custom_object(*about)["items"]]
+        change = {"spec": {"shards": 2, "router": {"replicas": 5}}}
+        patched = datasets.patch_namespaced_custom_object(*about, "people", change)["spec"]
+        with pytest.raises(client.ApiException) as refused:
+            datasets.delete_namespaced_custom_object(*about, "people")
+        with pytest.raises(client.ApiException) as invalid:
+            datasets.patch_namespaced_custom_object(*about, "people", {"spec": {"shards": 0}})
+        versions = client.CoreApi(connection).get_api_versions().versions
+    return [*listed, *versions, patched["shards"], patched["router"]["replicas"], refused.value.status] + [
+        invalid.value.status
+    ]
+
+
+async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path) -> None:
+    api, path = LocalApi(), tmp_path / "kubeconfig"
+    api.localize = localize
+    api.add_folder("default", "people", tmp_path / "objects")
+    await api.request("POST", names.DATASET_KIND.path("default"), subject="people", body=PEOPLE)
+    async with KubernetesServer(api, lambda *_: None, path).listening_on_port():
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert await asyncio.to_thread(use_client, path) == ["people", "v1", 2, 1, 422, 422]
+        address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await asyncio.to_thread(urllib.request.urlopen, f"{address.rpartition('/')[0]}/guessed/api")
+    assert not path.exists()

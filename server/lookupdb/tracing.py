@@ -1,0 +1,152 @@
+"""Traces of requests, builds and reconciles, which OpenTelemetry exports if the environment names an endpoint.
+
+Everything of OpenTelemetry is in ``lookupdb.spans``, which is imported only then: without an endpoint a process neither
+loads nor does anything for traces.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lookupdb import logs
+
+if TYPE_CHECKING:
+    from lookupdb.spans import Attribute, Spans, TimedSpan
+
+log = logging.getLogger(__name__)
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+SAMPLED: Final = 0x01
+"""The flag of a ``traceparent`` whose sender keeps the trace."""
+_FLUSH_SECONDS: Final = 3.0
+"""Time for the last spans of a build or an operator that ends."""
+
+_TRACEPARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_NO_TRACE, _NO_SPAN = b"0" * 32, b"0" * 16
+
+
+class TraceParent(NamedTuple):
+    """The caller's span, from the header field ``traceparent`` (W3C Trace Context)."""
+
+    trace_id: int
+    span_id: int
+    flags: int
+
+
+def parse_traceparent(field: bytes | None) -> TraceParent | None:
+    """Return the caller's span; None without one, or if ``field`` is invalid: the request then begins its own trace."""
+    found = None if field is None else _TRACEPARENT.fullmatch(field)
+    if found is None or found[1] == _NO_TRACE or found[2] == _NO_SPAN:
+        return None
+    return TraceParent(*(int(part, 16) for part in found.groups()))
+
+
+def is_wanted() -> bool:
+    """Return whether the environment names an endpoint for spans."""
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return not is_disabled and any(os.environ.get(name) for name in ENDPOINTS)
+
+
+def open_spans(service: str, *, samples_roots: bool) -> Spans | None:
+    """Return what makes and exports the spans of ``service``; None, with a warning, if the environment wants spans and
+    they are impossible.
+
+    ``samples_roots``: keep spans without a parent. A sampler in the environment takes precedence.
+    """
+    if not is_wanted():
+        return None
+    try:
+        from lookupdb.spans import Spans
+
+        return Spans(service, samples_roots=samples_roots)
+    except ImportError as error:
+        log.warning("no traces: %s is set, and %s; pip install 'lookupdb[otel]'", _named_endpoint(), error)
+    except Exception as error:  # a setting of OpenTelemetry that it does not accept: no reason to serve nothing
+        log.warning("no traces: the settings of OpenTelemetry are not accepted: %s", error)
+    return None
+
+
+def _named_endpoint() -> str:
+    return next(name for name in ENDPOINTS if os.environ.get(name))
+
+
+_spans: ContextVar[Spans | None] = ContextVar("spans", default=None)
+"""What ``open_span`` uses."""
+
+
+@contextmanager
+def open_tracing(service: str) -> Iterator[None]:
+    """Export the spans of ``open_span`` in the block, and in its tasks, if the environment names an endpoint."""
+    spans = open_spans(service, samples_roots=True)
+    token = _spans.set(spans)
+    try:
+        yield
+    finally:
+        _spans.reset(token)
+        if spans is not None:
+            spans.close(_FLUSH_SECONDS)
+
+
+class SpanHandle:
+    """The span of a block, or nothing if there are no traces."""
+
+    def __init__(self, span: TimedSpan | None) -> None:
+        self._span = span
+        self._phase: TimedSpan | None = None
+        self.is_settled = False
+        """True if the outcome is known: no exception changes it."""
+
+    def describe(self, **attributes: Attribute | None) -> None:
+        """Add ``attributes``, called ``lookupdb.NAME``; None adds nothing."""
+        if self._span is not None:
+            self._span.describe(**attributes)
+
+    def settle(self, outcome: str, *, is_failure: bool) -> None:
+        """Note the ``outcome``, a word, because messages may contain data."""
+        if self.is_settled:
+            return
+        self.is_settled = True
+        self.describe(outcome=outcome)
+        for span in (self._phase, self._span):
+            if is_failure and span is not None:
+                span.fail(outcome)
+
+    def begin_phase(self, name: str, total: int | None, unit: str) -> None:
+        """Begin a child, as a display of progress does."""
+        if self._span is not None:
+            self._phase = self._span.begin_child(name)
+
+    def advance(self, amount: int, rows: int = 0) -> None:
+        """Add nothing: a span has no progress."""
+
+    def end_phase(self) -> None:
+        """End the child."""
+        if self._phase is not None:
+            self._phase.end()
+            self._phase = None
+
+
+@contextmanager
+def open_span(name: str, namespace: str, dataset: str, generation: str | None = None) -> Iterator[SpanHandle]:
+    """Time the block as a span of a dataset. Its structured log lines carry the dataset, and the ids of the span."""
+    fields = {"dataset": f"{namespace}/{dataset}", "generation": generation}
+    spans = _spans.get()
+    span = None if spans is None else spans.begin(name)
+    handle = SpanHandle(span)
+    handle.describe(namespace=namespace, dataset=dataset, generation=generation)
+    with logs.log_fields(**fields, **({} if span is None else span.ids)):
+        try:
+            yield handle
+        except BaseException as error:
+            handle.settle(getattr(error, "reason", type(error).__name__), is_failure=True)
+            raise
+        finally:
+            handle.end_phase()
+            if span is not None:
+                span.end()

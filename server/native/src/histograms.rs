@@ -1,0 +1,65 @@
+//! Histograms of requests among a worker's counters in shared memory: adjacent buckets, and the sum in nanoseconds.
+use std::cell::Cell;
+
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::system;
+
+/// Add this module's class.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<RequestHistograms>()
+}
+
+/// The upper bounds of the buckets, in nanoseconds. The last bucket has none.
+pub struct Bounds(pub Vec<u64>);
+
+impl Bounds {
+    /// The counters of a histogram.
+    pub fn counters(&self) -> usize {
+        self.0.len() + 2
+    }
+
+    /// Add `count` requests to the histogram that begins at `first`.
+    #[inline]
+    pub fn observe(&self, numbers: &[Cell<u64>], first: usize, nanoseconds: u64, count: u64) {
+        add(numbers, first + self.0.partition_point(|&bound| bound < nanoseconds), count);
+        add(numbers, first + self.0.len() + 1, count.wrapping_mul(nanoseconds));
+    }
+}
+
+#[inline]
+pub fn add(numbers: &[Cell<u64>], place: usize, count: u64) {
+    if let Some(number) = numbers.get(place) {
+        number.set(number.get().wrapping_add(count));
+    }
+}
+
+pub fn cells<'a, T: Element>(py: Python<'a>, buffer: &'a PyBuffer<T>) -> PyResult<&'a [Cell<T>]> {
+    buffer.as_mut_slice(py).ok_or_else(|| PyValueError::new_err("expected writable memory"))
+}
+
+/// The histograms of a router's worker.
+#[pyclass(frozen, module = "lookupdb._native")]
+struct RequestHistograms {
+    counters: PyBuffer<u64>,
+    bounds: Bounds,
+}
+
+#[pymethods]
+impl RequestHistograms {
+    #[new]
+    #[pyo3(signature = (counters, bounds, /))]
+    fn new(counters: PyBuffer<u64>, bounds: Vec<u64>) -> Self {
+        RequestHistograms { counters, bounds: Bounds(bounds) }
+    }
+
+    /// Add `count` requests that arrived at `arrived`, of Python's `monotonic_ns`, and are answered now.
+    #[pyo3(signature = (histogram, arrived, count = 1, /))]
+    fn observe(&self, py: Python<'_>, histogram: usize, arrived: u64, count: u64) -> PyResult<()> {
+        let nanoseconds = system::nanoseconds().saturating_sub(arrived);
+        self.bounds.observe(cells(py, &self.counters)?, histogram, nanoseconds, count);
+        Ok(())
+    }
+}

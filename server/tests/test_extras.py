@@ -1,0 +1,188 @@
+"""What `pip install lookupdb` and its extras bring, and which commands run with it."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import click
+import grimp
+import pytest
+from packaging.utils import canonicalize_name
+from support.installs import PROJECT, Install, list_packages
+from support.shards import write_generation
+
+from lookupdb import native
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
+from lookupdb.cli import VERBS, cli, other_verbs
+from lookupdb.cli.extras import EXTRAS
+
+KUBECTL = "kubectl-lookupdb"
+COMMANDS = {*VERBS, *other_verbs(), KUBECTL}
+
+
+def commands_of(*extras: str) -> set[str]:
+    """The commands that run with ``extras``."""
+    given = {*extras} | ({"serve"} if "operator" in extras else set())
+    return {
+        command
+        for command in COMMANDS
+        if {name for name, (_, commands) in EXTRAS.items() if command in commands} <= given
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Install:
+    return Install(tmp_path_factory.mktemp("plain"))
+
+
+def test_the_plain_install_has_three_other_packages() -> None:
+    assert list_packages() == {"lookupdb", "click", "orjson", "xxhash"}
+
+
+def test_each_extra_is_recognised_by_a_package_that_it_alone_brings() -> None:
+    for name, (package, _) in EXTRAS.items():
+        others = EXTRAS.keys() - {name, "operator" if name == "serve" else name}  # with [operator] comes [serve]
+        assert package in list_packages({name})
+        assert package not in list_packages(others)
+    assert list_packages({"all"}) == list_packages({*EXTRAS, "otel"})
+    assert {*EXTRAS, "all", "iceberg", "delta", "spark"} <= PROJECT["optional-dependencies"].keys()
+
+
+def test_every_command_names_its_extras() -> None:
+    assert {command for _, commands in EXTRAS.values() for command in commands} == COMMANDS - {"completion"}
+
+
+ONLY_IN_A_CLUSTER = {
+    ("lookupdb_operator.plugin.options", "lookupdb_operator.plugin.cluster_session"),
+    ("lookupdb_operator.cluster.cluster", "aiohttp"),
+}
+"""Late imports for which no command of a laptop asks."""
+
+OPTIONAL = {"deltalake", "opentelemetry", "pyarrow", "pygal", "pyiceberg", "pyroaring", "pyspark"}
+"""Packages whose absence is an error of its own, when a manifest, an option or a variable asks for
+them."""
+
+
+def test_nothing_that_a_command_imports_anywhere_is_of_another_extra() -> None:
+    """Also what it imports late."""
+    graph = grimp.build_graph(
+        "lookupdb",
+        "lookupdb_operator",
+        include_external_packages=True,
+        exclude_type_checking_imports=True,
+        cache_dir=None,
+    )
+    for importer, imported in ONLY_IN_A_CLUSTER:
+        graph.remove_import(importer=importer, imported=imported)
+    owners = metadata.packages_distributions()
+    roots = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS - {KUBECTL}}
+    modules = {
+        name: str(command.callback.__module__) for name, command in roots.items() if command and command.callback
+    }
+    modules[KUBECTL] = "lookupdb_operator.plugin.cli"
+    assert modules.keys() == COMMANDS
+    for command, module in modules.items():
+        found: set[str] = set()
+        waiting = {module}
+        while waiting:
+            name = waiting.pop()
+            found.add(name)
+            if name in graph.modules and not graph.is_module_squashed(name):
+                parents = {name.rpartition(".")[0]} & graph.modules
+                waiting |= (graph.find_modules_directly_imported_by(name) | parents) - found
+        foreign = {name for name in found if not name.startswith("lookupdb")} - sys.stdlib_module_names - OPTIONAL
+        extras = {name for name, (_, commands) in EXTRAS.items() if command in commands}
+        brought = list_packages(extras)
+        assert foreign, command
+        lacking = {name for name in foreign if brought.isdisjoint(map(canonicalize_name, owners[name]))}
+        assert not lacking, f"{command} with {extras}"
+
+
+_LISTED = """
+import click
+from click.shell_completion import ShellComplete
+from lookupdb.cli import cli
+from lookupdb.errors import UsageError
+for name in cli.list_commands(click.Context(cli)):
+    try:
+        cli.get_command(click.Context(cli), name)
+        print(name)
+    except UsageError as error:
+        assert error.hint.startswith("pip install 'lookupdb["), error.hint
+print(*(item.value for item in ShellComplete(cli, {}, "lookupdb", "_LOOKUPDB_COMPLETE").get_completions([], "")))
+"""
+
+
+@pytest.mark.parametrize("extras", [(), ("build",), ("serve",), ("build", "serve"), ("operator",)], ids=str)
+def test_commands_load_or_are_refused_by_what_is_installed(extras: tuple[str, ...], tmp_path: Path) -> None:
+    """Shell completion offers those that load."""
+    install = Install(tmp_path / "install", extras)
+    run = install.run("-c", _LISTED)
+    assert run.returncode == 0, run.stderr
+    *loaded, completed = run.stdout.split("\n")[:-1]
+    assert {*loaded} == {*completed.split()} == commands_of(*extras) - {KUBECTL}
+    run = install.run("-m", "lookupdb_operator.plugin", "--help")
+    assert run.returncode == (0 if "operator" in extras else 2), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("lookupdb", "up"), "build,serve"),
+        (("lookupdb", "build", "--help"), "build"),
+        (("lookupdb", "operator"), "operator"),
+        (("lookupdb_operator.plugin", "status"), "operator"),
+    ],
+)
+def test_a_command_without_its_extra_names_the_extra_and_how_to_install_it(
+    plain: Install, words: tuple[str, ...], missing: str
+) -> None:
+    run = plain.run("-m", *words)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == (
+        f"error: this command needs extras of lookupdb that are not installed: {missing.replace(',', ', ')}\n"
+        f"  pip install 'lookupdb[{missing}]'\n"
+    )
+
+
+def test_the_plain_install_has_help_and_version(plain: Install) -> None:
+    run = plain.run("-m", "lookupdb", "--help")
+    assert run.returncode == 0, run.stderr
+    assert all(f"  {verb} " in run.stdout for verb in VERBS)
+    run = plain.run("-m", "lookupdb", "--version")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+_CLIENT = """
+import time
+started = time.process_time()
+import lookupdb.client
+print(time.process_time() - started)
+from lookupdb.client import AsyncClient, Client
+Client("http://127.0.0.1:1").close()
+"""
+
+
+def test_the_plain_install_has_the_client(plain: Install) -> None:
+    fastest = 60.0
+    for _ in range(5):
+        run = plain.run("-c", _CLIENT)
+        assert (run.returncode, run.stderr) == (0, "")
+        fastest = min(fastest, float(run.stdout))
+    assert fastest <= 0.25, "of processor time; it is less than 0.05 on a machine that does nothing else"
+
+
+_OPEN = "import lookupdb, sys; print(*lookupdb.open(sys.argv[1]).items())"
+
+
+def test_the_plain_install_opens_a_dataset_in_a_store(plain: Install, tmp_path: Path) -> None:
+    write_generation(tmp_path, {"a": b"1"}, generation="g1")
+    announcement = Announcement("default", "people", "local", "g1", 1, "2026-11-20T02:04:00Z")
+    (tmp_path / ANNOUNCEMENT_NOTE).write_bytes(announcement.to_json())
+    run = plain.run("-c", _OPEN, str(tmp_path))
+    if native.kernels() is not None:
+        assert (run.stdout, run.stderr) == ("('a', b'1')\n", "")
+    run = plain.run("-c", _OPEN, str(tmp_path), LOOKUPDB_NATIVE="0")
+    assert run.stderr.endswith(
+        "without native kernels, lookupdb.open needs lmdb, which is not installed\n  pip install 'lookupdb[serve]'\n"
+    )

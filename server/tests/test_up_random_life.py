@@ -1,0 +1,273 @@
+"""A random life of `lookupdb up`: edits, commands, full disks and killed processes, while lookups must neither fail nor
+mix. LOOKUPDB_LIFE_SECONDS=3600 lets it live for an hour."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import urllib3
+from support.ports import free_port
+from support.process_table import descendants, is_running
+from support.up_stack import PATIENT, Stack, eventually, people
+
+from lookupdb.process.memory import private_bytes
+
+__all__ = ["people"]
+
+SEED = int(os.environ.get("LOOKUPDB_LIFE_SEED", "20261128"))
+SECONDS = float(os.environ.get("LOOKUPDB_LIFE_SECONDS", "0"))
+"""It lives at least for a round in which everything happens once."""
+MOST_BYTES = 4 << 20
+"""Of the data folder: generations of 20 keys, and logs."""
+MOST_MEMORY = 1 << 30
+"""Private bytes of all processes, while two generations of three shards run."""
+SOON_SECONDS = 15.0
+"""Far more than an `up` needs to end, for a busy machine."""
+pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS + 240)]
+KEYS = [f"key{number}" for number in range(20)]
+MANIFEST = PATIENT.replace("  shards: 1\n", "  shards: 2\n  replicas: 2\n")
+BAD_SOURCES = ('email,title\nno,"end', "", "email,title\n", "x\n1\n", "email,title\na,1\na,2\n")
+BAD_MANIFESTS = ("", "spec: [", "- 1\n", MANIFEST.replace("name: people", "name: people, annotations: 5"))
+
+
+class Checker(threading.Thread):
+    """Asks for all keys, again and again. While ``is_excused``, the router is away or may be."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.url = f"http://127.0.0.1:{port}/v1/lookup"
+        self.titles: set[str] = set()
+        """Of all good sources so far."""
+        self.is_excused = True
+        self.is_over = False
+        self.requests = 0
+        self.problems: list[str] = []
+
+    def ask(self, *expected: str) -> str:
+        """What is wrong with an answer, whose titles are all ``expected`` or of good sources; empty for nothing."""
+        try:
+            answer = urllib3.request("POST", self.url, json={"keys": KEYS}, timeout=60, retries=False)
+        except urllib3.exceptions.HTTPError as error:
+            return f"failed: {error!r}"
+        try:
+            body = answer.json()
+        except ValueError:
+            return f"wrong: {answer.data[:500]!r}"
+        titles = {value["title"] for value in body.get("found", {}).values()}
+        is_whole = answer.status == 200 and len(body.get("found", {})) == len(KEYS)
+        return (
+            ""
+            if is_whole and len(titles) == 1 and titles <= (set(expected) or self.titles)
+            else f"wrong: {answer.data[:500]!r}"
+        )
+
+    def run(self) -> None:
+        while not self.is_over:
+            was_excused = self.is_excused
+            problem = self.ask()
+            if not was_excused and not self.is_excused:
+                self.requests += 1
+                self.problems += [problem] if problem else []
+            time.sleep(0.02)
+
+
+class Life:
+    """A running `up`, and what may happen to it."""
+
+    def __init__(self, start: Callable[..., Stack], folder: Path) -> None:
+        self.folder, self.random, self.version, self.manifest = folder, random.Random(SEED), 0, MANIFEST
+        self.port = free_port()
+        self.flags = ("--watch", "--watch-seconds", "0.2", "--port", str(self.port))
+        self.start, self.checker = start, Checker(self.port)
+        self.write_manifest()
+        self.write_source()
+        self.stack = start(*self.flags)
+        self.await_lookups()
+        self.checker.start()
+        self.happenings = (self.write_source, self.write_bad_source, self.move_source, self.write_bad_manifest) + (
+            *(self.command, self.command, self.kill_shard_server, self.kill_router, self.kill_any),
+            *(self.kill_builder, self.kill_up, self.stop_up, self.edit_manifest, self.fill_disk),
+            *(self.start_another, self.take_port),
+        )
+
+    def swap(self, name: str, text: str) -> None:
+        (self.folder / "new").write_text(text)
+        (self.folder / "new").replace(self.folder / name)
+
+    def write_manifest(self) -> None:
+        self.swap("people.yaml", self.manifest)
+
+    def edit_manifest(self) -> None:
+        shards, keep = self.random.randint(1, 3), self.random.randint(2, 4)
+        self.manifest = MANIFEST.replace("shards: 2", f"shards: {shards}")
+        self.manifest = self.manifest.replace("keepGenerations: 2", f"keepGenerations: {keep}")
+        self.write_manifest()
+
+    def write_source(self) -> None:
+        self.version += 1
+        self.checker.titles.add(f"v{self.version}")
+        self.swap("people.csv", "email,title\n" + "".join(f"{key},v{self.version}\n" for key in KEYS))
+
+    def write_bad_source(self) -> None:
+        self.swap("people.csv", self.random.choice(BAD_SOURCES))
+
+    def move_source(self) -> None:
+        (self.folder / "people.csv").replace(self.folder / "away.csv")
+        time.sleep(0.5)
+        (self.folder / "people.csv").symlink_to(self.folder / "away.csv")
+
+    def write_bad_manifest(self) -> None:
+        self.swap("people.yaml", self.random.choice(BAD_MANIFESTS))
+        time.sleep(0.5)
+        self.write_manifest()
+
+    def command(self) -> None:
+        newest = self.stack.generations()[-1]
+        words = self.random.choice((("rollback",), ("pin", newest), ("unpin",), ("refresh",), ("prune",), ("status",)))
+        self.run(*words)
+
+    def run(self, verb: str, *words: str) -> None:
+        line = [sys.executable, "-m", "lookupdb", verb, "people", *words, "--data", str(self.stack.data)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+
+    def has_replicas(self) -> bool:
+        shards = [shard["shard"] for shard in self.stack.state["shards"] if is_running(shard["pid"])]
+        return all(shards.count(shard) == 2 for shard in shards)
+
+    def kill_shard_server(self) -> None:
+        """One of two replicas."""
+        eventually(self.has_replicas, "two replicas of each shard")
+        os.kill(self.random.choice(self.stack.pids[1:]), signal.SIGKILL)
+        time.sleep(3)
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        self.checker.is_excused = True
+        yield
+        self.await_lookups()
+
+    def await_lookups(self) -> None:
+        eventually(lambda: self.stack.state["pid"] == self.stack.process.pid, "its up.json")
+        eventually(lambda: not self.checker.ask(), f"right answers\n{self.stack.output}")
+        self.checker.is_excused = False
+
+    def kill_router(self) -> None:
+        with self.excused():
+            router = self.stack.pids[0]
+            os.kill(router, signal.SIGKILL)
+            eventually(lambda: self.stack.pids[0] != router, "another router")
+
+    def kill_any(self) -> None:
+        """A worker, a server or what starts them."""
+        with self.excused():
+            os.kill(self.random.choice(list(descendants(self.stack.process.pid))), signal.SIGKILL)
+            time.sleep(1)
+
+    def fill_disk(self) -> None:
+        """No process can write into a file."""
+        self.write_source()
+        time.sleep(self.random.random())
+        self.limit_files(0)
+        time.sleep(2)
+        self.run("status")
+        self.limit_files(resource.RLIM_INFINITY)
+
+    def limit_files(self, size: int) -> None:
+        for pid in (self.stack.process.pid, *descendants(self.stack.process.pid)):
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def start_another(self) -> None:
+        """In the same folder."""
+        self.refuse("another `lookupdb up`")
+
+    def take_port(self) -> None:
+        with self.excused():
+            self.stack.stop()
+            with socket.create_server(("127.0.0.1", self.port)):
+                self.refuse("give another --port")
+            self.stack = self.start(*self.flags)
+
+    def refuse(self, reason: str) -> None:
+        words = ["up", "-f", str(self.folder / "people.yaml"), "--data", str(self.stack.data), "--port", str(self.port)]
+        line = [sys.executable, "-m", "lookupdb", *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done
+        assert reason in done.stderr
+
+    def await_newest(self) -> None:
+        """Nothing that has happened keeps the next good source from being served."""
+        self.write_source()
+        self.run("unpin")
+        newest = f"v{self.version}"
+        eventually(lambda: not self.checker.ask(newest), f"{newest}\n{self.stack.output}")
+
+    def measure(self) -> tuple[int, int]:
+        """The bytes of the data folder, and the private memory of all processes."""
+        used = memory = 0
+        for path in self.stack.data.rglob("*"):
+            with suppress(OSError):
+                used += path.lstat().st_size if path.is_file() else 0
+        for pid in (self.stack.process.pid, *descendants(self.stack.process.pid)):
+            memory += private_bytes(pid) or 0
+        return used, memory
+
+    def kill_builder(self) -> None:
+        self.write_source()
+        time.sleep(self.random.random())
+        for pid in descendants(self.stack.process.pid):
+            with suppress(OSError):
+                if "\0build\0" in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+
+    def kill_up(self) -> None:
+        self.end(signal.SIGKILL)
+
+    def stop_up(self) -> None:
+        self.end(signal.SIGINT)
+
+    def end(self, number: signal.Signals) -> None:
+        """End `up` perhaps while it builds, look for orphans, and start it again."""
+        with self.excused():
+            self.write_source()
+            time.sleep(self.random.random())
+            children = list(descendants(self.stack.process.pid))
+            self.stack.stop(number)
+            ends_at = time.monotonic() + SOON_SECONDS
+            while left := [pid for pid in children if is_running(pid)]:
+                assert time.monotonic() < ends_at, f"orphans: {left}"
+                time.sleep(0.02)
+            self.stack = self.start(*self.flags)
+
+
+def test_no_lookup_fails_or_mixes_generations_in_a_random_life(people: Callable[..., Stack], tmp_path: Path) -> None:
+    life = Life(people, tmp_path)
+    began = time.monotonic()
+    while not life.checker.requests or time.monotonic() < began + SECONDS:
+        for happen in life.random.sample(life.happenings, len(life.happenings)):
+            happen()
+            assert life.stack.process.poll() is None, life.stack.output
+            assert life.checker.problems == [], happen
+            time.sleep(life.random.random())
+        life.await_newest()
+        used, memory = life.measure()
+        print(f"{time.monotonic() - began:.0f} s, {life.checker.requests} requests, {used} B, {memory >> 20} MiB")
+        assert used < MOST_BYTES
+        assert memory < MOST_MEMORY
+    life.checker.is_over = True
+    life.checker.join()
+    assert life.checker.problems == []
+    assert life.checker.requests > len(life.happenings)
