@@ -65,17 +65,15 @@ class ShardKernel:
     def __init__(
         self,
         path: Path,
-        slot: memoryview,
-        places: tuple[int, int, int, int, int],
-        bounds: Sequence[int],
+        slot: tuple[memoryview, tuple[int, int, int, int, int], Sequence[int]],
         error: bytes,
         *,
         read_bytes: int,
         chunk_bytes: int,
         slice_seconds: float,
     ) -> None:
-        """``places`` are those of lookups, misses, commands, sent bytes and the first histogram in ``slot``; ``bounds``
-        are those of its buckets, in nanoseconds; ``error`` is the reply for what is damaged. Raises OSError, and
+        """``slot`` is shared memory with the indexes of lookups, misses, commands, sent bytes and the first histogram,
+        and the bounds of buckets, in nanoseconds. ``error`` is the reply for what is damaged. Raises OSError, and
         ValueError for a file that cannot be read here.
         """
 

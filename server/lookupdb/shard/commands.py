@@ -182,9 +182,7 @@ def open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies |
     try:
         kernel = module.ShardKernel(
             shard.path,
-            slot,
-            _PLACES,
-            REQUEST_BOUNDS,
+            (slot, _PLACES, REQUEST_BOUNDS),
             DAMAGED,
             read_bytes=READ_BYTES,
             chunk_bytes=CHUNK_BYTES,

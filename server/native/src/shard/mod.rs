@@ -25,6 +25,9 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ShardKernel>()
 }
 
+/// Indexes of lookups, misses, commands, sent bytes and the first histogram.
+type Places = (usize, usize, usize, usize, usize);
+
 /// A worker's slot of shared memory, and where its counters are.
 struct Slot {
     numbers: PyBuffer<u64>,
@@ -57,16 +60,14 @@ type Answer<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>
 
 #[pymethods]
 impl ShardKernel {
-    /// `places` are the indexes of lookups, misses, commands, sent bytes and the first histogram in `slot`; `bounds` are
-    /// those of buckets, in nanoseconds; `error` is the reply for damage.
+    /// `slot` is shared memory with the indexes of lookups, misses, commands, sent bytes and the first histogram, and the
+    /// bounds of buckets, in nanoseconds. `error` is the reply for damage.
     /// Raises OSError, and ValueError for an unreadable file.
     #[new]
-    #[pyo3(signature = (path, slot, places, bounds, error, *, read_bytes, chunk_bytes, slice_seconds))]
+    #[pyo3(signature = (path, slot, error, *, read_bytes, chunk_bytes, slice_seconds))]
     fn new(
         path: PathBuf,
-        slot: PyBuffer<u64>,
-        places: (usize, usize, usize, usize, usize),
-        bounds: Vec<u64>,
+        slot: (PyBuffer<u64>, Places, Vec<u64>),
         error: Vec<u8>,
         read_bytes: usize,
         chunk_bytes: usize,
@@ -74,13 +75,13 @@ impl ShardKernel {
     ) -> PyResult<Self> {
         let file = Arc::new(ShardFile::open(&path)?);
         let expander = Expander::new(file.dictionary()).map_err(PyValueError::new_err)?;
-        let (lookups, misses, commands, sent_bytes, durations) = places;
+        let (numbers, (lookups, misses, commands, sent_bytes, durations), bounds) = slot;
         let time_slice = Duration::try_from_secs_f64(slice_seconds).unwrap_or_default();
         Ok(ShardKernel {
             shard: Shard { file, maker: ReplyMaker::new(expander, error) },
             turn: Turn::new(Bounds { read_bytes, chunk_bytes, time_slice }),
             slot: Slot {
-                numbers: slot,
+                numbers,
                 lookups,
                 misses,
                 commands,
