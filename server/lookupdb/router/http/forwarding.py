@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.router.http import problems
-from lookupdb.router.http.exchanges import ClientConnection, Exchange
+from lookupdb.router.http.exchanges import NOT_COUNTED, ClientConnection, Exchange
 from lookupdb.router.http.problems import HttpProblem
 from lookupdb.router.http.request import CONTENT_TYPE, FETCH_SITE, HOST, ORIGIN, Request
 
@@ -44,7 +44,9 @@ class ForwardedExchange(Exchange):
     is_alone = True
 
     def __init__(self, forwarder: ConsoleForwarder, request: Request, connection: ClientConnection) -> None:
-        super().__init__(connection, request.connection_field, bodyless=request.method == b"HEAD", histogram=0)
+        super().__init__(
+            connection, request.connection_field, bodyless=request.method == b"HEAD", histogram=NOT_COUNTED
+        )
         self._forwarder = forwarder
         self._request = request
         self._task: asyncio.Task[None] | None = None
