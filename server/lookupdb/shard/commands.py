@@ -5,25 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 
 from lookupdb import native
 from lookupdb.process.worker import REQUEST_BOUNDS
-from lookupdb.resp.requests import error
-from lookupdb.shard import limits
-from lookupdb.shard.limits import CHUNK_BYTES, READ_BYTES, TIME_SLICE_SECONDS
-from lookupdb.shardfile import DamagedValue, ShardReader, expand
-
-if TYPE_CHECKING:
-    from lookupdb._native import ShardKernel
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-
 from lookupdb.resp.commands import (
     ANY,
     READS,
@@ -39,9 +29,20 @@ from lookupdb.resp.commands import (
     render_sections,
     reply_error,
 )
-from lookupdb.resp.requests import NIL, Command, bulk, integer
-from lookupdb.shard import limits as shard_counters
-from lookupdb.shard.limits import ServerBudget, ServerIdentity, ServerLimits
+from lookupdb.resp.requests import NIL, Command, bulk, error, integer
+from lookupdb.shard import limits
+from lookupdb.shard.limits import (
+    CHUNK_BYTES,
+    READ_BYTES,
+    TIME_SLICE_SECONDS,
+    ServerBudget,
+    ServerIdentity,
+    ServerLimits,
+)
+from lookupdb.shardfile import DamagedValue, ShardReader, expand
+
+if TYPE_CHECKING:
+    from lookupdb._native import ShardKernel
 
 # The RESP replies to keys of the shard, checked for damage. A damaged value or page is an error for its key alone.
 #
@@ -325,11 +326,11 @@ class Session:
 
     def count_command(self) -> None:
         """Count a command."""
-        self.worker.slot[shard_counters.COMMANDS] += 1
+        self.worker.slot[limits.COMMANDS] += 1
 
     def count_error(self) -> None:
         """Count an error reply."""
-        self.worker.slot[shard_counters.ERRORS] += 1
+        self.worker.slot[limits.ERRORS] += 1
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
         """Admit the client if the password is right, else return the error."""
@@ -344,12 +345,6 @@ class Session:
         import hmac
 
         return expected is not None and hmac.compare_digest(hashlib.sha256(password).digest(), expected)
-
-
-def render(worker: WorkerContext, names: Iterable[str]) -> str:
-    """Return the INFO sections in ``names``, each once; all of them for none, ``default``, ``all`` or
-    ``everything``."""
-    return render_sections(SECTIONS, worker, names)
 
 
 def _server(worker: WorkerContext) -> InfoFields:
@@ -480,7 +475,8 @@ def _dbsize(session: Session, _: Command) -> Reply:
 
 
 def _info(session: Session, command: Command) -> Reply:
-    return (bulk(render(session.worker, [printable(name) for name in command[1:]])),)
+    """Return the sections in ``command``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    return (bulk(render_sections(SECTIONS, session.worker, [printable(name) for name in command[1:]])),)
 
 
 _TABLE: Final = CommandTable[Session](

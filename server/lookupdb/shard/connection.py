@@ -35,7 +35,6 @@ from typing import Any, Final
 from lookupdb.process.worker import observe
 from lookupdb.resp.requests import ProtocolError, RequestParser, bulk, error, list_keys, may_look_up
 from lookupdb.shard import limits
-from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.commands import Session, WorkerContext, execute
 from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
 
@@ -436,7 +435,7 @@ class RespConnection:
                 if session.is_authorised:
                     self._worker.unauthenticated.pop(self.fd, None)
         except ProtocolError as problem:
-            self._slot[shard_counters.ERRORS] += 1
+            self._slot[limits.ERRORS] += 1
             session.is_closing = True
             self._due.append((limits.OTHER + limits.FAILED, 1))
             yield error(f"ERR Protocol error: {problem}")
@@ -557,7 +556,7 @@ class RespConnection:
 
     def cut(self) -> None:
         """Count the client as cut off, and close at once."""
-        self._slot[shard_counters.CONNECTIONS_CUT] += 1
+        self._slot[limits.CONNECTIONS_CUT] += 1
         self.close()
 
     def check_invariants(self) -> None:
@@ -617,4 +616,4 @@ class RespConnection:
         self._poller.remove(self.fd)
         self._socket.close()
         del self._worker.connections[self.fd]
-        self._slot[shard_counters.OPEN_CONNECTIONS] = len(self._worker.connections)
+        self._slot[limits.OPEN_CONNECTIONS] = len(self._worker.connections)

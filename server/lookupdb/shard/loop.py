@@ -9,31 +9,27 @@ The loop is our own, because the transports, protocols and write queues of an ev
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import resource
+import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from lookupdb.shard.connection import Poller
-
-if TYPE_CHECKING:
-    from lookupdb._native import ShardKernel
-import errno
-import os
-import socket
-from collections import OrderedDict
-from collections.abc import Iterable
-
 from lookupdb.resp.requests import error
 from lookupdb.shard import limits
 from lookupdb.shard.commands import NativeReplies, WorkerContext
-from lookupdb.shard.connection import RespConnection
+from lookupdb.shard.connection import Poller, RespConnection
 from lookupdb.shard.limits import TIME_SLICE_SECONDS
+
+if TYPE_CHECKING:
+    from lookupdb._native import ShardKernel
 
 # Cold data: parks requests until their pages are read from disk, so that not the whole worker waits for page faults.
 #

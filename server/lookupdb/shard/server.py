@@ -50,7 +50,6 @@ from lookupdb.process.launch import render_failure, run_supervisor, write_termin
 from lookupdb.process.supervisor import Fleet, Supervisor
 from lookupdb.process.worker import REQUEST_SECONDS, Counters
 from lookupdb.shard import limits
-from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.limits import ServerIdentity, ServerLimits, WarmPolicy
 
 # Locates a shard file, and verifies its size and checksum against the manifest before a worker maps it.
@@ -420,7 +419,7 @@ def shard_service(settings: ServerSettings) -> Service:
     _compare_tables(served.manifest)
     settings = replace(settings, limits=_limit_connections(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
-    counters = Counters(shard_counters.NAMES, settings.workers)
+    counters = Counters(limits.NAMES, settings.workers)
     fleet = Fleet(
         module="lookupdb.shard.worker",
         configs=[_config(served, settings)] * settings.workers,
