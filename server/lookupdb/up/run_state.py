@@ -23,8 +23,6 @@ _LOCK_FILE: Final = "lock"
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_PAUSE_SECONDS: Final = 0.02
 """Longer than `lookupdb get` holds the lock to test it."""
-_MAX_READ_BYTES: Final = 1 << 16
-"""Larger than any file that this module reads."""
 
 
 class NotWritten(LookupdbError):
