@@ -52,7 +52,7 @@ def main(boot: WorkerBoot) -> None:
 
 
 def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
-    """Make SIGTERM stop the loop. Return a function that tells whether it has arrived."""
+    """Make SIGTERM stop the loop. Return a function that says whether it has arrived."""
     has_come = False
 
     def stop(*_: object) -> None:

@@ -463,7 +463,7 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
     "commands are unread only while one is under way, the client blocked, or others have their turn": lambda it: (
         not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
     ),
-    "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
+    "a partial command is parsed as far as it goes": lambda it: not (it._reader.is_partial and it._reader.is_empty),
     "nothing is read while something is unread, or others have their turn": lambda it: (
         it.phase >= FINISHING
         or it.is_blocked  # pauses reading, too
@@ -473,6 +473,6 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         it.phase >= FINISHING or it._is_resting or it._turn_bytes < TURN_BYTES
     ),
     "replies of a turn are sent when it ends": lambda it: not it._replies,
-    "all that has come is counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
+    "all received bytes are counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
 }
 """Conditions that hold for every ``RedisClientConnection`` between two events."""
