@@ -41,7 +41,7 @@ from lookupdb.store.gateway_wire import (
 )
 from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import Refused
+from lookupdb_operator.cluster.api import Refused, read_at_most
 from lookupdb_operator.cluster.cache import ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.cluster.parse import read_labels
@@ -438,7 +438,7 @@ class GatewayAnnouncer:
             method, f"{self._url}{target}", data=body, headers=shown, timeout=_SECONDS, allow_redirects=False
         )
         async with request as response:
-            content = await response.content.read(_MAX_ANSWER_BYTES)
+            content = await read_at_most(response.content, _MAX_ANSWER_BYTES)
             if response.status not in expected:
                 problem = parse_problem(response.status, response.content_type, content, "")
                 raise NotAnnounced(f"the gateway {self._url} answers {response.status}: {problem.detail}")

@@ -21,7 +21,6 @@ from lookupdb_operator.console.access import (
     ProxyAccess,
     TokenAccess,
     Visitor,
-    asks_for_token,
     limit_session,
 )
 
@@ -186,12 +185,6 @@ class TestWhatIsSeen:
         visitor = await visit(rsa_signer().token("shop", aud=[OURS]))
         assert not visitor.sees("search", spec(AIRPORTS, "*"), OURS)
         assert not visitor.sees("search", spec(AIRPORTS, "*/*", "shop/default"), OURS)
-
-    def test_which_lookups_need_a_token(self) -> None:
-        assert not asks_for_token({})
-        assert not asks_for_token({"router": {"tls": {"secretName": "x"}}})
-        assert asks_for_token({"router": {"auth": {"tokens": {"secretName": "x"}}}})
-        assert asks_for_token(spec())
 
 
 class TestProxy:

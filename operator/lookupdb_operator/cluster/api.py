@@ -86,6 +86,21 @@ class Expired(Unreachable):
     """A list or watch cannot be continued and must be restarted."""
 
 
+class ByteStream(Protocol):
+    """The body of an answer that arrives."""
+
+    async def read(self, n: int, /) -> bytes:
+        """Return at most ``n`` of the bytes that have arrived; none at the end."""
+
+
+async def read_at_most(stream: ByteStream, limit: int) -> bytes:
+    """Return the bytes of ``stream`` up to its end, or the first ``limit``."""
+    body = bytearray()
+    while len(body) < limit and (chunk := await stream.read(limit - len(body))):
+        body += chunk
+    return bytes(body)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An unparsed answer, from the API server or from what it is a proxy for."""

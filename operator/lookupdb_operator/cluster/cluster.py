@@ -23,6 +23,7 @@ from lookupdb_operator.cluster.api import (
     Conflict,
     NotFound,
     Requests,
+    read_at_most,
 )
 from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
 from lookupdb_operator.names import Kind
@@ -241,7 +242,7 @@ class Cluster:
             async with self._routers.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     return RouterReport(None, f"{url} answers {response.status}")
-                return parse_report(url, await _read_bounded(response), dataset_uid)
+                return parse_report(url, await read_at_most(response.content, _ROUTER_ANSWER_AT_MOST), dataset_uid)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
 
@@ -321,13 +322,6 @@ def _read_digest(report: Mapping[str, Any]) -> str:
     if not isinstance(digest, str) or not _TABLE_DIGEST.fullmatch(digest):
         raise ValueError("tableDigest is no digest")
     return digest
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    text = await response.content.read(_ROUTER_ANSWER_AT_MOST)
-    while not response.content.at_eof() and len(text) < _ROUTER_ANSWER_AT_MOST:
-        text += await response.content.read(_ROUTER_ANSWER_AT_MOST - len(text))
-    return text
 
 
 def _describe(kind: Kind, name: str) -> str:

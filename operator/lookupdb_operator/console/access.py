@@ -75,11 +75,6 @@ class Visitor:
             return False
 
 
-def asks_for_token(spec: Spec) -> bool:
-    """Return whether routers of the dataset with ``spec`` answer only with a token."""
-    return bool((spec.get("router") or {}).get("auth"))
-
-
 def read_accounts(spec: Spec) -> Mapping[str, Any]:
     """Return ``spec.router.auth.serviceAccounts``."""
     return ((spec.get("router") or {}).get("auth") or {}).get("serviceAccounts") or {}

@@ -7,14 +7,11 @@ has what one visitor may see, and looks up with the visitor's own token.
 from __future__ import annotations
 
 import asyncio
-import shlex
 import ssl
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
-
-import aiohttp
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
@@ -22,21 +19,16 @@ from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.parse import Header, parse_header
 from lookupdb_operator.cluster.reflector import LISTS_AT_ONCE, Reflector
 from lookupdb_operator.cluster.workloads import parse_pod
-from lookupdb_operator.console.access import Visitor, asks_for_token, read_accounts
-from lookupdb_operator.console.answers import Lookup, UnavailableKey, read_answer, read_refusal
+from lookupdb_operator.console.access import Visitor, read_accounts
+from lookupdb_operator.console.answers import Lookup, UnavailableKey
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
-from lookupdb_operator.console.source import Difference, Elsewhere
+from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
 from lookupdb_operator.model import Pod
 from lookupdb_operator.names import Kind
 
 Key = tuple[str, str]
 """Namespace and name of a dataset."""
 
-_METRICS_SECONDS: Final = 3.0
-_LOOKUP_SECONDS: Final = 10.0
-_CONNECTIONS: Final = 64
-_METRICS_AT_MOST: Final = 4 << 20
-_VALUE_AT_MOST: Final = 1 << 20
 _KINDS: Final = (names.DATASET_KIND, names.POD)
 _SHARED_TEXTS: Final = ("namespace", "dataset", "dataset_uid", "component", "rollout", "generation", "phase")
 
@@ -50,7 +42,7 @@ class ClusterSource:
         """Watch ``namespaces``, or all. ``ca_file`` has the authorities of routers' certificates. Raises OSError or
         ssl.SSLError if it cannot be read."""
         self._tls = ssl.create_default_context(cafile=ca_file)
-        self._http: aiohttp.ClientSession | None = None
+        self._client = PodClient(self._tls)
         self._datasets: dict[Key, Dataset] = {}
         self._pods: dict[Key, dict[str, tuple[Header, Pod]]] = {}
         """By dataset, and by uid."""
@@ -74,8 +66,7 @@ class ClusterSource:
 
     async def close(self) -> None:
         """Close the connections to pods."""
-        if self._http is not None:
-            await self._http.close()
+        await self._client.close()
 
     @property
     def is_synced(self) -> bool:
@@ -169,38 +160,11 @@ class ClusterSource:
         return self._audiences
 
     async def read_metrics(self, dataset: Dataset, pod: Pod) -> str:
-        """Return the metrics of the admin port of ``pod``. Raises LookupdbError, OSError or TimeoutError."""
+        """Return the metrics of the admin port of ``pod``. Raises LookupdbError."""
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         if not host:
             raise LookupdbError(f"pod {pod.name} has no address yet")
-        url = f"http://{host}:{names.ADMIN_PORT}/metrics"
-        status, _, body = await self.get(url, {}, {}, _METRICS_SECONDS, _METRICS_AT_MOST)
-        if status != 200:
-            raise LookupdbError(f"{url} answers {status}")
-        return body.decode(errors="replace")
-
-    async def get(
-        self, url: str, query: Mapping[str, str], headers: Mapping[str, str], seconds: float, at_most: int
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Return status, headers and body of GET ``url``. Raises LookupdbError, OSError or TimeoutError."""
-        if self._http is None:
-            connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls)
-            self._http = aiohttp.ClientSession(
-                connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
-            )
-        timeout = aiohttp.ClientTimeout(total=seconds)
-        try:
-            async with self._http.get(
-                url, params=query, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                body = b""
-                async for chunk in response.content.iter_chunked(1 << 16):
-                    body += chunk
-                    if len(body) > at_most:
-                        raise LookupdbError(f"{url} answers with more than {at_most} bytes")
-                return response.status, response.headers, body
-        except aiohttp.ClientError as error:
-            raise LookupdbError(f"{url} does not answer: {str(error) or type(error).__name__}") from error
+        return await self._client.read_metrics(f"{host}:{names.ADMIN_PORT}")
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
         """Look ``key`` up without a token."""
@@ -211,21 +175,11 @@ class ClusterSource:
         router = dataset.spec.get("router") or {}
         port = (router.get("service") or {}).get("port", names.HTTP_PORT)
         url = names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=dataset.speaks_tls)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        if generation:
-            headers["Lookupdb-Generation"] = generation
         try:
-            status, fields, body = await self.get(
-                f"{url}/v1/lookup", {"key": key}, headers, _LOOKUP_SECONDS, _VALUE_AT_MOST
-            )
-        except (LookupdbError, OSError, TimeoutError) as error:
-            why = str(error) or f"no router answers within {_LOOKUP_SECONDS:g} s"
-            return UnavailableKey(key, f"{why}. If spec.router.clients is set, it must list the console")
-        if (found := read_answer(key, status, fields, body)) is not None:
-            return found
-        refusal = read_refusal(status, body)
-        why = refusal[0] if refusal else f"a router answers {status}"
-        return Elsewhere(f"The routers refuse: {why}.", render_get(dataset, key, generation))
+            found = await self._client.look_up(f"{url}/v1/lookup", key, generation, token)
+        except LookupdbError as error:
+            return UnavailableKey(key, f"{error.message}. If spec.router.clients is set, it must list the console")
+        return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
         """Return the command, because the console may not create Jobs, nor read the store."""
@@ -237,12 +191,6 @@ def _slim(record: R, **unused: str) -> R:
     texts = {name: sys.intern(getattr(record, name)) for name in _SHARED_TEXTS if hasattr(record, name)}
     members: dict[str, Any] = texts | unused
     return replace(record, **members)
-
-
-def render_get(dataset: Dataset, key: str, generation: str | None) -> str:
-    """Return the command that looks ``key`` up with a token."""
-    words = ["--token-file", "TOKEN_FILE", *(("--generation", generation) if generation else ())]
-    return dataset.command("get", *words, *(("--",) if key.startswith("-") else ()), shlex.quote(key))
 
 
 class VisitorSource:
@@ -267,12 +215,12 @@ class VisitorSource:
         return view if view is not None and self._sees(view.dataset) else None
 
     async def read_metrics(self, dataset: Dataset, pod: Pod) -> str:
-        """Return the metrics of ``pod``. Raises LookupdbError, OSError or TimeoutError."""
+        """Return the metrics of ``pod``. Raises LookupdbError."""
         return await self._source.read_metrics(dataset, pod)
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
         """Look ``key`` up, with the visitor's token if the routers ask for one, and if it is theirs."""
-        if not asks_for_token(dataset.spec):
+        if not dataset.asks_for_token:
             return await self._source.ask_router(dataset, key, generation, "")
         if why := self._explain_no_token(dataset):
             return Elsewhere(why, render_get(dataset, key, generation))

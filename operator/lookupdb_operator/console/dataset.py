@@ -68,7 +68,7 @@ class Dataset:
     def command(self, verb: str, *words: str) -> str:
         """Return a command about it as a person can type it, whatever the context's namespace is."""
         if self.local_options is None:
-            return " ".join(("kubectl lookupdb", verb, "-n", self.namespace, self.name, *words))
+            return shlex.join(("kubectl", "lookupdb", verb, "-n", self.namespace, self.name, *words))
         name = shorten_name(self.namespace, self.name)
         return shlex.join(("lookupdb", verb, *self.local_options, name, *words))
 
@@ -86,6 +86,11 @@ class Dataset:
     def speaks_tls(self) -> bool:
         """True if its routers use TLS."""
         return "tls" in (self.spec.get("router") or {})
+
+    @property
+    def asks_for_token(self) -> bool:
+        """True if its routers answer only with a token."""
+        return bool((self.spec.get("router") or {}).get("auth"))
 
     @property
     def candidate(self) -> str:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lookupdb_operator.console.answers import Lookup
+from lookupdb.errors import LookupdbError
+from lookupdb_operator.cluster.api import Answer, read_at_most
+from lookupdb_operator.console.answers import GENERATION_HEADER, Lookup, read_answer, read_problem, read_refusal
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.model import Pod
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_CONNECTIONS: Final = 64
+_METRICS_SECONDS: Final = 3.0
+_MAX_METRICS_BYTES: Final = 4 << 20
+_LOOKUP_SECONDS: Final = 10.0
+_MAX_VALUE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +45,83 @@ class ConsoleSource(Protocol):
         """Return one dataset with its pods; None if there is none, or it must not be seen."""
 
     async def read_metrics(self, dataset: Dataset, pod: Pod) -> str:
-        """Return the metrics of the admin port of ``pod``. Raises LookupdbError, ApiError, OSError."""
+        """Return the metrics of the admin port of ``pod``, within seconds. Raises LookupdbError."""
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
         """Look ``key`` up through a router, in ``generation`` or in the active one."""
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
         """Compare the records of two generations. May take long; cancelled when the client leaves."""
+
+
+class TooLarge(LookupdbError):
+    """The answer has more bytes than the console reads."""
+
+
+class PodClient:
+    """Requests to admin ports and routers, bounded in time and size."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """``tls`` verifies the certificates of routers."""
+        self._tls = tls
+        self._http: aiohttp.ClientSession | None = None
+
+    async def read_metrics(self, address: str) -> str:
+        """Return the metrics of the admin port at ``address``. Raises LookupdbError."""
+        url = f"http://{address}/metrics"
+        answer = await self._get(url, {}, {}, _METRICS_SECONDS, _MAX_METRICS_BYTES)
+        if answer.status != 200:
+            raise LookupdbError(f"{url} answers {answer.status}")
+        return answer.body.decode(errors="replace")
+
+    async def look_up(self, url: str, key: str, generation: str | None, token: str = "") -> Lookup | str:
+        """Return the answer of the router at ``url`` about ``key``, or a sentence with the reason if it gives none.
+        ``token`` is sent unless it is empty. Raises LookupdbError if no router answers."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if generation:
+            headers[GENERATION_HEADER] = generation
+        try:
+            answer = await self._get(url, {"key": key}, headers, _LOOKUP_SECONDS, _MAX_VALUE_BYTES)
+        except TooLarge:
+            return f"The value has more than {_MAX_VALUE_BYTES:,} bytes, which is too large for a page."
+        if (found := read_answer(key, answer.status, answer.headers, answer.body)) is not None:
+            return found
+        refusal, detail = read_refusal(answer.status, answer.body), read_problem(answer.body).get("detail")
+        return f"The routers refuse: {refusal[0] if refusal else detail or f'a router answers {answer.status}'}."
+
+    async def _get(
+        self, url: str, query: Mapping[str, str], headers: Mapping[str, str], seconds: float, at_most: int
+    ) -> Answer:
+        """Return the answer to GET ``url``. Raises TooLarge, and LookupdbError if there is none."""
+        import aiohttp  # here, because commands about a laptop do without it
+
+        if self._http is None:
+            connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls or True)
+            self._http = aiohttp.ClientSession(
+                connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        try:
+            async with self._http.get(
+                url, params=query, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                body = await read_at_most(response.content, at_most + 1)
+        except TimeoutError as error:
+            raise LookupdbError(f"{url} does not answer within {seconds:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise LookupdbError(f"{url} does not answer: {str(error) or type(error).__name__}") from error
+        if len(body) > at_most:
+            raise TooLarge(f"{url} answers with more than {at_most} bytes")
+        return Answer(response.status, response.headers, body)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._http is not None:
+            await self._http.close()
+
+
+def render_get(dataset: Dataset, key: str, generation: str | None) -> str:
+    """Return the command that looks ``key`` up, with a token if routers ask for one."""
+    token = ("--token-file", "TOKEN_FILE") if dataset.asks_for_token else ()
+    words = (*token, *(("--generation", generation) if generation else ()), *(("--",) if key.startswith("-") else ()))
+    return dataset.command("get", *words, key)

@@ -19,7 +19,6 @@ from typing import Final
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.console.dataset import DatasetPods
 from lookupdb_operator.console.figures import DatasetRates, PodRates, PodReading, read_figures, sum_rates
 from lookupdb_operator.console.source import ConsoleSource
@@ -37,8 +36,6 @@ MAX_SHARDS_PER_SECOND: Final = 25
 SHOWN_FOR_SECONDS: Final = 30.0
 """Time for which a dataset counts as looked at after a request."""
 MAX_CONCURRENT: Final = 16
-SCRAPE_SECONDS: Final = 3.0
-MAX_METRICS_CHARACTERS: Final = 1 << 20
 _SCRAPED: Final = (names.ROUTER, names.SHARDS)
 _BETWEEN_PAUSES: Final = 500
 """Pods that are looked through before others have their turn."""
@@ -57,7 +54,6 @@ class _WatchedPod:
     at: float = 0.0
     reading: PodReading | None = None
     rates: PodRates | None = None
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +190,14 @@ class Watch:
     async def _scrape(self, view: DatasetPods, pod: Pod, watched: _WatchedPod) -> None:
         async with self._turns:
             try:
-                async with asyncio.timeout(SCRAPE_SECONDS):
-                    text = await self.source.read_metrics(view.dataset, pod)
-            except (LookupdbError, ApiError, OSError, ValueError) as error:
-                watched.problem, watched.rates = str(error) or type(error).__name__, None
+                text = await self.source.read_metrics(view.dataset, pod)
+            except LookupdbError:
+                watched.rates = None
                 return
-        at, reading = time.monotonic(), read_figures(text[:MAX_METRICS_CHARACTERS], view.dataset.name)
+        at, reading = time.monotonic(), read_figures(text, view.dataset.name)
         if watched.reading is not None:
             watched.rates = PodRates.measure(watched.reading, reading, at - watched.at)
-        watched.reading, watched.at, watched.problem = reading, at, ""
+        watched.reading, watched.at = reading, at
 
     def _sum(self, view: DatasetPods) -> None:
         """Sum up the figures of a dataset whenever one of its routers was scraped."""

@@ -8,32 +8,25 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from typing import Any, Final
 
 import orjson
 
+from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import NotFound
 from lookupdb_operator.cluster.workloads import parse_pod
-from lookupdb_operator.console.answers import GENERATION_HEADER, Lookup, UnavailableKey, read_answer
+from lookupdb_operator.console.answers import Lookup, UnavailableKey
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
-from lookupdb_operator.console.source import Difference, Elsewhere
+from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
 from lookupdb_operator.local import process
 from lookupdb_operator.local.advice import list_data_options, localize_advice
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.model import Pod
 
-if TYPE_CHECKING:
-    import aiohttp
-
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 """The names of this machine for itself. A page of any other name must not read the console."""
 _SAMPLES: Final = "20"
-_MAX_METRICS_BYTES: Final = 1 << 20
-_MAX_VALUE_BYTES: Final = 64 << 20
 _MAX_DIFFERENCE_BYTES: Final = 8 << 20
-_LOOKUP_SECONDS: Final = 5.0
 _VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE"})
 
 
@@ -69,7 +62,7 @@ class LocalSource:
     ) -> None:
         self._api, self._data = api, data
         self._find_url, self._find_admin = find_url, find_admin
-        self._client: aiohttp.ClientSession | None = None
+        self._client = PodClient()
 
     def list_datasets(self) -> Sequence[DatasetPods]:
         """See ``ConsoleSource``."""
@@ -95,24 +88,17 @@ class LocalSource:
         """See ``ConsoleSource``."""
         address = self._find_admin(dataset.namespace, pod.name)
         if address is None:
-            raise NotFound(pod.name, "it does not run")
-        async with self._ask().get(f"http://{address}/metrics") as response:
-            return (await response.content.read(_MAX_METRICS_BYTES)).decode(errors="replace")
+            raise LookupdbError(f"pod {pod.name} does not run")
+        return await self._client.read_metrics(address)
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
         """See ``ConsoleSource``."""
-        import aiohttp
-
         url = self._find_url(dataset.namespace, dataset.name)
-        headers = {GENERATION_HEADER: generation} if generation else {}
-        target = f"{url}{'' if '/v1/' in url else '/v1'}/lookup?key={quote(key, safe='')}"
         try:
-            async with asyncio.timeout(_LOOKUP_SECONDS), self._ask().get(target, headers=headers) as response:
-                body = await response.content.read(_MAX_VALUE_BYTES)
-                found = read_answer(key, response.status, response.headers, body)
-        except (OSError, aiohttp.ClientError, ValueError) as error:
-            return UnavailableKey(key, f"the router does not answer: {str(error) or type(error).__name__}")
-        return found or Elsewhere(f"the router answered {response.status}: {body[:1000].decode(errors='replace')}")
+            found = await self._client.look_up(f"{url}{'' if '/v1/' in url else '/v1'}/lookup", key, generation)
+        except LookupdbError as error:
+            return UnavailableKey(key, error.message)
+        return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
         """See ``ConsoleSource``. A process of its own compares, so that it can be ended."""
@@ -136,18 +122,9 @@ class LocalSource:
             return difference
         return Elsewhere(problem.decode(errors="replace")[-2000:], dataset.command("diff", before, after))
 
-    def _ask(self) -> aiohttp.ClientSession:
-        if self._client is None:
-            import aiohttp
-
-            timeout = aiohttp.ClientTimeout(total=_LOOKUP_SECONDS)
-            self._client = aiohttp.ClientSession(timeout=timeout, auto_decompress=False, raise_for_status=False)
-        return self._client
-
     async def close(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.close()
+        await self._client.close()
 
 
 def _find_key(body: Mapping[str, Any]) -> tuple[str, str]:

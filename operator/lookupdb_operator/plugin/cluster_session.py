@@ -30,29 +30,17 @@ from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder
 
 _ADDRESS: Final = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
 _PATIENCE: Final = 10.0
-_ANSWER_AT_MOST: Final = 1 << 22
 _MESSAGE_AT_MOST: Final = 2000
 
 
 async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -> str:
     """Return the answer of ``pod`` to GET ``path`` on ``port``. ``kubectl`` is the program with its options for cluster
     and namespace. Raises Unreachable."""
-    subject = f"port {port} of pod {pod}"
-    try:
-        async with (
-            asyncio.timeout(_PATIENCE),
-            _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"]) as address,
-            aiohttp.ClientSession() as http,
-            http.get(f"http://{address}{path}") as response,
-        ):
-            text = await response.content.read(_ANSWER_AT_MOST)
-            while not response.content.at_eof() and len(text) < _ANSWER_AT_MOST:
-                text += await response.content.read(_ANSWER_AT_MOST - len(text))
-    except (OSError, TimeoutError, aiohttp.ClientError) as error:
-        raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
-    if response.status != 200:
-        raise Unreachable(subject, f"it answers {response.status}")
-    return text.decode(errors="replace")
+    async with open_port(kubectl, pod, port) as opened:
+        answer = await opened.get(path, {}, {})
+    if answer.status != 200:
+        raise Unreachable(f"port {port} of pod {pod}", f"it answers {answer.status}")
+    return answer.body.decode(errors="replace")
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from plugin_samples import body, router, server
 
+from lookupdb.errors import LookupdbError
 from lookupdb_operator.console.answers import AbsentKey, FoundKey, Lookup, UnavailableKey
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.console.server import make_app, set_source
@@ -61,7 +62,7 @@ class MemorySource:
         await asyncio.sleep(0)
         self.read_at_once -= 1
         if pod.name not in self.texts:
-            raise OSError("nothing listens")
+            raise LookupdbError("nothing listens")
         return self.texts[pod.name]
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
