@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_quantiles_are_those_of_prometheus() -> None:
 
 
 def _rates(lookups: float, failed: float = 0.0, **buckets: float) -> PodRates:
-    return PodRates(lookups, lookups, failed, {float(bound[1:]): n for bound, n in buckets.items()}, PodReading())
+    return PodRates(lookups, failed, {float(bound[1:]): n for bound, n in buckets.items()})
 
 
 def test_a_dataset_has_the_sums_of_its_pods() -> None:
@@ -142,6 +143,25 @@ async def test_scrapes_give_rates_and_a_pod_that_fails_gives_none(monkeypatch: p
     await watching.scrape()
     assert watching.rates("shop", "airports") == DatasetRates()
     assert watching.history("shop", "airports") == ()
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_figures_of_routers_that_no_longer_answer_are_unknown(
+    monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    source = MemorySource(one("airports", router(0)))
+    watching = Watch(source)
+    for count in (0, 20):
+        source.texts["airports-router-0"] = metrics(router(0), count, (count, count, count))
+        await watching.scrape()
+        clock[0] += 2.0
+    assert watching.rates("shop", "airports").lookups == 10
+    source.texts.clear()
+    source.views = [one("airports", replace(router(0), ready=is_ready))]
+    await watching.scrape()
+    assert watching.rates("shop", "airports") == DatasetRates()
 
 
 async def test_scrapes_are_bounded_in_number_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,13 +154,11 @@ def interpolate_quantile(buckets: Mapping[float, float], share: float) -> float 
 
 @dataclass(frozen=True, slots=True)
 class PodRates:
-    """The rates of one pod between two scrapes, per second; and what the later one said."""
+    """The rates of one pod between two scrapes, per second."""
 
     lookups: float
-    requests: float
     failed: float
     buckets: Mapping[float, float]
-    last: PodReading
 
     @classmethod
     def measure(cls, first: PodReading, last: PodReading, seconds: float) -> Self | None:
@@ -170,10 +168,8 @@ class PodRates:
             return None
         return cls(
             lookups=(last.lookups - first.lookups) / seconds,
-            requests=(last.requests - first.requests) / seconds,
             failed=max(0.0, last.failed - first.failed) / seconds,
             buckets={bound: (value - first.buckets.get(bound, 0.0)) / seconds for bound, value in last.buckets.items()},
-            last=last,
         )
 
 

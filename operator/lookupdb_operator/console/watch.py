@@ -19,6 +19,7 @@ from typing import Final
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
+from lookupdb_operator.cluster.cache import Key
 from lookupdb_operator.console.dataset import DatasetPods
 from lookupdb_operator.console.figures import DatasetRates, PodRates, PodReading, read_figures, sum_rates
 from lookupdb_operator.console.source import ConsoleSource
@@ -41,9 +42,6 @@ _BETWEEN_PAUSES: Final = 500
 """Pods that are looked through before others have their turn."""
 POINTS: Final = 180
 """Length of a history."""
-
-Key = tuple[str, str]
-"""Namespace and name of a dataset."""
 
 
 @dataclass(slots=True)
@@ -157,9 +155,12 @@ class Watch:
         for number, (view, pod) in enumerate(pods):
             if number % _BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
+            if not pod.ready:
+                self._pods.pop(pod.uid, None)
+                continue
             watched = self._pods.get(pod.uid) or self._pods.setdefault(pod.uid, _WatchedPod())
             is_shown = has_few or self._is_shown(view, now)
-            if not pod.ready or (watched.due > now and not (is_shown and now - watched.at >= SHOWN_SECONDS / 2)):
+            if watched.due > now and not (is_shown and now - watched.at >= SHOWN_SECONDS / 2):
                 continue
             if not is_shown:
                 if left[pod.component] == 0:
@@ -192,25 +193,27 @@ class Watch:
             try:
                 text = await self.source.read_metrics(view.dataset, pod)
             except LookupdbError:
-                watched.rates = None
-                return
-        at, reading = time.monotonic(), read_figures(text, view.dataset.name)
-        if watched.reading is not None:
-            watched.rates = PodRates.measure(watched.reading, reading, at - watched.at)
-        watched.reading, watched.at = reading, at
+                reading = None
+            else:
+                reading = read_figures(text, view.dataset.name)
+        before, began, watched.at = watched.reading, watched.at, time.monotonic()
+        watched.reading = reading
+        watched.rates = PodRates.measure(before, reading, watched.at - began) if before and reading else None
 
     def _sum(self, view: DatasetPods) -> None:
-        """Sum up the figures of a dataset whenever one of its routers was scraped."""
+        """Sum up the figures of a dataset whenever one of its routers was scraped, or none is ready."""
         watched = self._datasets.setdefault((view.dataset.namespace, view.dataset.name), _WatchedDataset())
-        pods = [pod for pod in view.pods if pod.ready]
-        routers = [found for pod in pods if pod.component == names.ROUTER if (found := self._pods.get(pod.uid))]
+        routers, servers = (
+            [found for pod in view.pods if pod.component == kind and (found := self._pods.get(pod.uid))]
+            for kind in _SCRAPED
+        )
         latest = max((found.at for found in routers), default=0.0)
-        if latest <= watched.measured_at:
+        if routers and latest <= watched.measured_at:
             return
-        watched.measured_at = latest
-        servers = [found for pod in pods if pod.component == names.SHARDS if (found := self._pods.get(pod.uid))]
         watched.rates = sum_rates(
             [found.rates for found in routers if found.rates],
             [found.reading for found in (*routers, *servers) if found.reading],
         )
-        watched.history.add(time.time(), watched.rates)
+        if routers:
+            watched.measured_at = latest
+            watched.history.add(time.time(), watched.rates)
