@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
+from lookupdb_operator.cluster.cache import Key
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.parse import Header, parse_header
 from lookupdb_operator.cluster.reflector import LISTS_AT_ONCE, Reflector
@@ -25,9 +26,6 @@ from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
 from lookupdb_operator.model import Pod
 from lookupdb_operator.names import Kind
-
-Key = tuple[str, str]
-"""Namespace and name of a dataset."""
 
 _KINDS: Final = (names.DATASET_KIND, names.POD)
 _SHARED_TEXTS: Final = ("namespace", "dataset", "dataset_uid", "component", "rollout", "generation", "phase")
@@ -166,11 +164,7 @@ class ClusterSource:
             raise LookupdbError(f"pod {pod.name} has no address yet")
         return await self._client.read_metrics(f"{host}:{names.ADMIN_PORT}")
 
-    async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
-        """Look ``key`` up without a token."""
-        return await self.ask_router(dataset, key, generation, "")
-
-    async def ask_router(self, dataset: Dataset, key: str, generation: str | None, token: str) -> Lookup | Elsewhere:
+    async def look_up(self, dataset: Dataset, key: str, generation: str | None, token: str = "") -> Lookup | Elsewhere:
         """Return the answer of a router of ``dataset``, which is sent ``token`` unless that is empty."""
         router = dataset.spec.get("router") or {}
         port = (router.get("service") or {}).get("port", names.HTTP_PORT)
@@ -221,10 +215,10 @@ class VisitorSource:
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
         """Look ``key`` up, with the visitor's token if the routers ask for one, and if it is theirs."""
         if not dataset.asks_for_token:
-            return await self._source.ask_router(dataset, key, generation, "")
+            return await self._source.look_up(dataset, key, generation)
         if why := self._explain_no_token(dataset):
             return Elsewhere(why, render_get(dataset, key, generation))
-        return await self._source.ask_router(dataset, key, generation, self._visitor.token)
+        return await self._source.look_up(dataset, key, generation, self._visitor.token)
 
     def _explain_no_token(self, dataset: Dataset) -> str:
         """Return why the visitor's token must not be sent to routers of ``dataset``; empty if it may. Whoever creates

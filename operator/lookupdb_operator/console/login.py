@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -18,7 +17,7 @@ from lookupdb_operator.console.access import (
     limit_session,
 )
 from lookupdb_operator.console.cluster_source import ClusterSource, VisitorSource
-from lookupdb_operator.console.server import ACCOUNT, SOURCE, render
+from lookupdb_operator.console.server import ACCOUNT, SOURCE, Handler, render
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ _LOGIN: Final = "/login"
 _LOGOUT: Final = "/logout"
 _PUBLIC: Final = "/static/"
 _FORWARDED_SCHEME: Final = "X-Forwarded-Proto"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Door:

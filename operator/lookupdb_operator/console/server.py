@@ -49,9 +49,6 @@ _HEADERS: Final = {
 }
 MAX_BODY_BYTES: Final = 16 << 10
 REQUEST_SECONDS: Final = 50.0
-MAX_COMPARISONS: Final = 2
-"""Comparisons of generations at the same time; others wait."""
-_comparisons: Final = asyncio.Semaphore(MAX_COMPARISONS)
 
 
 def make_app(
@@ -74,7 +71,6 @@ def make_app(
         [
             web.get("/", show_fleet),
             web.get("/live.json", report_fleet),
-            web.get("/healthz", answer_probe),
             web.get(dataset, show_dataset),
             web.get(f"{dataset}/live.json", report_dataset),
             web.get(f"{dataset}/lookup", look_up),
@@ -111,8 +107,6 @@ async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             response = await handler(request)
-    except web.HTTPRedirection as redirection:
-        response = redirection
     except web.HTTPException as error:
         response = show_error(request, error.status, error.text or error.reason)
         response.headers.update({name: value for name, value in error.headers.items() if name == "Allow"})
@@ -165,20 +159,7 @@ def render(request: web.Request, template: str, *, status: int = 200, **values: 
 
 def show_error(request: web.Request, status: int, text: str) -> web.Response:
     """Return the page of an error."""
-    try:
-        title = HTTPStatus(status).phrase
-    except ValueError:
-        title = str(status)
-    return render(request, "error.html", status=status, title=title, text=text)
-
-
-async def answer_probe(_request: web.Request) -> web.Response:
-    """Answer a probe."""
-    return web.Response(text="ok\n")
-
-
-def _list_files() -> list[Path]:
-    return sorted((pages.FOLDER / "static").iterdir())
+    return render(request, "error.html", status=status, title=HTTPStatus(status).phrase, text=text)
 
 
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -287,8 +268,7 @@ async def compare(request: web.Request) -> web.Response:
     values |= {"difference": None, "elsewhere": None, "seconds": 0.0}
     if request.method == "POST" and before and after and before != after:
         began = time.perf_counter()
-        async with _comparisons:
-            found = await request[SOURCE].compare(dataset, before, after)
+        found = await request[SOURCE].compare(dataset, before, after)
         values["elsewhere" if isinstance(found, Elsewhere) else "difference"] = found
         values["seconds"] = time.perf_counter() - began
     return render(request, "diff.html", **values)

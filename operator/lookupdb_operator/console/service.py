@@ -9,7 +9,7 @@ import os
 import signal
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.console.access import AccessMode, OpenAccess, ProxyAccess, TokenAccess
 from lookupdb_operator.console.cluster_source import ClusterSource
 from lookupdb_operator.console.login import Door
-from lookupdb_operator.console.server import make_app
+from lookupdb_operator.console.server import Handler, make_app
 from lookupdb_operator.console.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,7 @@ class ConsoleMetrics:
         self._answers: Counter[int] = Counter()
 
     @web.middleware
-    async def middleware(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count the answer of ``handler``."""
         status = 500
         try:

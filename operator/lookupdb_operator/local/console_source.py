@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb.up.run_state import shorten_name
 from lookupdb_operator import names
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.answers import Lookup, UnavailableKey
@@ -25,6 +26,8 @@ from lookupdb_operator.model import Pod
 
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 """The names of this machine for itself. A page of any other name must not read the console."""
+_MAX_COMPARISONS: Final = 2
+"""Comparisons of generations at the same time; others wait."""
 _SAMPLES: Final = "20"
 _MAX_DIFFERENCE_BYTES: Final = 8 << 20
 _VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE"})
@@ -63,6 +66,7 @@ class LocalSource:
         self._api, self._data = api, data
         self._find_url, self._find_admin = find_url, find_admin
         self._client = PodClient()
+        self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
 
     def list_datasets(self) -> Sequence[DatasetPods]:
         """See ``ConsoleSource``."""
@@ -102,25 +106,27 @@ class LocalSource:
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
         """See ``ConsoleSource``. A process of its own compares, so that it can be ended."""
-        name = dataset.name if dataset.namespace == "default" else dataset.key
+        command, name = dataset.command("diff", before, after), shorten_name(dataset.namespace, dataset.name)
         arguments = ["diff", name, before, after, "--data", str(self._data), "--json", "--samples", _SAMPLES]
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "lookupdb", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=process.child_environment(_VARIABLES),
-            limit=_MAX_DIFFERENCE_BYTES,
-        )
-        try:
-            output, problem = await child.communicate()
-        finally:
-            if child.returncode is None:
-                child.kill()
-        if child.returncode == 0 and len(output) <= _MAX_DIFFERENCE_BYTES:
-            difference: Difference = orjson.loads(output)
-            return difference
-        return Elsewhere(problem.decode(errors="replace")[-2000:], dataset.command("diff", before, after))
+        async with self._comparisons:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "lookupdb", *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=process.child_environment(_VARIABLES),
+            )
+            try:
+                output, problem = await child.communicate()
+            finally:
+                if child.returncode is None:
+                    child.kill()
+        if child.returncode != 0:
+            return Elsewhere(problem.decode(errors="replace")[-2000:], command)
+        if len(output) > _MAX_DIFFERENCE_BYTES:
+            return Elsewhere("The samples are too large for a page.", command)
+        difference: Difference = orjson.loads(output)
+        return difference
 
     async def close(self) -> None:
         """Close all connections."""
