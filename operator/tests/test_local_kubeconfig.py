@@ -13,6 +13,7 @@ import pytest
 from kubernetes import client, config
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.api import APPLY_PATCH
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.local.kubeconfig import KubernetesServer
 from lookupdb_operator.local.up import localize
@@ -45,6 +46,12 @@ def use_client(path: Path) -> list[str]:
     ]
 
 
+def apply(url: str) -> urllib.request.Request:
+    """Return the request of `kubectl apply --server-side`."""
+    body = json.dumps({**PEOPLE, "metadata": {"namespace": "default", "name": "others"}}).encode()
+    return urllib.request.Request(url, body, {"Content-Type": APPLY_PATCH}, method="PATCH")
+
+
 async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path) -> None:
     api, path = LocalApi(), tmp_path / "kubeconfig"
     api.localize = localize
@@ -54,6 +61,9 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path)
         assert path.stat().st_mode & 0o777 == 0o600
         assert await asyncio.to_thread(use_client, path) == ["people", "v1", 2, 1, 422, 422]
         address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
+        other = f"{address}{names.DATASET_KIND.path('default', 'others')}?fieldManager=kubectl"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            await asyncio.to_thread(urllib.request.urlopen, apply(other))
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(urllib.request.urlopen, f"{address.rpartition('/')[0]}/guessed/api")
     assert not path.exists()

@@ -157,7 +157,7 @@ class LocalApi:
         old = self._objects.get((kind.name, namespace, name))
         if method == "PATCH" and "dryRun" in query:
             return body
-        if old is None and (not applies or kind == names.POD):
+        if old is None and (not applies or kind in (names.POD, names.DATASET_KIND)):
             raise NotFound(subject, f"{kind.name} {name} is not there")
         self._check_precondition(method, old, body, subject)
         if method == "GET":
