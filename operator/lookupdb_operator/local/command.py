@@ -7,6 +7,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -46,6 +47,7 @@ from lookupdb_operator.local.up import BuildFailed, Up, UpOptions
 @option(
     "--data-dir",
     "--data",
+    "data",
     type=click.Path(path_type=Path, file_okay=False),
     default=DATA_DIRECTORY,
     help="Folder of generations and logs.",
@@ -80,19 +82,7 @@ from lookupdb_operator.local.up import BuildFailed, Up, UpOptions
     help="Write a file for `kubectl --kubeconfig FILE`, and answer it: get lds, apply, annotate.",
 )
 @log_format
-def command(
-    manifests: tuple[Path, ...],
-    port: int,
-    resp_port: int | None,
-    watch: bool,
-    watch_seconds: float,
-    data_dir: Path,
-    memory_limit: int | None,
-    volume: Path | None,
-    max_servers: int,
-    override_gates: str | None,
-    kubeconfig: Path | None,
-) -> None:
+def command(**values: Any) -> None:
     """Build datasets, serve their shards and route lookups to them, all on this machine.
 
     Reads the same YAML as `kubectl apply`. A whole generation whose source has not changed is reused. Dead processes
@@ -110,20 +100,7 @@ def command(
         curl http://127.0.0.1:8080/v1/lookup/KJFK
         redis-cli GET KJFK
     """
-    options = UpOptions(
-        manifests,
-        data_dir,
-        port,
-        resp_port,
-        watch,
-        watch_seconds,
-        memory_limit,
-        volume,
-        max_servers,
-        override_gates,
-        kubeconfig,
-    )
-    up = Up(options, _say)
+    up = Up(UpOptions(**values), _say)
     try:
         with open_tracing("lookupdb-up"):
             asyncio.run(_run_until_signal(up))

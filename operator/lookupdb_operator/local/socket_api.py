@@ -131,10 +131,8 @@ class SocketServer:
     async def _read_metrics(self, namespace: str, pod: str) -> Answer:
         if (address := self._find_admin(namespace, pod)) is None:
             raise NotFound("", f"no pod {pod} runs")
-        host, _, port = address.rpartition(":")
         try:
-            reader, writer = await asyncio.open_connection(host, int(port))
-            return await _exchange(reader, writer, "GET /metrics", Answer(0, {}, b""))
+            return await fetch(address, "/metrics")
         except (OSError, ValueError) as error:
             raise Unreachable("", str(error) or type(error).__name__) from error
 
@@ -210,6 +208,12 @@ class StoppedApi:
 
     async def close(self) -> None:
         """Do nothing: nothing is open."""
+
+
+async def fetch(address: str, path: str) -> Answer:
+    """Return the answer of the server at ``address`` to GET ``path``. Raises OSError, ValueError."""
+    host, _, port = address.rpartition(":")
+    return await _exchange(*await asyncio.open_connection(host, int(port)), f"GET {path}", Answer(0, {}, b""))
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: str, request: Answer) -> Answer:

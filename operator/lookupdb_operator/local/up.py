@@ -52,7 +52,7 @@ from lookupdb_operator.local.drained import forget_drained
 from lookupdb_operator.local.kubeconfig import KubernetesServer
 from lookupdb_operator.local.kubelet import HOST, RESP_PORT, SEEN, Kubelet, KubeletOptions, check_ports, find_free_port
 from lookupdb_operator.local.limits import MAX_SERVERS, check_servers
-from lookupdb_operator.local.socket_api import OBJECTS, SocketServer
+from lookupdb_operator.local.socket_api import OBJECTS, SocketServer, fetch
 from lookupdb_operator.loop.background import Announcements, RouterPolls
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
@@ -156,10 +156,10 @@ class LocalCluster(Cluster):
             return RouterReport(None, f"{url} does not answer: no router runs there")
         try:
             async with asyncio.timeout(_ROUTER_SECONDS):
-                text = _select_dataset(await _fetch_body(address), self._kubelet.dataset_at(ip))
-                report = parse_report(url, text, dataset_uid)
-        except (TimeoutError, OSError) as error:
+                answer = await fetch(address, "/status")
+        except (OSError, ValueError) as error:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
+        report = parse_report(url, _select_dataset(answer.body, self._kubelet.dataset_at(ip)), dataset_uid)
         return replace(report, digests=frozenset(map(self._kubelet.original_digest, report.digests)))
 
 
@@ -169,17 +169,6 @@ def _select_dataset(text: bytes, name: str) -> bytes:
         workers = orjson.loads(text)["workers"]
         return orjson.dumps({"workers": [{"report": worker["report"]["datasets"][name]} for worker in workers]})
     return text
-
-
-async def _fetch_body(address: str) -> bytes:
-    """Return the body of the answer to GET /status. Raises OSError."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        writer.write(f"GET /status HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-        return (await reader.read(-1)).partition(b"\r\n\r\n")[2]
-    finally:
-        writer.close()
 
 
 class LocalOperator:
