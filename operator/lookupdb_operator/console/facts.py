@@ -424,18 +424,22 @@ def list_troubles(pods: Sequence[Pod]) -> list[str]:
 
 def _describe_builds(dataset: Dataset) -> Iterator[BuildFacts]:
     status = dataset.status
-    if build := status.get("build"):
-        stall: Members = build.get("stall") or {}
-        yield BuildFacts(
-            generation=build["generation"],
-            outcome=_UNDER_WAY,
-            at=build["startedAt"],
-            stall=str(stall.get("reason", "")),
-            stalled_since=str(stall.get("since", "")),
-        )
+    yield from _find_running_build(dataset)
     yield from map(_past_build, reversed(status.get("builds") or ()))
     if not status.get("builds") and (failure := status.get("failure")):
         yield BuildFacts(failure["generation"], "failed", "", str(failure["reason"]), str(failure["message"]))
+
+
+def _find_running_build(dataset: Dataset) -> Iterator[BuildFacts]:
+    if build := dataset.status.get("build"):
+        stall: Members = build.get("stall") or {}
+        yield BuildFacts(
+            generation=str(build["generation"]),
+            outcome=_UNDER_WAY,
+            at=str(build.get("startedAt", "")),
+            stall=str(stall.get("reason", "")),
+            stalled_since=str(stall.get("since", "")),
+        )
 
 
 def _past_build(build: Members) -> BuildFacts:
@@ -471,9 +475,8 @@ def describe_history(dataset: Dataset) -> list[HistoryRow]:
         if found.generation not in known
     ]
     builds.sort(key=lambda build: (names.read_number(build.generation), build.at))
-    if running := status.get("build"):
-        builds.append(BuildFacts(running["generation"], _UNDER_WAY, str(running.get("startedAt", ""))))
-    return [HistoryRow(build, stored.get(build.generation)) for build in reversed(builds)]
+    newest_first = (*_find_running_build(dataset), *reversed(builds))
+    return [HistoryRow(build, stored.get(build.generation)) for build in newest_first]
 
 
 @dataclass(frozen=True, slots=True)

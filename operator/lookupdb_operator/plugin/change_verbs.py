@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -30,6 +30,7 @@ from lookupdb_operator.plugin.options import (
     with_target,
 )
 from lookupdb_operator.plugin.session import DatasetSession, Polls, Target
+from lookupdb_operator.plugin.status_view import summarize_dataset
 
 Judge = Callable[[Dataset], ChangeProgress]
 
@@ -289,8 +290,7 @@ def _find_news(dataset: Dataset, found: ChangeProgress, answered: float, last_ne
 
 def _report(dataset: Dataset, sentence: str, as_json: bool, *, changes: bool = True) -> None:
     if as_json:
-        answer: dict[str, Any] = {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
-        print_json(answer)
+        print_json(summarize_dataset(dataset))
     else:
         when = "; it takes effect at the next `lookupdb up`" if changes and dataset.is_stopped else ""
         click.echo(f"{dataset.key}: {sentence}{when}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import orjson
 
 from lookupdb.up.run_state import (
-    DEFAULT_NAMESPACE,
     RunFolder,
     is_locked,
     read_state,
@@ -26,12 +25,6 @@ from lookupdb_operator.local.socket_api import OBJECTS, SocketApi, StoppedApi
 from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder, NoSuchDataset
 
 _NOT_RUNNING: Final = "No `lookupdb up` is running. This is the state in which it stopped."
-
-
-@asynccontextmanager
-async def open_local_session(data: Path, namespace: str | None) -> AsyncIterator[LocalSession]:
-    """Open a session with the data folder ``data``."""
-    yield LocalSession(data, namespace or DEFAULT_NAMESPACE)
 
 
 class LocalSession(DatasetSession):

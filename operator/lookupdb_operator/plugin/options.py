@@ -19,7 +19,7 @@ import click
 import orjson
 
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.up.run_state import DATA_DIRECTORY
+from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.plugin.session import DatasetSession, Target
 
@@ -151,10 +151,9 @@ def _is_of_kubectl() -> bool:
 async def open_session(target: Target) -> AsyncIterator[DatasetSession]:
     """Open a session with ``target``. Only what it needs is loaded: the client of a cluster takes half a second."""
     if target.data is not None:
-        from lookupdb_operator.plugin.local_session import open_local_session
+        from lookupdb_operator.plugin.local_session import LocalSession
 
-        async with open_local_session(target.data, target.namespace) as session:
-            yield session
+        yield LocalSession(target.data, target.namespace or DEFAULT_NAMESPACE)
     else:
         from lookupdb_operator.plugin.cluster_session import open_cluster_session
 
@@ -268,4 +267,9 @@ def run_in(opened: AbstractAsyncContextManager[S], work: Callable[[S], Awaitable
 
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     """Print ``document`` as JSON."""
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    click.echo(render_json(document))
+
+
+def render_json(document: Mapping[str, Any] | list[Any]) -> str:
+    """Return ``document`` as JSON."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()

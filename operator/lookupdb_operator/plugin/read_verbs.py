@@ -18,7 +18,16 @@ from lookupdb_operator.console.figures import MetricSample
 from lookupdb_operator.console.formats import clean
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plugin import status_view, views
-from lookupdb_operator.plugin.options import Seconds, Verb, json_option, name_argument, print_json, run, with_target
+from lookupdb_operator.plugin.options import (
+    Seconds,
+    Verb,
+    json_option,
+    name_argument,
+    print_json,
+    render_json,
+    run,
+    with_target,
+)
 from lookupdb_operator.plugin.session import BuildLog, DatasetSession, Target
 
 
@@ -76,7 +85,7 @@ def status(name: str, target: Target, as_json: bool, watch: bool, interval: floa
 
     async def read(session: DatasetSession) -> str:
         view = await session.with_pods(await session.get_dataset(name))
-        return status_view.to_json(status_view.summarize(view)) if as_json else status_view.render(view, _now())
+        return render_json(status_view.summarize(view)) if as_json else status_view.render(view, _now())
 
     async def show(session: DatasetSession) -> None:
         while watch:
@@ -111,7 +120,7 @@ def ls(target: Target, all_namespaces: bool, as_json: bool) -> None:
     async def read(session: DatasetSession) -> str:
         datasets = await session.list_datasets(everywhere=all_namespaces)
         if as_json:
-            return status_view.to_json([status_view.summarize_dataset(dataset) for dataset in datasets])
+            return render_json([status_view.summarize_dataset(dataset) for dataset in datasets])
         return status_view.render_list(datasets, _now(), everywhere=all_namespaces, namespace=session.namespace)
 
     click.echo(run(target, read))

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
-
 from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.console import facts as shown
@@ -56,11 +54,6 @@ def summarize(view: DatasetPods) -> dict[str, Any]:
     ]
     problem = {"problem": view.problem} if view.problem else {}
     return summarize_dataset(view.dataset) | {"pods": pods} | problem
-
-
-def to_json(document: Any) -> str:
-    """Return ``document`` as JSON."""
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
