@@ -101,8 +101,7 @@ class Metrics:
     def set_status(self, namespace: str, name: str, status: DatasetStatus, *, stale_after: int | None = None) -> None:
         """Show ``status`` as a dataset's state, and the age in seconds beyond which its data are stale."""
         self._datasets.unattended.pop((namespace, name), None)
-        if before := self._datasets.statuses.get((namespace, name)):
-            self.events.note(namespace, name, before, status)
+        self.events.show(namespace, name)
         self._datasets.note_cutover((namespace, name), status)
         self._datasets.statuses[namespace, name] = status
         self._datasets.limits[namespace, name] = stale_after
@@ -134,8 +133,7 @@ class _BuildInfoCollector(Collector):
 
 
 class DatasetEvents:
-    """Ends of builds, rollouts and cutovers, found by comparing a dataset's statuses. A restarted operator begins with
-    the status that it finds."""
+    """Ends of builds, rollouts and cutovers, found by comparing a dataset's statuses."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.builds = Counter(
@@ -163,10 +161,13 @@ class DatasetEvents:
             registry=registry,
         )
 
+    def show(self, namespace: str, dataset: str) -> None:
+        """Show 0 for what has not happened yet, so that the first time is an increase."""
+        for outcome in _OUTCOMES.values():
+            self.builds.labels(namespace, dataset, outcome)
+
     def note(self, namespace: str, dataset: str, before: DatasetStatus, after: DatasetStatus) -> None:
-        """Count what ended between two statuses of a dataset."""
-        for outcome in set(_OUTCOMES.values()):
-            self.builds.labels(namespace, dataset, outcome)  # 0, so that the first one is an increase
+        """Count what ended between two statuses of a dataset, of which the second was written over the first."""
         ended = {(record.generation, record.finished_at) for record in before.builds}
         for record in after.builds:
             if record.outcome in _OUTCOMES and (record.generation, record.finished_at) not in ended:
@@ -183,7 +184,7 @@ class DatasetEvents:
 
     def forget(self, namespace: str, dataset: str) -> None:
         """Remove the labels of a dataset that is gone or not acted on."""
-        for outcome in set(_OUTCOMES.values()):
+        for outcome in _OUTCOMES.values():
             with contextlib.suppress(KeyError):
                 self.builds.remove(namespace, dataset, outcome)
 

@@ -15,7 +15,7 @@ from lookupdb_operator.loop.queue import RequeueRequested
 from lookupdb_operator.metrics import Health, Metrics
 from lookupdb_operator.model import Absence, Config, ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
 from lookupdb_operator.plan import objects
-from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.status import BuildRecord, DatasetStatus
 
 
 @pytest.fixture
@@ -68,6 +68,21 @@ async def test_a_conflict_on_the_status_stops_the_look(bench: Bench) -> None:
         await bench.look()
     assert bench.cluster.done == ["status"]
     assert (bench.count("conflict"), bench.metrics.errors._value.get()) == (1, 0)
+
+
+async def test_a_build_counts_once_though_its_status_is_written_at_the_third_attempt(bench: Bench) -> None:
+    bench.cluster.failures["status"] = Conflict("LookupDataset airports", "modified")
+    for second in range(3):
+        moment = f"2026-01-01T12:00:0{second}Z"
+        build = BuildRecord("g1", "built", "", "2026-01-01T11:00:00Z", moment)
+        bench.plan = Plan(status=replace(STATUS, builds=(build,)))
+        if second == 2:
+            bench.cluster.failures.clear()
+            await bench.look()
+        else:
+            with pytest.raises(RequeueRequested):
+                await bench.look()
+    assert bench.metrics._registry.get_sample_value("lookupdb_operator_build_duration_seconds_count") == 1
 
 
 async def test_a_dataset_that_is_gone_meanwhile_is_left_alone(bench: Bench) -> None:

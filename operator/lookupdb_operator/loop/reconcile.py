@@ -398,6 +398,7 @@ class Reconciler:
             written = await self._cluster.write_status(dataset, status)
             self._cache.put(names.DATASET_KIND.name, written)
             self._progress.note_write(dataset.key)
+            self._metrics.events.note(*dataset.key, dataset.status, status)
             for report in list_event_reports(dataset.status, status):
                 await self._post(dataset, report)
         except NotFound:
