@@ -205,15 +205,10 @@ def command(**values: Any) -> None:
     """
     parsed = options(**values)
 
-    import uvloop
-
-    from lookupdb_operator.cluster.api import ApiError
+    from lookupdb_operator.cluster.client import run_service
     from lookupdb_operator.main import run
 
-    try:
-        uvloop.run(run(parsed))
-    except ApiError as error:
-        raise UsageError(str(error)) from error
+    run_service(run(parsed))
 
 
 def options(**values: Any) -> OperatorOptions:

@@ -7,7 +7,7 @@ import copy
 import logging
 import os
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, Self
 
 import aiohttp
@@ -17,6 +17,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from lookupdb import __version__
 from lookupdb.account_tokens import parse_keys
+from lookupdb.errors import UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import (
     JSON,
@@ -158,6 +159,16 @@ class Api:
         """Close all connections."""
         await self._client.close()  # type: ignore[no-untyped-call]
         await self._streaming.close()  # type: ignore[no-untyped-call]
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> None:
+    """Run ``service``, which connects to the cluster, to its end. Raises UsageError if no cluster is configured."""
+    import uvloop  # here, because commands do without it
+
+    try:
+        uvloop.run(service)
+    except ApiError as error:
+        raise UsageError(str(error)) from error
 
 
 def _make_client(configuration: Configuration) -> ApiClient:

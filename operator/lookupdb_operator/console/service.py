@@ -24,8 +24,7 @@ from lookupdb.process import listeners
 from lookupdb.process.admin import AdminPort, MetricFamily, labelled_counter
 from lookupdb.tokens import is_subject
 from lookupdb_operator.cluster.account_keys import Keys
-from lookupdb_operator.cluster.api import ApiError
-from lookupdb_operator.cluster.client import Api
+from lookupdb_operator.cluster.client import Api, run_service
 from lookupdb_operator.console.access import AccessMode, OpenAccess, ProxyAccess, TokenAccess
 from lookupdb_operator.console.cluster_source import ClusterSource
 from lookupdb_operator.console.login import Door
@@ -220,14 +219,7 @@ def command(**values: Any) -> None:
     account or KUBECONFIG. Lookups go to routers with the visitor's own token. `lookupdb up` serves the same pages about
     its datasets.
     """
-    parsed = options(**values)
-
-    import uvloop
-
-    try:
-        uvloop.run(run(parsed))
-    except ApiError as error:
-        raise UsageError(str(error)) from error
+    run_service(run(options(**values)))
 
 
 def options(**values: Any) -> ConsoleOptions:

@@ -28,7 +28,7 @@ from lookupdb.store.objects import PART_BYTES
 from lookupdb.wording import strip_secrets
 from lookupdb_operator.cluster.account_keys import Keys
 from lookupdb_operator.cluster.api import ApiError
-from lookupdb_operator.cluster.client import Api
+from lookupdb_operator.cluster.client import Api, run_service
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.request import Access
@@ -348,14 +348,7 @@ def command(**values: Any) -> None:
     The admin port serves /healthz, /readyz, /status and /metrics. On SIGTERM, the gateway becomes unready, finishes
     requests in flight, and exits.
     """
-    parsed = options(**values)
-
-    import uvloop
-
-    try:
-        uvloop.run(run(parsed))
-    except ApiError as error:
-        raise UsageError(str(error)) from error
+    run_service(run(options(**values)))
 
 
 def _parse_announcer(text: str) -> Caller | None:
