@@ -105,7 +105,7 @@ class LocalApi:
         meta["resourceVersion"] = str(next(self._versions))
         self._objects[place] = new
         self._write(place)
-        self._tell("MODIFIED" if old else "ADDED", new)
+        self._notify("MODIFIED" if old else "ADDED", new)
         if place[0] == names.EVENT.name and old is None:
             self._forget_old_events()
         return new
@@ -121,7 +121,7 @@ class LocalApi:
             with suppress(OSError):
                 _path(folder, place).unlink(missing_ok=True)
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self._versions))}}
-        self._tell("DELETED", last)
+        self._notify("DELETED", last)
         owner = (gone["kind"], name, gone["metadata"]["uid"])
         for place, item in list(self._objects.items()):
             owners = {(found["kind"], found["name"], found["uid"]) for found in _owners(item)}
@@ -195,7 +195,7 @@ class LocalApi:
             if wanted.get(member) not in (None, "", held.get(member)):
                 raise Conflict(subject, "the object has been modified; please apply your changes to the latest version")
 
-    def _tell(self, event: str, item: Object) -> None:
+    def _notify(self, event: str, item: Object) -> None:
         for watcher in self.watchers:
             watcher(event, item)
 

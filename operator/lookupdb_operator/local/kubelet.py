@@ -263,7 +263,7 @@ class Kubelet:
         task.add_done_callback(self._stops.discard)
         task.add_done_callback(lambda _: self._changed.set())
         self._api.remove(names.POD, *place)
-        self._tell_owner(pod.owner)
+        self._report_counts(pod.owner)
 
     def _start(self, place: Place, owner: Object) -> None:
         folder = self._pod_folder(place, owner)
@@ -272,7 +272,7 @@ class Kubelet:
         if owner["kind"] == "Deployment" and (routers := self._find_routers()):
             self._pods[place] = replace(self._pods[routers[0]], owner=owner)
             self._put_pod(place)
-            return self._tell_owner(owner)
+            return self._report_counts(owner)
         arguments = self._arguments(place, owner)
         address = self._address(*place)
         admin = f"{_read_option(arguments, '--host')}:{_read_option(arguments, '--admin-port')}"
@@ -365,7 +365,7 @@ class Kubelet:
             sharing.report, sharing.failures = report, 0
             sharing.container = {"name": "serve", "state": {"running": {}}}
             self._put_pod(other)
-            self._tell_owner(sharing.owner)
+            self._report_counts(sharing.owner)
         if is_router:  # it keeps its ports after a restart
             self._has_listened = True
             self._options = replace(self._options, port=report["port"], resp_port=report.get("resp", 0))
@@ -399,7 +399,7 @@ class Kubelet:
         for other in self._find_routers() if pod.owner["kind"] == "Deployment" else [place]:
             self._pods[other] = replace(self._pods[other], report=None, failures=pod.failures, container=container)
             self._put_pod(other)
-            self._tell_owner(self._pods[other].owner)
+            self._report_counts(self._pods[other].owner)
 
     def _put_pod(self, place: Place) -> None:
         pod = self._pods[place]
@@ -417,7 +417,7 @@ class Kubelet:
         }
         self._api.put(body)
 
-    def _tell_owner(self, owner: Object) -> None:
+    def _report_counts(self, owner: Object) -> None:
         """Report the numbers of pods in the status of their StatefulSet or Deployment."""
         meta = owner["metadata"]
         now = self._api.get(names.find_kind(owner["kind"]), meta["namespace"], meta["name"])

@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 
-MAX_UNSETTLED_LOOKS: Final = 10
-"""Number of consecutive looks that may find a changed source. After that it is built as it is."""
+MAX_UNSETTLED_CHECKS: Final = 10
+"""Number of consecutive checks that may find a changed source. After that it is built as it is."""
 _REFLECTED: Final = frozenset(kind.name for kind in (names.DATASET_KIND, *names.WATCHED))
 """Kinds that the loop's cache holds."""
 _ROUTINE: Final = frozenset(
@@ -266,7 +266,7 @@ class _Dataset:
     stored: StoredDataset
     inbox: StoredDataset
     seen: str | None = None
-    """The identity of the source at the last look."""
+    """The identity of the source at the last check."""
     refresh: str = ""
     """The last refresh that was asked for, and the identity of the source then."""
     refresh_of: str | None = None
@@ -508,14 +508,14 @@ class Up:
         return {}
 
     async def _follow(self) -> None:
-        """Look at manifests and sources every ``watch_seconds``, until cancelled."""
+        """Check manifests and sources every ``watch_seconds``, until cancelled."""
         while True:
             await asyncio.sleep(self._options.watch_seconds)
             for dataset in self._datasets:
                 if not dataset.active and not dataset.has_failed:
                     continue  # its first build goes on
                 try:
-                    await self._look(dataset)
+                    await self._check(dataset)
                 except (LookupdbError, ApiError) as error:
                     why = error.message if isinstance(error, LookupdbError) else str(error)
                     serving = f"{dataset.active} keeps serving" if dataset.active else "nothing serves"
@@ -523,7 +523,7 @@ class Up:
                 else:
                     self._report(dataset, "")
 
-    async def _look(self, dataset: _Dataset) -> None:
+    async def _check(self, dataset: _Dataset) -> None:
         """Apply a changed manifest, and ask for a refresh from a changed source. Raises LookupdbError and ApiError."""
         resource, spec = await call_in_thread(_read_manifest, dataset.path)
         if resource != dataset.resource:
@@ -552,8 +552,8 @@ class Up:
         if held is None or is_tried or _is_asked_for(dataset, held) or _is_built(held, dataset):
             dataset.unsettled = 0
             return
-        if dataset.seen != before and dataset.unsettled < MAX_UNSETTLED_LOOKS:
-            dataset.unsettled += 1  # it may be half written: wait for two equal looks
+        if dataset.seen != before and dataset.unsettled < MAX_UNSETTLED_CHECKS:
+            dataset.unsettled += 1  # it may be half written: wait for two equal checks
             return
         dataset.unsettled = 0
         self._say(f"{dataset.spec.name}: the source has changed, building")
