@@ -16,6 +16,7 @@ from plugin_samples import HEALTHY, condition, dataset, generation, router, serv
 from lookupdb_operator.console import charts, facts, pages, watch
 from lookupdb_operator.console.answers import FoundKey
 from lookupdb_operator.console.figures import (
+    MAX_BUCKETS,
     DatasetRates,
     PodRates,
     PodReading,
@@ -71,6 +72,19 @@ def test_figures_of_a_scrape_are_sums_over_processes_and_lookups_alone() -> None
     reading = read_figures(text, "airports")
     assert (reading.lookups, reading.requests, reading.failed, reading.private_bytes) == (42, 43, 3, 124)
     assert reading.buckets == {0.001: 10, 0.01: 30, math.inf: 40}
+
+
+@pytest.mark.parametrize("number", ["+Inf", "-Inf", "NaN", "-1", "1e308", "x"])
+def test_figures_that_a_broken_pod_makes_up_break_no_page(number: str) -> None:
+    first, last = (read_figures(f"lookupdb_router_keys_found_total {text}\n", "airports") for text in ("0", number))
+    rates = PodRates.measure(first, last, 2.0)
+    assert rates is not None
+    found = sum_rates([rates, rates], [first, last])
+    assert found.lookups is not None
+    assert charts.draw("Lookups", [0.0], [("lookups", [found.lookups])], pages.format_number).top
+    line = 'lookupdb_router_request_duration_seconds_bucket{{endpoint="lookup",outcome="ok",le="{}"}} 1\n'
+    text = "".join(map(line.format, (number, *range(10_000))))
+    assert len(read_figures(text, "airports").buckets) <= MAX_BUCKETS
 
 
 def test_quantiles_are_those_of_prometheus() -> None:

@@ -51,7 +51,7 @@ def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) 
     generation = headers.get(GENERATION_HEADER, "")
     if status == 200 and generation:
         return FoundKey(key, generation, body, media_type == _JSON)
-    problem = read_problem(body) if media_type == _PROBLEM else {}
+    problem = _read_problem(body) if media_type == _PROBLEM else {}
     name, detail = str(problem.get("type", "")).removeprefix(_PROBLEMS), str(problem.get("detail", ""))
     if status == 404 and name == "missing":
         return AbsentKey(key, generation, detail)
@@ -62,7 +62,7 @@ def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) 
 
 def read_refusal(status: int, body: bytes) -> tuple[str, str] | None:
     """Return why a router refuses the request, and a hint; None if it does not, or if the API server does."""
-    problem = read_problem(body)
+    problem = _read_problem(body)
     name, detail = str(problem.get("type", "")).removeprefix(_PROBLEMS), str(problem.get("detail", ""))
     if (status, name) == (412, "unknown-generation"):
         why = detail.partition(f"; leave {GENERATION_HEADER} out")[0]
@@ -72,8 +72,13 @@ def read_refusal(status: int, body: bytes) -> tuple[str, str] | None:
     return None
 
 
-def read_problem(body: bytes) -> Mapping[str, Any]:
-    """Return the members of a problem document; none if ``body`` is not JSON."""
+def read_detail(body: bytes) -> str:
+    """Return the sentence in a router's problem document; empty if ``body`` is not one."""
+    problem = _read_problem(body)
+    return str(problem.get("detail", "")) if str(problem.get("type", "")).startswith(_PROBLEMS) else ""
+
+
+def _read_problem(body: bytes) -> Mapping[str, Any]:
     try:
         problem = orjson.loads(body)
     except ValueError:

@@ -80,6 +80,9 @@ _REQUESTS: Final = re.compile(
 )
 _MEASURED: Final = re.compile('(?:endpoint="(?:lookup|batch)"|command="m?get")')
 """Requests that are measured: those that look keys up."""
+_MOST: Final = 1e18
+MAX_BUCKETS: Final = 64
+"""The most buckets that are kept of a histogram. Routers and shard servers have fewer."""
 _BOUND: Final = re.compile('le="([^"]*)"')
 _DATASET: Final = re.compile('(?:^|,)dataset="([^"]+)"')
 
@@ -118,8 +121,9 @@ def read_figures(text: str, dataset: str) -> PodReading:
             reading.requests += number
             reading.failed += number * ('outcome="failed"' in labels)
         elif (found := _BOUND.search(labels)) is not None:
-            bound = _parse(found[1])
-            reading.buckets[bound] = reading.buckets.get(bound, 0.0) + number
+            bound = math.inf if found[1] == "+Inf" else _parse(found[1])
+            if bound in reading.buckets or len(reading.buckets) < MAX_BUCKETS:
+                reading.buckets[bound] = reading.buckets.get(bound, 0.0) + number
     return reading
 
 
@@ -129,10 +133,12 @@ def _is_of_other(labels: str, dataset: str) -> bool:
 
 
 def _parse(text: str) -> float:
+    """Return the number in ``text``; 0 for any other text, and for numbers that no healthy pod reports."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if 0 <= number <= _MOST else 0.0
 
 
 def interpolate_quantile(buckets: Mapping[float, float], share: float) -> float | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator.cluster.api import Answer, read_at_most
-from lookupdb_operator.console.answers import GENERATION_HEADER, Lookup, read_answer, read_problem, read_refusal
+from lookupdb_operator.console.answers import GENERATION_HEADER, Lookup, read_answer, read_detail, read_refusal
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.model import Pod
 
@@ -86,8 +86,9 @@ class PodClient:
             return f"The value has more than {_MAX_VALUE_BYTES:,} bytes, which is too large for a page."
         if (found := read_answer(key, answer.status, answer.headers, answer.body)) is not None:
             return found
-        refusal, detail = read_refusal(answer.status, answer.body), read_problem(answer.body).get("detail")
-        return f"The routers refuse: {refusal[0] if refusal else detail or f'a router answers {answer.status}'}."
+        refusal = read_refusal(answer.status, answer.body)
+        why = refusal[0] if refusal else read_detail(answer.body) or f"a router answers {answer.status}"
+        return f"The routers refuse: {why}."
 
     async def _get(
         self, url: str, query: Mapping[str, str], headers: Mapping[str, str], seconds: float, at_most: int
