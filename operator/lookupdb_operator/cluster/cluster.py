@@ -25,7 +25,7 @@ from lookupdb_operator.cluster.api import (
     Requests,
     read_at_most,
 )
-from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
+from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport, format_moment
 from lookupdb_operator.names import Kind
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus
@@ -173,7 +173,7 @@ class Cluster:
         self, dataset: ObservedDataset, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
         """Write a core/v1 Event about ``dataset``."""
-        now = _format_time(datetime.now(UTC))
+        now = format_moment(datetime.now(UTC))
         body = {
             "apiVersion": names.EVENT.api_version,
             "kind": names.EVENT.name,
@@ -326,10 +326,6 @@ def _read_digest(report: Mapping[str, Any]) -> str:
 
 def _describe(kind: Kind, name: str) -> str:
     return f"{kind.name} {name}"
-
-
-def _format_time(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _truncate(text: str, limit: int) -> str:

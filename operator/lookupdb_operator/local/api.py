@@ -25,6 +25,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb.process import launch
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, AlreadyExists, Conflict, NotFound, Refused
+from lookupdb_operator.model import format_moment
 from lookupdb_operator.names import Kind
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class LocalApi:
         place = find_place(new)
         old = self._objects.get(place)
         held = old["metadata"] if old else {"uid": LOCAL if place[0] == names.KIND else str(uuid.uuid4())}
-        held = {"creationTimestamp": _format_now(), "generation": 1, **held}
+        held = {"creationTimestamp": format_moment(datetime.now(UTC)), "generation": 1, **held}
         meta = {**new["metadata"], **{member: held[member] for member in _KEPT_METADATA if member in held}}
         new = {**new, "metadata": meta}
         if old == new:
@@ -314,7 +315,3 @@ def _owners(item: Object) -> list[Object]:
 
 def _namespace(item: Mapping[str, Any]) -> str:
     return str(item["metadata"].get("namespace") or "")
-
-
-def _format_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

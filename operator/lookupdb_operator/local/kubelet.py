@@ -39,6 +39,7 @@ from lookupdb_operator.local import process
 from lookupdb_operator.local.api import LocalApi, Object
 from lookupdb_operator.local.process import LocalServer
 from lookupdb_operator.manifests.pods import TMP
+from lookupdb_operator.model import format_moment
 from lookupdb_operator.plan import reasons
 
 log = logging.getLogger(__name__)
@@ -182,14 +183,11 @@ class Kubelet:
         """Return the digest of the operator's text for that of the file that a router read."""
         return self._digests.get(digest, digest)
 
-    def admin_address(self, ip: str) -> str | None:
-        """Return address and port of the admin port of the pod at ``ip``; None if none runs there."""
-        return next((pod.admin for place, pod in self._pods.items() if self._address(*place) == ip), None)
-
-    def dataset_at(self, ip: str) -> str:
-        """Return the name of the dataset whose pod is at ``ip``; empty if none runs there."""
-        owners = (pod.owner for place, pod in self._pods.items() if self._address(*place) == ip)
-        return next((str(owner["metadata"]["labels"][names.DATASET]) for owner in owners), "")
+    def find_router(self, ip: str) -> tuple[str, str] | None:
+        """Return address and port of the admin port of the pod at ``ip``, and the name of its dataset; None if no pod
+        is there."""
+        found = (pod for place, pod in self._pods.items() if self._address(*place) == ip)
+        return next(((pod.admin, str(pod.owner["metadata"]["labels"][names.DATASET])) for pod in found), None)
 
     def find_admin(self, namespace: str, name: str) -> str | None:
         """Return address and port of the admin port of the pod ``name``; None if it does not run."""
@@ -404,7 +402,7 @@ class Kubelet:
     def _put_pod(self, place: Place) -> None:
         pod = self._pods[place]
         held = self._api.get(names.POD, *place)
-        status, since = "True" if pod.report else "False", _format_now()
+        status, since = "True" if pod.report else "False", format_moment(datetime.now(UTC))
         for condition in (held or {}).get("status", {}).get("conditions", ()):
             since = condition["lastTransitionTime"] if condition["status"] == status else since
         ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
@@ -592,7 +590,3 @@ def _find_free_port() -> int:
 
 def _read_option(words: list[str], option: str) -> str:
     return words[words.index(option) + 1] if option in words else ""
-
-
-def _format_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -150,16 +150,17 @@ class LocalCluster(Cluster):
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """Return the report of the router of the pod at ``ip``."""
-        address = self._kubelet.admin_address(ip)
-        url = f"http://{address or ip}/status"
-        if address is None:
-            return RouterReport(None, f"{url} does not answer: no router runs there")
+        router = self._kubelet.find_router(ip)
+        if router is None:
+            return RouterReport(None, f"no router runs at {ip}")
+        address, dataset = router
+        url = f"http://{address}/status"
         try:
             async with asyncio.timeout(_ROUTER_SECONDS):
                 answer = await fetch(address, "/status")
         except (OSError, ValueError) as error:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
-        report = parse_report(url, _select_dataset(answer.body, self._kubelet.dataset_at(ip)), dataset_uid)
+        report = parse_report(url, _select_dataset(answer.body, dataset), dataset_uid)
         return replace(report, digests=frozenset(map(self._kubelet.original_digest, report.digests)))
 
 
