@@ -43,8 +43,8 @@ def format_latency(seconds: float | None) -> str:
     """Return a duration in the unit that suits it: 85 µs, 1.2 ms, 1.5 s."""
     if seconds is None or math.isnan(seconds):
         return UNKNOWN
-    for size, unit in ((1.0, "s"), (1e-3, "ms"), (0.0, "µs")):
-        if seconds >= size and size:
+    for size, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
 

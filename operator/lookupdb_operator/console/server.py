@@ -231,44 +231,60 @@ async def report_dataset(request: web.Request) -> web.Response:
     return _json(asdict(row) | asdict(watch.rates(row.namespace, row.name)) | {"history": points})
 
 
+_KINDS: Final = {FoundKey: "found", AbsentKey: "missing", UnavailableKey: "unavailable", Elsewhere: "elsewhere"}
+"""Answer → its part of the template."""
+
+
 async def look_up(request: web.Request) -> web.Response:
     """Show the lookup box, and the answer if a key was sent."""
-    view = _find_dataset(request)
-    dataset, form = view.dataset, await request.post()
-    key, generation = str(form.get("key", "")), str(form.get("generation", ""))
-    served = pages.list_served(dataset)
-    values: dict[str, Any] = {"key": key, "generation": generation, "served": served, "kind": "", "answer": None}
-    values |= {"row": facts.describe_row(dataset), "microseconds": 0, "shard": None, "text": "", "is_whole": True}
+    dataset, form = _find_dataset(request).dataset, await request.post()
+    key, generation, served = str(form.get("key", "")), str(form.get("generation", "")), pages.list_served(dataset)
+    began, kind, answer, shard, text, is_whole = time.perf_counter(), "", None, None, "", True
     if request.method == "POST":
-        began = time.perf_counter()
         answer = await request[SOURCE].look_up(dataset, key, generation if generation in served else None)
-        values |= {"answer": answer, "microseconds": (time.perf_counter() - began) * 1e6}
-        values["kind"] = {FoundKey: "found", AbsentKey: "missing", UnavailableKey: "unavailable"}.get(
-            type(answer), "elsewhere"
-        )
-        if isinstance(answer, FoundKey):
-            values["shard"] = pages.find_shard(dataset, answer)
-            values["text"], values["is_whole"] = pages.show_value(answer.value, is_json=answer.is_json)
-    return render(request, "lookup.html", **values)
+        kind = _KINDS[type(answer)]
+    microseconds = (time.perf_counter() - began) * 1e6
+    if isinstance(answer, FoundKey):
+        shard = pages.find_shard(dataset, answer)
+        text, is_whole = pages.show_value(answer.value, is_json=answer.is_json)
+    return render(
+        request,
+        "lookup.html",
+        row=facts.describe_row(dataset),
+        served=served,
+        key=key,
+        generation=generation,
+        kind=kind,
+        answer=answer,
+        microseconds=microseconds,
+        shard=shard,
+        text=text,
+        is_whole=is_whole,
+    )
 
 
 async def compare(request: web.Request) -> web.Response:
     """Show the choice of two generations, and their difference if they were sent. A form posts them, because a
     comparison is work that no other page may ask for."""
-    view = _find_dataset(request)
-    dataset, form = view.dataset, await request.post()
+    dataset, form = _find_dataset(request).dataset, await request.post()
     held = pages.list_generations(dataset)
     before = str(form.get("before", "")) or request.query.get("before", "")
     after = str(form.get("after", "")) or request.query.get("after", "")
-    active = str(dataset.status.get("generation") or "")
-    before = before if before in held else active
+    before = before if before in held else str(dataset.status.get("generation") or "")
     others = [found for found in (dataset.candidate, *held) if found in held and found != before]
     after = after if after in held else (others or [""])[0]
-    values: dict[str, Any] = {"row": facts.describe_row(dataset), "held": held, "before": before, "after": after}
-    values |= {"difference": None, "elsewhere": None, "seconds": 0.0}
+    began, found = time.perf_counter(), None
     if request.method == "POST" and before and after and before != after:
-        began = time.perf_counter()
         found = await request[SOURCE].compare(dataset, before, after)
-        values["elsewhere" if isinstance(found, Elsewhere) else "difference"] = found
-        values["seconds"] = time.perf_counter() - began
-    return render(request, "diff.html", **values)
+    is_elsewhere = isinstance(found, Elsewhere)
+    return render(
+        request,
+        "diff.html",
+        row=facts.describe_row(dataset),
+        held=held,
+        before=before,
+        after=after,
+        elsewhere=found if is_elsewhere else None,
+        difference=None if is_elsewhere else found,
+        seconds=time.perf_counter() - began,
+    )

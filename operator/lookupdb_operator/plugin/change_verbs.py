@@ -236,7 +236,7 @@ def unpin(name: str, target: Target, as_json: bool) -> None:
         dataset = await session.get_dataset(name)
         pinned = dataset.spec.get("generation")
         if pinned is None:
-            _report(dataset, "nothing is pinned", as_json, changes=False)
+            _report(dataset, "nothing is pinned", as_json, is_change=False)
             return
         changed = await session.patch_dataset(dataset, {"spec": {"generation": None}})
         _report(changed, f"{pinned} is no longer pinned", as_json)
@@ -288,9 +288,9 @@ def _find_news(dataset: Dataset, found: ChangeProgress, answered: float, last_ne
     return "" if answered < _SILENCE_SECONDS or silence == last_news else silence
 
 
-def _report(dataset: Dataset, sentence: str, as_json: bool, *, changes: bool = True) -> None:
+def _report(dataset: Dataset, sentence: str, as_json: bool, *, is_change: bool = True) -> None:
     if as_json:
         print_json(summarize_dataset(dataset))
     else:
-        when = "; it takes effect at the next `lookupdb up`" if changes and dataset.is_stopped else ""
+        when = "; it takes effect at the next `lookupdb up`" if is_change and dataset.is_stopped else ""
         click.echo(f"{dataset.key}: {sentence}{when}")

@@ -21,6 +21,7 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Answer, NotFound, Refused, Requests, Unreachable
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.workloads import parse_pod
+from lookupdb_operator.console.answers import GENERATION_HEADER
 from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder, Target, list_pages
 
@@ -119,7 +120,7 @@ Ask = Callable[[str, str | None], Awaitable[Answer]]
 
 
 def _insist(generation: str | None) -> dict[str, str]:
-    return {"Lookupdb-Generation": generation} if generation else {}
+    return {GENERATION_HEADER: generation} if generation else {}
 
 
 class NoCredentials(LookupdbError):
