@@ -13,7 +13,7 @@ import pytest
 from kubernetes import client, config
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import APPLY_PATCH
+from lookupdb_operator.cluster.api import APPLY_PATCH, JSON
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.local.kubeconfig import KubernetesServer
 from lookupdb_operator.local.up import localize
@@ -23,6 +23,13 @@ PEOPLE: dict[str, Any] = {
     "kind": names.KIND,
     "metadata": {"namespace": "default", "name": "people"},
     "spec": {"source": {"url": "people.csv"}, "key": {"columns": ["email"]}},
+}
+OTHERS = {**PEOPLE, "metadata": {"namespace": "default", "name": "others"}}
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"namespace": "default", "name": "web", "labels": {"app": "web"}},
+    "spec": {"replicas": 1},
 }
 GROUP, VERSION = names.API_VERSION.split("/")
 
@@ -46,10 +53,9 @@ def use_client(path: Path) -> list[str]:
     ]
 
 
-def apply(url: str) -> urllib.request.Request:
+def apply(url: str, item: dict[str, Any]) -> urllib.request.Request:
     """Return the request of `kubectl apply --server-side`."""
-    body = json.dumps({**PEOPLE, "metadata": {"namespace": "default", "name": "others"}}).encode()
-    return urllib.request.Request(url, body, {"Content-Type": APPLY_PATCH}, method="PATCH")
+    return urllib.request.Request(url, json.dumps(item).encode(), {"Content-Type": APPLY_PATCH}, method="PATCH")
 
 
 async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path) -> None:
@@ -63,7 +69,15 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path)
         address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
         other = f"{address}{names.DATASET_KIND.path('default', 'others')}?fieldManager=kubectl"
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            await asyncio.to_thread(urllib.request.urlopen, apply(other))
+            await asyncio.to_thread(urllib.request.urlopen, apply(other, OTHERS))
+        deployments = f"{address}{names.DEPLOYMENT.path('default')}"
+        for request in (
+            urllib.request.Request(deployments, json.dumps(DEPLOYMENT).encode(), {"Content-Type": JSON}),
+            apply(f"{deployments}/web?fieldManager=kubectl", DEPLOYMENT),
+        ):
+            with pytest.raises(urllib.error.HTTPError, match="422"):
+                await asyncio.to_thread(urllib.request.urlopen, request)
+        assert api.all(names.DEPLOYMENT) == []
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(urllib.request.urlopen, f"{address.rpartition('/')[0]}/guessed/api")
     assert not path.exists()

@@ -3,7 +3,7 @@
 The file holds an address whose path begins with a token that changes with each `up`. Only the user can read it. The
 token is not in a header, because `kubectl` sends credentials over HTTPS alone, and this port needs no certificate.
 
-Datasets are those of the manifests: others cannot be created, and none can be deleted.
+Datasets are those of the manifests: none can be deleted, and nothing can be created.
 """
 
 from __future__ import annotations
@@ -72,8 +72,11 @@ class KubernetesServer(SocketServer):
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401}
             return Answer(401, {"Content-Type": JSON}, orjson.dumps(status))
         is_dataset = f"/{names.DATASET_KIND.plural}" in target
-        if method in ("POST", "DELETE") and is_dataset:
-            return render_error(Refused("", "the datasets are those of the manifests that `lookupdb up` was given"))
+        is_apply = "apply-patch" in headers.get("content-type", "")
+        if method == "POST" or (method == "DELETE" if is_dataset else is_apply):
+            return render_error(
+                Refused("", "the datasets are those of the manifests of `lookupdb up`, and nothing else can be created")
+            )
         document = _discover(target.partition("?")[0], self._prefix) if method == "GET" else None
         if document is not None:
             return Answer(200, {"Content-Type": JSON}, orjson.dumps(document))
