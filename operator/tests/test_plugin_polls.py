@@ -99,7 +99,7 @@ async def test_the_first_request_of_a_verb_fails_at_once(kube: Kube, tmp_path: P
 async def test_an_api_server_that_goes_on_failing_is_reported_once_and_at_the_end(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_TOLD_AFTER", 0.1)
+    monkeypatch.setattr(session, "_REPORT_AFTER", 0.1)
     monkeypatch.setattr(change_verbs, "_SILENCE_SECONDS", 0.2)
     kube.refused = _AfterTheWrite(kube, [UNABLE] * 10_000, lambda: None)
     ended = await _refresh(tmp_path, "--timeout", "500ms")
@@ -139,7 +139,7 @@ async def test_what_fails_again_later_is_reported_again(
     looks = Polls("Job x", 60)
     assert await looks.look(_say_nothing) is None
     assert (looks.trouble, looks.answered_seconds, capsys.readouterr().err) == ("Job x: away", 0.0, "")
-    monkeypatch.setattr(session, "_TOLD_AFTER", 0.0)
+    monkeypatch.setattr(session, "_REPORT_AFTER", 0.0)
     for _ in range(2):
         await looks.look(_say_nothing)
         await looks.look(_say_nothing)

@@ -167,7 +167,7 @@ async def _wait_for_end(
     """Return how the Job ended. Report what it waits for. Raises JobFailed when time is up."""
     began, polls = time.monotonic(), Polls(f"Job {name}", patience.end)
     progress = JobProgress("Starting", why="it has not been seen yet")
-    told = progress.why
+    reported = progress.why
     while True:
         progress = await polls.look(lambda: _look(session, namespace, name, component)) or progress
         if progress.phase in ("Succeeded", "Failed"):
@@ -175,9 +175,9 @@ async def _wait_for_end(
         note(progress)
         if impatience := patience.judge(progress, time.monotonic() - began, is_known=not polls.trouble):
             raise JobFailed(f"{impatience}{polls.describe_trouble()}")
-        if progress.why != told:
-            told = progress.why
-            click.echo(clean(told), err=True)
+        if progress.why != reported:
+            reported = progress.why
+            click.echo(clean(reported), err=True)
         await asyncio.sleep(_POLL_SECONDS)
 
 

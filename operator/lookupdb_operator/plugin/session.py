@@ -143,7 +143,7 @@ async def list_pages(api: Requests, path: str, subject: str, query: Mapping[str,
 
 T = TypeVar("T")
 
-_TOLD_AFTER: Final = 5.0
+_REPORT_AFTER: Final = 5.0
 """Seconds of failed polls before a report."""
 _LAST_SECONDS: Final = 1.0
 """Seconds that the last poll may take when time is up."""
@@ -157,7 +157,7 @@ class Polls:
         self._ends_at = time.monotonic() + seconds
         self._fails_since: float | None = None
         self._answers_since = time.monotonic()
-        self._is_told = False
+        self._is_reported = False
         self.trouble = ""
         """Why the last poll failed; empty if it did not."""
 
@@ -191,13 +191,13 @@ class Polls:
         else:
             if self.trouble:
                 self._answers_since = time.monotonic()
-            self.trouble, self._fails_since, self._is_told = "", None, False
+            self.trouble, self._fails_since, self._is_reported = "", None, False
             return found
         return None
 
     def _note_trouble(self, began: float, trouble: str) -> None:
         self.trouble = clean(trouble)
         self._fails_since = began if self._fails_since is None else self._fails_since
-        if not self._is_told and time.monotonic() - self._fails_since >= _TOLD_AFTER:
-            self._is_told = True
+        if not self._is_reported and time.monotonic() - self._fails_since >= _REPORT_AFTER:
+            self._is_reported = True
             click.echo(self.trouble, err=True)

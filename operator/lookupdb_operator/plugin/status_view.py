@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.console import facts as shown
+from lookupdb_operator.console import facts as console_facts
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
 from lookupdb_operator.console.facts import BuildFacts, FleetRow, HistoryRow, StatusFacts
 from lookupdb_operator.console.formats import clean, format_age, format_bytes, format_columns
@@ -24,7 +24,7 @@ _INDENT: Final = "  "
 
 def render(view: DatasetPods, now: datetime) -> str:
     """Return the screen."""
-    facts = shown.describe_dataset(view)
+    facts = console_facts.describe_dataset(view)
     parts = (
         _head(facts, now),
         _section("Pods cannot be listed", [(facts.problem,)] if facts.problem else []),
@@ -70,11 +70,11 @@ def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
         yield clean(f"{_INDENT}{facts.endpoint}")
 
 
-def _leave_out_told(message: str, facts: StatusFacts) -> str:
+def _leave_out_shown(message: str, facts: StatusFacts) -> str:
     """Return ``message`` without sentences that are shown as what the dataset waits for."""
-    told = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
+    shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
     sentences = _split(message)
-    left = [sentence for sentence in sentences if sentence not in told]
+    left = [sentence for sentence in sentences if sentence not in shown]
     if len(left) == len(sentences):
         return message
     return f"{_AS_ABOVE}; {'. '.join(left)}." if left else _AS_ABOVE
@@ -84,7 +84,7 @@ def _split(message: str) -> list[str]:
     return message.strip().removesuffix(".").split(". ")
 
 
-def _is_told(text: str, facts: StatusFacts) -> bool:
+def _is_shown(text: str, facts: StatusFacts) -> bool:
     """Return whether ``text``, which may have several lines, or its beginning is shown as what the dataset waits
     for."""
     begin = reasons.join_lines(text.removesuffix("…"))
@@ -93,7 +93,7 @@ def _is_told(text: str, facts: StatusFacts) -> bool:
 
 def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
     rows = [
-        (found.kind, found.status, found.reason, format_age(found.since, now), _leave_out_told(found.message, facts))
+        (found.kind, found.status, found.reason, format_age(found.since, now), _leave_out_shown(found.message, facts))
         for found in facts.conditions
     ]
     yield from _section("Conditions", rows)
@@ -117,11 +117,11 @@ def _rejected(facts: StatusFacts, now: datetime) -> Iterator[str]:
     found = facts.rejected
     if found is None:
         return
-    told = (found.override, f"{names.OVERRIDE_GATES}={found.generation} --overwrite")
+    commands = (found.override, f"{names.OVERRIDE_GATES}={found.generation} --overwrite")
     records, built = format_count(found.records, "record"), format_age(found.built_at, now)
     lines = [f"{found.generation} of {records}, built {built} ago"]
-    lines += [] if _is_told(found.message, facts) else [found.message]
-    lines += [] if any(_is_told(text, facts) for text in told) else [f"to override the gate: {found.override}"]
+    lines += [] if _is_shown(found.message, facts) else [found.message]
+    lines += [] if any(_is_shown(text, facts) for text in commands) else [f"to override the gate: {found.override}"]
     yield from _section("Rejected by a gate", ((line,) for line in lines))
 
 
@@ -164,13 +164,13 @@ def _shards(facts: StatusFacts) -> Iterator[str]:
     ]
     more = [(f"and {len(rows) - _MOST_SHARDS} more",)] if len(rows) > _MOST_SHARDS else []
     yield from _section("Shards that lack servers", [*rows[:_MOST_SHARDS], *more])
-    troubles = shown.list_troubles([pod for _, shard in lacking for pod in shard.pods])
+    troubles = console_facts.list_troubles([pod for _, shard in lacking for pod in shard.pods])
     yield from _section("Why", ((line,) for line in troubles[:_MOST_TROUBLES]))
 
 
 def _routers(facts: StatusFacts) -> Iterator[str]:
     if facts.routers is not None:
-        troubles = shown.list_troubles([pod for pod in facts.routers.pods if not pod.ready])
+        troubles = console_facts.list_troubles([pod for pod in facts.routers.pods if not pod.ready])
         lines = (facts.routers.describe(), *troubles[:_MOST_TROUBLES])
         yield from _section("Routers", ((line,) for line in lines))
 
@@ -188,7 +188,7 @@ def _build(build: BuildFacts, facts: StatusFacts, now: datetime) -> tuple[str, .
     if not build.at:
         return build.generation, build.outcome, "", build.explain()
     took = "" if build.outcome == "overridden" else f", in {build.seconds or 0} s"
-    why = build.explain(_AS_ABOVE if _is_told(build.message, facts) else None)
+    why = build.explain(_AS_ABOVE if _is_shown(build.message, facts) else None)
     records = format_count(build.records, "record") if build.records else ""
     ended = f"{format_age(build.at, now)} ago{took}"
     return build.generation, build.result, ended, ": ".join(filter(None, (records, why)))
@@ -209,7 +209,7 @@ _HISTORY_HEAD: Final = ("GENERATION", "BUILD", "WHEN", "TOOK", "RECORDS", "SIZE"
 
 def render_history(dataset: Dataset, now: datetime) -> str:
     """Return a table of builds, newest first, with what became of their generations."""
-    rows = [_history_row(row, now) for row in shown.describe_history(dataset)]
+    rows = [_history_row(row, now) for row in console_facts.describe_history(dataset)]
     return "\n".join(format_columns([_HISTORY_HEAD, *rows])) if rows else f"{dataset.key} has no builds yet."
 
 
@@ -229,7 +229,7 @@ def _history_row(row: HistoryRow, now: datetime) -> tuple[str, ...]:
 
 def summarize_history(dataset: Dataset) -> dict[str, Any]:
     """Return the data of ``render_history``, for machines."""
-    marks = {found.generation: list(found.marks) for found in shown.describe_generations(dataset)}
+    marks = {found.generation: list(found.marks) for found in console_facts.describe_generations(dataset)}
     status = dataset.status
     generations = [{**found, "state": marks[found["generation"]]} for found in status.get("generations") or ()]
     builds = list(status.get("builds") or ())
@@ -247,7 +247,7 @@ def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool,
     if not datasets:
         return "There are no datasets." if everywhere else f"There are no datasets in namespace {namespace}."
     head = ("NAMESPACE", *_HEAD) if everywhere else _HEAD
-    rows = [_row(shown.describe_row(dataset), now, everywhere) for dataset in datasets]
+    rows = [_row(console_facts.describe_row(dataset), now, everywhere) for dataset in datasets]
     return "\n".join(format_columns([head, *rows]))
 
 
