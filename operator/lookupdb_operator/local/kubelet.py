@@ -138,8 +138,8 @@ class Kubelet:
         """Why processes cannot be kept as the objects say."""
         self.exit_codes: dict[Place, int] = {}
         """The exit code of each dataset's last build, by namespace and name."""
-        self.on_router: Callable[[Object, dict[str, Any]], None] = lambda owner, report: None
-        """Called with a Deployment and what its router reports when it is ready."""
+        self.on_router: Callable[[dict[str, Any]], None] = lambda report: None
+        """Called with what a router reports when it is ready."""
         api.watchers.append(self._note)
 
     # Addresses
@@ -368,7 +368,7 @@ class Kubelet:
             self._has_listened = True
             self._options = replace(self._options, port=report["port"], resp_port=report.get("resp", 0))
             pod.server.arguments = self._arguments(place, pod.owner)
-            self.on_router(pod.owner, report)
+            self.on_router(report)
 
     def _note_end(self, place: Place, code: int, tail: str) -> None:
         pod = self._pods.get(place)

@@ -231,9 +231,8 @@ class LocalAnnouncer:
 
     async def announce(self, announcement: Announcement) -> None:
         """Write ``announcement``. Raises NotAnnounced."""
-        about = announcement
+        about, dataset = announcement, self._datasets[announcement.namespace, announcement.name]
         try:
-            dataset = self._datasets[about.namespace, about.name]
             await call_in_thread(
                 write_announcement, dataset, about.uid, about.generation, about.version, about.announced_at
             )
@@ -438,7 +437,7 @@ class Up:
             message = item["message"].replace(names.endpoint(about["name"], about["namespace"]), url)
             self._say(f"{about['name']}: {localize_advice(message, self._options.data)}")
 
-    def _note_router(self, _owner: Object, report: dict[str, Any]) -> None:
+    def _note_router(self, report: dict[str, Any]) -> None:
         self._router = report
         self._changed.set()
 
