@@ -378,6 +378,12 @@ async def test_anyone_sees_all_if_that_is_chosen(tmp_path: Path) -> None:
         assert (await console.ask("/")).shown == {"shop/airports", "search/guarded", "search/hidden"}
 
 
+async def test_what_anyone_sees_on_this_machine_no_web_page_of_another_name_reads(tmp_path: Path) -> None:
+    async with standing(tmp_path, "--access=anyone") as console:
+        assert (await console.ask("/live.json", headers={"Host": "evil.example:7074"})).status == 421
+        assert (await console.ask("/live.json", headers={"Host": "localhost:7074"})).status == 200
+
+
 async def test_the_admin_port_reports_health_and_metrics_and_no_dataset(console: Standing) -> None:
     await console.ask("/live.json")
     texts = {}

@@ -47,6 +47,8 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+"""The names of this machine for itself."""
 MAX_BODY_BYTES: Final = 16 << 10
 REQUEST_SECONDS: Final = 50.0
 

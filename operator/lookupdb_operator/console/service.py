@@ -28,7 +28,7 @@ from lookupdb_operator.cluster.client import Api, run_service
 from lookupdb_operator.console.access import AccessMode, OpenAccess, ProxyAccess, TokenAccess
 from lookupdb_operator.console.cluster_source import ClusterSource
 from lookupdb_operator.console.login import Door
-from lookupdb_operator.console.server import Handler, make_app
+from lookupdb_operator.console.server import LOOPBACK, Handler, make_app
 from lookupdb_operator.console.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,8 @@ class Console:
         self._listener = listeners.bind(options.host, options.port)
         self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
         self.port, self.admin_port = map(listeners.bound_port, (self._listener, self._admin_listener))
+        is_private = options.access == ANYONE and options.host in LOOPBACK
+        self._hosts = LOOPBACK if is_private else None  # else a web page could read what it shows to anyone here
         self._metrics = ConsoleMetrics()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -118,7 +120,10 @@ class Console:
             explain_unready=self.explain_unready, status=self.describe, collectors=(self._metrics,)
         ).start(self._admin_listener)
         app = make_app(
-            self.watch, middlewares=(self._metrics.middleware, self._door.middleware), routes=self._door.routes
+            self.watch,
+            middlewares=(self._metrics.middleware, self._door.middleware),
+            routes=self._door.routes,
+            hosts=self._hosts,
         )
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE_SECONDS)
         await runner.setup()

@@ -24,8 +24,6 @@ from lookupdb_operator.local.advice import list_data_options, localize_advice
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.model import Pod
 
-HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-"""The names of this machine for itself. A page of any other name must not read the console."""
 _MAX_COMPARISONS: Final = 2
 """Comparisons of generations at the same time; others wait."""
 _SAMPLES: Final = "20"
@@ -151,11 +149,11 @@ async def serving(source: LocalSource, listener: socket.socket) -> AsyncIterator
     """Serve the console on ``listener`` until the block ends."""
     from aiohttp import web
 
-    from lookupdb_operator.console.server import make_app, set_source
+    from lookupdb_operator.console.server import LOOPBACK, make_app, set_source
     from lookupdb_operator.console.watch import Watch
 
     watch = Watch(source)
-    app = make_app(watch, middlewares=[set_source(source)], hosts=HOSTS)
+    app = make_app(watch, middlewares=[set_source(source)], hosts=LOOPBACK)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     await web.SockSite(runner, listener).start()
