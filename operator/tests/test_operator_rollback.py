@@ -8,7 +8,16 @@ from typing import Any
 import orjson
 import pytest
 from operator_support.kube import Kube
-from operator_support.kube_story import all_steps, condition, dataset, quiet, respecified, seen, status_of
+from operator_support.kube_story import (
+    all_steps,
+    condition,
+    dataset,
+    quiet,
+    respecified,
+    seen,
+    status_of,
+    step_to_servers,
+)
 from operator_support.kubelet import Kubelet
 from operator_support.running import operating, options, until
 
@@ -25,8 +34,7 @@ async def _refresh(kube: Kube, kubelet: Kubelet) -> None:
     item = kube.get("LookupDataset", "shop", "airports") or {}
     kube.put({**item, "metadata": {**item["metadata"], "annotations": {names.REFRESH: "again"}}})
     await until(lambda: kube.all("Job"), "a second build", lambda: seen(kube))
-    kubelet.end_builds(fingerprint="of other data")
-    await until(lambda: len(kube.all("StatefulSet")) == 4, "its servers", lambda: seen(kube))
+    await step_to_servers(kube, kubelet, count=4, fingerprint="of other data")
     kubelet.start_servers()
     await until(lambda: status_of(kube)["generation"] == "g2", "the cutover", lambda: seen(kube))
     await until(lambda: any("keptSince" in one for one in status_of(kube)["rollouts"]), "the drain", lambda: seen(kube))

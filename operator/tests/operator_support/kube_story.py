@@ -51,9 +51,14 @@ async def step_to_build(kube: Kube) -> None:
     await until(lambda: kube.all("Job"), "a build", lambda: seen(kube))
 
 
-async def step_to_servers(kube: Kube, kubelet: Kubelet) -> None:
-    kubelet.end_builds()
-    await until(lambda: len(kube.all("StatefulSet")) == 2, "shard servers", lambda: seen(kube))
+async def step_to_servers(kube: Kube, kubelet: Kubelet, *, count: int = 2, **result: Any) -> None:
+    """End the build with ``result``, and wait until there are ``count`` StatefulSets."""
+
+    def has_servers() -> bool:
+        kubelet.end_builds(**result)  # every time: a build whose Job is seen to end before its pod is seen runs again
+        return len(kube.all("StatefulSet")) == count
+
+    await until(has_servers, "shard servers", lambda: seen(kube))
 
 
 async def step_to_table(kube: Kube, kubelet: Kubelet) -> None:
