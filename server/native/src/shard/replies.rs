@@ -84,6 +84,7 @@ impl Batch {
         self.answered = 0;
         self.end = 0;
         self.errors = 0;
+        self.done = Default::default(); // left over from a client that has gone
     }
 
     /// Note the commands that have been answered, of which none is noted yet.
