@@ -6,28 +6,29 @@ from typing import Final
 
 from charts.dashboards.panels import (
     DATASET,
-    FAILURES,
-    LATENCIES,
-    OUTCOMES,
+    REQUESTS,
     Annotation,
+    add_row,
+    lookups,
     make_board,
+    make_builds,
     make_graph,
     make_heatmap,
     make_number,
+    make_quality_numbers,
+    make_refusals,
     make_timeline,
     make_variable,
     quantile,
     quantiles,
-    share,
 )
 from grafana_foundation_sdk.builders import dashboard
 
 _IN: Final = 'namespace="$namespace",dataset="$dataset"'
 _REPLICA: Final = "shard {{shard}} {{pod}}"
 _BY: Final = "by (shard, pod)"
-_REQUESTS: Final = "lookupdb_router_request_duration_seconds"
-_LOOKUPS: Final = f'{_REQUESTS}_bucket{{{_IN},endpoint="lookup"}}'
-_BATCHES: Final = f'{_REQUESTS}_bucket{{{_IN},endpoint="batch"}}'
+_LOOKUPS: Final = lookups(_IN)
+_BATCHES: Final = f'{REQUESTS}_bucket{{{_IN},endpoint="batch"}}'
 _INFO: Final = f"max by (namespace, dataset, generation) (lookupdb_dataset_info{{{_IN}}})"
 _CONDITION: Final = f"lookupdb_dataset_condition{{{_IN},condition="
 
@@ -80,8 +81,9 @@ def _rate(metric: str, by: str = "", also: str = "") -> str:
 
 
 def _add_health(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("Is it healthy?"))
-    numbers = (
+    add_row(
+        made,
+        "Is it healthy?",
         make_number(
             "Ready",
             "Whether all routers answer lookups from a generation of the current spec.",
@@ -96,26 +98,7 @@ def _add_health(made: dashboard.Dashboard) -> None:
             f"time() - {_newest('refreshed_timestamp_seconds')}",
             unit="s",
         ),
-        make_number(
-            "Failed requests",
-            "Share of requests that failed because of the service: 5xx, or keys that were unavailable.",
-            share(_REQUESTS, _IN),
-            unit="percentunit",
-            steps=FAILURES,
-            absent="no requests",
-        ),
-        make_number(
-            "p99 latency of lookups",
-            "99 of 100 lookups of one key are answered within this time, measured in the routers.",
-            quantile(0.99, _LOOKUPS),
-            unit="s",
-            steps=LATENCIES,
-            absent="no lookups",
-        ),
-    )
-    for number in numbers:
-        made.with_panel(number)
-    made.with_panel(
+        *make_quality_numbers(_IN),
         make_timeline(
             "Conditions",
             "The conditions of the dataset over time. Built and RolledOut are not true while a build or rollout runs."
@@ -126,13 +109,14 @@ def _add_health(made: dashboard.Dashboard) -> None:
                 "Ready": {"1": ("true", "green"), "0": ("not true", "red")},
                 "Degraded": {"1": ("true", "orange"), "0": ("not true", "green")},
             },
-        )
+        ),
     )
 
 
 def _add_freshness(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("Is it fresh?"))
-    made.with_panel(
+    add_row(
+        made,
+        "Is it fresh?",
         make_graph(
             "Age of the data",
             "Time since the last refresh, and since the source of the served data was modified, if the source says so."
@@ -142,9 +126,7 @@ def _add_freshness(made: dashboard.Dashboard) -> None:
             (_newest("stale_after_seconds"), "stale after"),
             unit="s",
             colors={"stale after": "red"},
-        )
-    )
-    made.with_panel(
+        ),
         make_graph(
             "From source to serving",
             "Time that the served generation needed: from the change of its source until it was built,"
@@ -153,28 +135,20 @@ def _add_freshness(made: dashboard.Dashboard) -> None:
             (f"{_newest('cutover_timestamp_seconds')} - {_newest('built_timestamp_seconds')}", "build to cutover"),
             unit="s",
             is_stacked=True,
-        )
-    )
-    made.with_panel(
-        make_graph(
-            "Builds",
-            "Builds that ended. Rejected: a gate did not let the new data through, and the old keep serving.",
-            (f"sum by (outcome) (increase(lookupdb_operator_builds_total{{{_IN}}}[$__interval]))", "{{outcome}}"),
-            unit="short",
-            is_bars=True,
-            colors=OUTCOMES,
-        )
+        ),
+        make_builds(_IN),
     )
 
 
 def _add_speed(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("How fast is it?"))
-    panels = (
+    add_row(
+        made,
+        "How fast is it?",
         make_graph(
             "Requests",
             "Requests that routers answered, by protocol and kind: lookups of one key, batches of several, and others.",
             (
-                f"sum by (protocol, endpoint) (rate({_REQUESTS}_count{{{_IN}}}[$__rate_interval])) > 0",
+                f"sum by (protocol, endpoint) (rate({REQUESTS}_count{{{_IN}}}[$__rate_interval])) > 0",
                 "{{protocol}} {{endpoint}}",
             ),
             unit="reqps",
@@ -215,13 +189,12 @@ def _add_speed(made: dashboard.Dashboard) -> None:
             f"sum by (le) (rate({_LOOKUPS}[$__rate_interval]))",
         ),
     )
-    for panel in panels:
-        made.with_panel(panel)
 
 
 def _add_replicas(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("Which shard, which replica?"))
-    panels = (
+    add_row(
+        made,
+        "Which shard, which replica?",
         make_graph(
             "Keys looked up by replica",
             "Keys that each shard server looked up. Replicas of a shard should be about equal.",
@@ -268,13 +241,12 @@ def _add_replicas(made: dashboard.Dashboard) -> None:
             unit="bytes",
         ),
     )
-    for panel in panels:
-        made.with_panel(panel)
 
 
 def _add_causes(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("If not, why?"))
-    panels = (
+    add_row(
+        made,
+        "If not, why?",
         make_graph(
             "Endpoints",
             "Shard servers that routers use, and those that they cannot use. Each worker of a router counts."
@@ -295,16 +267,7 @@ def _add_causes(made: dashboard.Dashboard) -> None:
             (_rate("router_client_deadline_keys_unavailable"), "deadline of the client passed"),
             unit="cps",
         ),
-        make_graph(
-            "Refused requests",
-            "Requests that routers refused, by reason. Overloaded: the memory budget of a router is used up.",
-            (_rate("router_requests_refused"), "invalid"),
-            (_rate("router_requests_unauthenticated"), "unauthenticated"),
-            (_rate("router_requests_forbidden"), "forbidden"),
-            (_rate("router_requests_overloaded"), "overloaded"),
-            (_rate("router_connections_refused"), "too many connections"),
-            unit="reqps",
-        ),
+        make_refusals(lambda name: _rate(f"router_{name}")),
         make_graph(
             "Memory of routers",
             "Memory that the processes own. Budget: requests and answers that the workers hold now.",
@@ -332,5 +295,3 @@ def _add_causes(made: dashboard.Dashboard) -> None:
             unit="short",
         ),
     )
-    for panel in panels:
-        made.with_panel(panel)

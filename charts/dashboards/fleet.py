@@ -10,12 +10,17 @@ from charts.dashboards.panels import (
     FAILURES,
     FLEET,
     LATENCIES,
-    OUTCOMES,
     POOR,
+    REQUESTS,
     Column,
+    add_row,
+    lookups,
     make_board,
+    make_builds,
     make_graph,
     make_number,
+    make_quality_numbers,
+    make_refusals,
     make_table,
     make_variable,
     quantile,
@@ -28,8 +33,7 @@ _IN: Final = 'namespace=~"$namespace"'
 _EACH: Final = "{{namespace}}/{{dataset}}"
 _BY: Final = "sum by (namespace, dataset)"
 _NEWEST: Final = "max by (namespace, dataset)"
-_REQUESTS: Final = "lookupdb_router_request_duration_seconds"
-_LOOKUPS: Final = f'{_REQUESTS}_bucket{{{_IN},endpoint="lookup"}}'
+_LOOKUPS: Final = lookups(_IN)
 
 
 def make_fleet_dashboard() -> dashboard.Dashboard:
@@ -46,9 +50,10 @@ def make_fleet_dashboard() -> dashboard.Dashboard:
 
 
 def _add_health(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("Is it healthy?"))
     condition = f"lookupdb_dataset_condition{{{_IN},condition="
-    numbers = (
+    add_row(
+        made,
+        "Is it healthy?",
         make_number(
             "Datasets", "Datasets that the operator reports.", f"count({_NEWEST} (lookupdb_dataset_info{{{_IN}}}))"
         ),
@@ -71,33 +76,14 @@ def _add_health(made: dashboard.Dashboard) -> None:
             f" > lookupdb_dataset_stale_after_seconds{{{_IN}}}) or vector(0)",
             steps=POOR,
         ),
-        make_number(
-            "Failed requests",
-            "Share of requests that failed because of the service: 5xx, or keys that were unavailable.",
-            share(_REQUESTS, _IN),
-            unit="percentunit",
-            steps=FAILURES,
-            absent="no requests",
-        ),
-        make_number(
-            "p99 latency of lookups",
-            "99 of 100 lookups of one key are answered within this time, measured in the routers.",
-            quantile(0.99, _LOOKUPS),
-            unit="s",
-            steps=LATENCIES,
-            absent="no lookups",
-        ),
-    )
-    for number in numbers:
-        made.with_panel(number)
-    made.with_panel(
+        *make_quality_numbers(_IN),
         make_table(
             "Datasets, one by one",
             "Click on a row to open the dashboard of that dataset.",
             {"namespace": "Namespace", "dataset": "Dataset", "generation": "Generation"},
             _columns(condition),
             f"/d/{DATASET}?var-namespace=${{__data.fields.Namespace}}&var-dataset=${{__data.fields.Dataset}}&${{__url_time_range}}",
-        )
+        ),
     )
 
 
@@ -116,8 +102,8 @@ def _columns(condition: str) -> list[Column]:
         ),
         Column("Refreshed", f"time() - {_NEWEST} (lookupdb_dataset_refreshed_timestamp_seconds{{{_IN}}})", "s"),
         Column("Records", f"{_NEWEST} (lookupdb_dataset_records{{{_IN}}})"),
-        Column("Requests", f"{_BY} (rate({_REQUESTS}_count{{{_IN}}}[$__rate_interval]))", "reqps"),
-        Column("Failed", share(_REQUESTS, _IN, by="namespace, dataset"), "percentunit", steps=FAILURES),
+        Column("Requests", f"{_BY} (rate({REQUESTS}_count{{{_IN}}}[$__rate_interval]))", "reqps"),
+        Column("Failed", share(_IN, by="namespace, dataset"), "percentunit", steps=FAILURES),
         Column("p99", quantile(0.99, _LOOKUPS, by="namespace, dataset"), "s", steps=LATENCIES),
         Column(
             "Memory",
@@ -128,65 +114,50 @@ def _columns(condition: str) -> list[Column]:
 
 
 def _add_freshness(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("Is it fresh?"))
-    made.with_panel(
+    add_row(
+        made,
+        "Is it fresh?",
         make_graph(
             "Time since the last refresh",
             "Time since the served data were last checked against their source, or built from it."
             " A line that keeps rising means that refreshes fail or are not due.",
             (f"time() - {_NEWEST} (lookupdb_dataset_refreshed_timestamp_seconds{{{_IN}}})", _EACH),
             unit="s",
-        )
-    )
-    made.with_panel(
+        ),
         make_graph(
             "Age of the source data",
             "Time since the source of the served data was last modified, if the source says so.",
             (f"time() - {_NEWEST} (lookupdb_dataset_source_timestamp_seconds{{{_IN}}})", _EACH),
             unit="s",
-        )
-    )
-    made.with_panel(
-        make_graph(
-            "Builds",
-            "Builds that ended. Rejected: a gate did not let the new data through, and the old keep serving.",
-            (f"sum by (outcome) (increase(lookupdb_operator_builds_total{{{_IN}}}[$__interval]))", "{{outcome}}"),
-            unit="short",
-            is_bars=True,
-            colors=OUTCOMES,
-        )
+        ),
+        make_builds(_IN),
     )
 
 
 def _add_speed(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("How fast is it?"))
-    made.with_panel(
+    add_row(
+        made,
+        "How fast is it?",
         make_graph(
             "Requests",
             "Requests that routers answered, over HTTP and the Redis protocol.",
-            (f"{_BY} (rate({_REQUESTS}_count{{{_IN}}}[$__rate_interval]))", _EACH),
+            (f"{_BY} (rate({REQUESTS}_count{{{_IN}}}[$__rate_interval]))", _EACH),
             unit="reqps",
             is_stacked=True,
-        )
-    )
-    made.with_panel(
+        ),
         make_graph(
             "Failed requests by dataset",
             "Share of each dataset's requests that failed because of the service. It should be 0.",
-            (share(_REQUESTS, _IN, by="namespace, dataset"), _EACH),
+            (share(_IN, by="namespace, dataset"), _EACH),
             unit="percentunit",
-        )
-    )
-    made.with_panel(
+        ),
         make_graph(
             "Latency of lookups",
             "Time from the first byte of a request for one key to the last byte of its answer, over all datasets.",
             *quantiles(_LOOKUPS),
             unit="s",
             is_logarithmic=True,
-        )
-    )
-    made.with_panel(
+        ),
         make_graph(
             "p99 latency by dataset",
             "99 of 100 lookups of one key are answered within this time.",
@@ -194,9 +165,7 @@ def _add_speed(made: dashboard.Dashboard) -> None:
             unit="s",
             is_logarithmic=True,
             span=12,
-        )
-    )
-    made.with_panel(
+        ),
         make_graph(
             "CPU",
             "Processors that the routers and shard servers of each dataset keep busy.",
@@ -207,13 +176,14 @@ def _add_speed(made: dashboard.Dashboard) -> None:
             unit="short",
             span=12,
             is_stacked=True,
-        )
+        ),
     )
 
 
 def _add_causes(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("If not, why?"))
-    panels = (
+    add_row(
+        made,
+        "If not, why?",
         make_graph(
             "Unavailable keys",
             "Keys that no replica of their shard answered in time. Clients get an error for them. It should be 0.",
@@ -227,16 +197,7 @@ def _add_causes(made: dashboard.Dashboard) -> None:
             (f"{_BY} (lookupdb_router_endpoints_unready{{{_IN}}})", _EACH),
             unit="short",
         ),
-        make_graph(
-            "Refused requests",
-            "Requests that routers refused, by reason. Overloaded: the memory budget of a router is used up.",
-            (_refused("requests_refused"), "invalid"),
-            (_refused("requests_unauthenticated"), "unauthenticated"),
-            (_refused("requests_forbidden"), "forbidden"),
-            (_refused("requests_overloaded"), "overloaded"),
-            (_refused("connections_refused"), "too many connections"),
-            unit="reqps",
-        ),
+        make_refusals(_refused),
         make_graph(
             "Memory",
             "Memory that processes own, without the page cache, which the kernel can reclaim at any time.",
@@ -256,8 +217,6 @@ def _add_causes(made: dashboard.Dashboard) -> None:
             span=12,
         ),
     )
-    for panel in panels:
-        made.with_panel(panel)
 
 
 def _refused(name: str) -> str:
@@ -265,8 +224,9 @@ def _refused(name: str) -> str:
 
 
 def _add_control(made: dashboard.Dashboard) -> None:
-    made.with_row(dashboard.Row("Operator and gateway"))
-    panels = (
+    add_row(
+        made,
+        "Operator and gateway",
         make_graph(
             "Reconcile passes",
             "Passes of the operator over datasets, by outcome. Everything but done is retried.",
@@ -314,5 +274,3 @@ def _add_control(made: dashboard.Dashboard) -> None:
             span=12,
         ),
     )
-    for panel in panels:
-        made.with_panel(panel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, statetimeline, table
@@ -16,6 +16,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 DOCS: Final = "https://lookupdb.dev/docs/operations/monitoring.html"
 FLEET: Final = "lookupdb-fleet"
 DATASET: Final = "lookupdb-dataset"
+REQUESTS: Final = "lookupdb_router_request_duration_seconds"
 
 Query = tuple[str, str]
 """An expression, and the legend of its series."""
@@ -26,8 +27,6 @@ BAD: Final[Steps] = ((None, "green"), (1, "red"))
 POOR: Final[Steps] = ((None, "green"), (1, "orange"))
 FAILURES: Final[Steps] = ((None, "green"), (0.0001, "orange"), (0.001, "red"))
 """Shares of requests. Above the last, the chart's default objective is missed."""
-OUTCOMES: Final = {"succeeded": "green", "rejected": "orange", "failed": "red"}
-"""The colours of builds."""
 LATENCIES: Final[Steps] = ((None, "green"), (0.01, "orange"), (0.05, "red"))
 """Seconds of the 99th percentile. Above the last, the chart's default objective is missed."""
 
@@ -45,12 +44,16 @@ def quantiles(buckets: str, parts: Sequence[float] = (0.5, 0.99, 0.999)) -> list
     return [(quantile(part, buckets), f"p{part * 100:g}") for part in parts]
 
 
-def share(requests: str, selector: str, *, by: str = "") -> str:
-    """Return the expression of the share of requests that failed: 0 if there is no series of these, nothing without
-    requests."""
+def lookups(selector: str) -> str:
+    """Return the series of the histogram of lookups of one key."""
+    return f'{REQUESTS}_bucket{{{selector},endpoint="lookup"}}'
+
+
+def share(selector: str, *, by: str = "") -> str:
+    """Return the expression of the share of requests that failed: 0 if none failed, and nothing without requests."""
     grouped = f"sum by ({by})" if by else "sum"
     failed, total = (
-        f"{grouped} (rate({requests}_count{{{also}}}[$__rate_interval]))"
+        f"{grouped} (rate({REQUESTS}_count{{{also}}}[$__rate_interval]))"
         for also in (f'{selector},outcome="failed"', selector)
     )
     return f"({failed} or 0 * {total}) / ({total} > 0)"
@@ -85,6 +88,13 @@ def make_board(title: str, uid: str, description: str) -> dashboard.Dashboard:
     for link in links:
         made.link(link)
     return made
+
+
+def add_row(made: dashboard.Dashboard, title: str, *panels: Builder[model.Panel]) -> None:
+    """Add a heading with the panels below it."""
+    made.with_row(dashboard.Row(title))
+    for panel in panels:
+        made.with_panel(panel)
 
 
 def make_variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
@@ -325,6 +335,54 @@ def make_table(
     for number, column in enumerate(columns):
         made.with_target(_query(column.expr, number).format(PromQueryFormat.TABLE).instant())
     return made
+
+
+def make_quality_numbers(selector: str) -> tuple[stat.Panel, stat.Panel]:
+    """Return the share of requests that failed, and the latency."""
+    return (
+        make_number(
+            "Failed requests",
+            "Share of requests that failed because of the service: 5xx, or keys that were unavailable.",
+            share(selector),
+            unit="percentunit",
+            steps=FAILURES,
+            absent="no requests",
+        ),
+        make_number(
+            "p99 latency of lookups",
+            "99 of 100 lookups of one key are answered within this time, measured in the routers.",
+            quantile(0.99, lookups(selector)),
+            unit="s",
+            steps=LATENCIES,
+            absent="no lookups",
+        ),
+    )
+
+
+def make_builds(selector: str) -> graph.Panel:
+    """Return the builds that ended, by outcome."""
+    return make_graph(
+        "Builds",
+        "Builds that ended. Rejected: a gate did not let the new data through, and the old keep serving.",
+        (f"sum by (outcome) (increase(lookupdb_operator_builds_total{{{selector}}}[$__interval]))", "{{outcome}}"),
+        unit="short",
+        is_bars=True,
+        colors={"succeeded": "green", "rejected": "orange", "failed": "red"},
+    )
+
+
+def make_refusals(rate: Callable[[str], str]) -> graph.Panel:
+    """Return the requests that routers refused; ``rate`` is the expression of a counter of routers."""
+    return make_graph(
+        "Refused requests",
+        "Requests that routers refused, by reason. Overloaded: the memory budget of a router is used up.",
+        (rate("requests_refused"), "invalid"),
+        (rate("requests_unauthenticated"), "unauthenticated"),
+        (rate("requests_forbidden"), "forbidden"),
+        (rate("requests_overloaded"), "overloaded"),
+        (rate("connections_refused"), "too many connections"),
+        unit="reqps",
+    )
 
 
 def _query(expr: str, number: int) -> prometheus.Dataquery:
