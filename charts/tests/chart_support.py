@@ -153,6 +153,17 @@ def schema_of(item: Json) -> Json:
     return json.loads((_TOOLS / "schemas" / f"{'-'.join(parts).lower()}.json").read_text(encoding="utf-8"))
 
 
+def find_rule_groups(values: Values) -> list[Json]:
+    """Return the groups of the chart's PrometheusRule."""
+    (rule,) = render({"prometheusRule": {"enabled": True}, **values}).find_all("PrometheusRule")
+    return [*rule["spec"]["groups"]]
+
+
+def find_rules(values: Values) -> list[Json]:
+    """Return all rules of the chart's PrometheusRule: recordings and alerts."""
+    return [rule for group in find_rule_groups(values) for rule in group["rules"]]
+
+
 def notes(values: Values) -> str:
     """Return the notes that helm prints after an installation, rendered by a template, once for each ``values``."""
     return _render_notes(json.dumps(values, sort_keys=True))

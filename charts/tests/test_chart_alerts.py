@@ -5,31 +5,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
 from e2e.support import prometheus
 
-from chart_support import NAMESPACE, NO_GATEWAY, ROOT, Rendered, Values, promtool, render, render_refused
+from chart_support import (
+    NAMESPACE,
+    NO_GATEWAY,
+    ROOT,
+    Rendered,
+    Values,
+    find_rule_groups,
+    find_rules,
+    promtool,
+    render,
+    render_refused,
+)
 
 ENABLED: Final[Values] = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
 TESTS: Final = Path(__file__).with_name("alert_rules.yaml")
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 
 
-def groups(values: Values) -> list[dict[str, Any]]:
-    (rule,) = render({"prometheusRule": {"enabled": True}, **values}).find_all("PrometheusRule")
-    found: list[dict[str, Any]] = rule["spec"]["groups"]
-    return found
-
-
-def rules(values: Values) -> list[dict[str, Any]]:
-    return [rule for group in groups(values) for rule in group["rules"]]
-
-
 def alert_names() -> set[str]:
-    return {rule["alert"] for rule in rules({}) if "alert" in rule}
+    return {rule["alert"] for rule in find_rules({}) if "alert" in rule}
 
 
 def write(path: Path, document: object) -> str:
@@ -47,12 +48,12 @@ def slo(**latency: float) -> Values:
     ids=["defaults", "monitored", "no gateway", "one second", "50 microseconds"],
 )
 def test_promtool_finds_nothing_in_the_rules(tmp_path: Path, values: Values) -> None:
-    path = write(tmp_path / "rules.yaml", {"groups": groups(values)})
+    path = write(tmp_path / "rules.yaml", {"groups": find_rule_groups(values)})
     assert promtool("check", "rules", "--lint=all", "--lint-fatal", path) == ""
 
 
 def test_alerts_fire_and_do_not(tmp_path: Path) -> None:
-    without = [{name: value for name, value in rule.items() if name != "annotations"} for rule in rules({})]
+    without = [{name: value for name, value in rule.items() if name != "annotations"} for rule in find_rules({})]
     write(tmp_path / "rules.yaml", {"groups": [{"name": "all", "rules": without}]})
     document = yaml.safe_load(TESTS.read_text(encoding="utf-8")) | {"rule_files": ["rules.yaml"]}
     assert promtool("test", "rules", write(tmp_path / "tests.yaml", document)) == ""
@@ -69,7 +70,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert {page.stem for page in RUNBOOKS.glob("Lookup*.md")} == alert_names()
     chosen = {"prometheusRule": {"enabled": True, "runbookUrl": "https://wiki.example/{alert}"}}
     for values, url in (({}, "https://lookupdb.dev/docs/runbooks/{}.html"), (chosen, "https://wiki.example/{}")):
-        for rule in rules(values):
+        for rule in find_rules(values):
             if "alert" in rule:
                 assert rule["annotations"]["runbook_url"] == url.format(rule["alert"])
 
@@ -97,7 +98,7 @@ def test_prometheus_can_read_what_the_pod_monitors_select(tmp_path: Path) -> Non
     configuration = prometheus.configuration(monitoring, "127.0.0.1:8001")
     jobs = {scrape["job_name"] for scrape in configuration["scrape_configs"]}
     assert jobs == {f"{NAMESPACE}/{name}" for name in ("lookupdb", "lookupdb-gateway", "lookupdb-datasets")}
-    shorter = prometheus.shorten(groups(ENABLED), prometheus.FASTER)
+    shorter = prometheus.shorten(find_rule_groups(ENABLED), prometheus.FASTER)
     path = write(tmp_path / "rules.yaml", {"groups": shorter})
     assert promtool("check", "rules", path) == ""
     assert "[10000ms]" in json.dumps(shorter), "five minutes"

@@ -19,6 +19,7 @@ from chart_support import (
     NO_GATEWAY,
     Rendered,
     Values,
+    find_rules,
     parse_arguments,
     render,
     run_template,
@@ -297,20 +298,15 @@ def test_nothing_of_the_prometheus_operator_by_default(defaults: Rendered) -> No
     assert not defaults.find_all("PrometheusRule")
 
 
-def rules(values: Values) -> list[dict[str, Any]]:
-    (rule,) = render({"prometheusRule": {"enabled": True}, **values}).find_all("PrometheusRule")
-    return [rule for group in rule["spec"]["groups"] for rule in group["rules"]]
-
-
 def alerts(values: Values) -> dict[str, Any]:
-    return {rule["alert"]: rule for rule in rules(values) if "alert" in rule}
+    return {rule["alert"]: rule for rule in find_rules(values) if "alert" in rule}
 
 
 def test_every_alert_is_documented_and_names_a_metric_that_exists() -> None:
     documented = reference.pages()["reference/metrics.md"]
-    recorded = [rule["record"] for rule in rules({}) if "record" in rule]
+    recorded = [rule["record"] for rule in find_rules({}) if "record" in rule]
     known = Metrics().render().decode() + documented + " ".join(recorded)
-    for rule in rules({}):
+    for rule in find_rules({}):
         metrics = re.findall(r"(?:dataset:)?lookupdb_[\w:]+", rule["expr"])
         assert metrics, rule
         assert [metric for metric in metrics if metric not in known] == [], rule

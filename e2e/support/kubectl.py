@@ -86,7 +86,7 @@ def raw(path: str) -> str:
     """``GET path`` at the API server, which also proxies to pods and services. Scenarios poll with it: it takes a
     fraction of the processor time of a kubectl."""
     try:
-        connection = http.client.HTTPConnection(_proxy(), timeout=CALL_SECONDS)
+        connection = http.client.HTTPConnection(proxy_address(), timeout=CALL_SECONDS)
         connection.request("GET", path)
         answer = connection.getresponse()
         body = answer.read().decode()
@@ -115,8 +115,8 @@ def until(look: Callable[[], T | None], *, seconds: float, what: str) -> T:
 
 
 @functools.cache
-def _proxy() -> str:
-    """Start ``kubectl proxy``, which ends with this process, and return its address."""
+def proxy_address() -> str:
+    """Start ``kubectl proxy``, which ends with this process, and return its host:port; empty if it does not start."""
     proxy = subprocess.Popen(["kubectl", "proxy", "--port=0"], stdout=subprocess.PIPE, text=True)
     atexit.register(proxy.terminate)
     assert proxy.stdout

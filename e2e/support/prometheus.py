@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 import yaml
 from e2e.support import release
 from e2e.support.helm import CHART, ROOT, helm, values
-from e2e.support.kubectl import Manifest, until
+from e2e.support.kubectl import Manifest, proxy_address, until
 
 BINARY: Final = ROOT / ".tools" / "bin" / "prometheus"
 INTERVAL: Final = "2s"
@@ -85,11 +85,11 @@ def running() -> Iterator[Prometheus]:
     """Run Prometheus while the block runs."""
     assert BINARY.exists(), f"{BINARY} is missing: run `make prometheus`"
     monitoring = _render()
-    with tempfile.TemporaryDirectory() as folder, _proxy() as proxy:
+    with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         groups = [group for item in monitoring if item["kind"] == "PrometheusRule" for group in item["spec"]["groups"]]
         (home / "rules.yaml").write_text(json.dumps({"groups": shorten(groups, FASTER)}))
-        (home / "prometheus.yaml").write_text(json.dumps(configuration(monitoring, proxy)))
+        (home / "prometheus.yaml").write_text(json.dumps(configuration(monitoring, proxy_address())))
         address = f"127.0.0.1:{_free_port()}"
         command = [
             str(BINARY),
@@ -195,21 +195,10 @@ def _render() -> list[Manifest]:
 
 
 @contextlib.contextmanager
-def _proxy() -> Iterator[str]:
-    """Run ``kubectl proxy``; yield its host:port."""
-    with _process(["kubectl", "proxy", "--port=0"], subprocess.PIPE) as process:
-        assert process.stdout
-        line = process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:\d+", line)
-        assert found, f"kubectl proxy: {line}"
-        yield found[0]
-
-
-@contextlib.contextmanager
-def _process(command: list[str], output: IO[str] | int) -> Iterator[subprocess.Popen[str]]:
+def _process(command: list[str], output: IO[str]) -> Iterator[None]:
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True)
     try:
-        yield process
+        yield
     finally:
         process.terminate()
         try:
@@ -217,8 +206,6 @@ def _process(command: list[str], output: IO[str] | int) -> Iterator[subprocess.P
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout:
-            process.stdout.close()
 
 
 def _wait_scraped(prometheus: Prometheus, log: Path) -> None:

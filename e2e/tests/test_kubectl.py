@@ -30,9 +30,9 @@ if {starts}:
 
 @pytest.fixture(autouse=True)
 def _forget_proxy() -> Iterator[None]:
-    kubectl._proxy.cache_clear()
+    kubectl.proxy_address.cache_clear()
     yield
-    kubectl._proxy.cache_clear()
+    kubectl.proxy_address.cache_clear()
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, starts: bool) -> None:
