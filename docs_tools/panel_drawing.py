@@ -207,8 +207,9 @@ def _draw_graph(panel: Json, series: Sequence[Series], box: Box, window: Window)
             continue
         line = _trace(layer, plot, window, scale)
         if is_stacked and line:
-            yield f'<path d="{_close(line, layer, plot, window)}" fill="#fff"/>'
-            yield f'<path d="{_close(line, layer, plot, window)}" fill="{color}" fill-opacity=".3"/>'
+            area = _close(line, layer, plot, window)
+            yield f'<path d="{area}" fill="#fff"/>'
+            yield f'<path d="{area}" fill="{color}" fill-opacity=".3"/>'
         yield f'<path d="{line}" fill="none" stroke="{color}" stroke-width="1.5" stroke-linejoin="round"/>'
     if not series:
         yield write("no data", plot.x + plot.width / 2, plot.y + plot.height / 2, color=_GREY, anchor="middle")
