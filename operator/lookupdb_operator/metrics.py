@@ -54,7 +54,7 @@ class Metrics:
         )
         self.errors = Counter(
             "lookupdb_operator_reconcile_errors_total",
-            "Failed reconcile passes, which are retried.",
+            "Reconcile passes that failed because the API server was unreachable, or by a bug. They are retried.",
             registry=self._registry,
         )
         self.seconds = Histogram(
