@@ -1,4 +1,4 @@
-"""The console in a cluster shows each visitor what is theirs, as the API server has it, and looks up as they may."""
+"""The console in a cluster shows visitors their datasets, as the API server has them, and looks up what they may."""
 
 from __future__ import annotations
 

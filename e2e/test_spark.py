@@ -1,6 +1,6 @@
 """A team builds by Spark in a namespace that enforces the restricted pod security standard. Without rights the
-condition says which are missing; with the chart's Role the dataset is served although an executor is killed. Another
-team, which has all that too, gains nothing by it."""
+condition says which are missing; with the chart's Role the dataset is served although an executor is killed. A second
+team with the same rights in its own namespace gains nothing by them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SLOW: Final = {
     "spark.kubernetes.executor.limit.cores": "500m",
     "spark.python.worker.reuse": "false",
 }
-"""Settings of Spark with which shards are written for seconds."""
+"""Settings of Spark that slow the writing of shards down to seconds."""
 
 
 def test_the_next_attempt_builds_after_a_driver_is_lost(scenario: Scenario) -> None:

@@ -76,7 +76,7 @@ class Prometheus:
         return time.monotonic() - began
 
     def wait_cleared(self, alert: str, labels: Labels = EVERY, *, seconds: float = 240) -> None:
-        """Wait until the alert fires no longer."""
+        """Wait until the alert no longer fires."""
         until(lambda: not self.firing(alert, labels), seconds=seconds, what=f"{alert} for {labels} cleared")
 
 
