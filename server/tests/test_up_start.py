@@ -91,6 +91,21 @@ def test_more_servers_than_a_machine_should_start_are_refused_before_anything_is
     assert not (folder.path / ".lookupdb").exists()
 
 
+def test_a_start_after_a_failed_first_build_serves_the_corrected_source(folder: Folder) -> None:
+    source = folder.path / "people.csv"
+    rows = source.read_text()
+    source.write_text(rows + "ada@example.com,Enchantress\n")
+    failed = folder.run("up", "-f", "people.yaml", "--port", "0", "--resp-port", "0")
+    assert failed.returncode == 3
+    assert "the key 'ada@example.com' occurs twice" in failed.stderr
+    assert "start it again" in failed.stdout + failed.stderr
+    assert "next attempt" not in failed.stdout + failed.stderr
+
+    source.write_text(rows)
+    folder.start()
+    until(lambda: "Ctrl-C stops everything" in folder.output(), "the banner")
+
+
 def test_modules_in_the_users_folder_are_not_imported(folder: Folder) -> None:
     for name in ("http", "queue", "socket"):
         (folder.path / f"{name}.py").write_text("raise SystemExit('imported')")

@@ -15,6 +15,7 @@ _PROMOTION: Final = re.compile(
 )
 _RETRY: Final = ", or as soon as the spec changes."
 _OUR_RETRY: Final = ", or at once after a refresh."
+_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+" + re.escape(_OUR_RETRY))
 
 
 def list_data_options(data: Path) -> list[str]:
@@ -30,3 +31,8 @@ def localize_advice(message: str, data: Path) -> str:
         return ", and ends after ".join(shlex.join(("lookupdb", verb, *target)) for verb in ("promote", "reject"))
 
     return _PROMOTION.sub(write_promotion, message).replace(_RETRY, _OUR_RETRY)
+
+
+def remove_retry(message: str) -> str:
+    """Return the localized ``message`` without its next attempt, which a failed start does not make."""
+    return _NEXT_ATTEMPT.sub("", message)

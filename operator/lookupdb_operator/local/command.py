@@ -105,6 +105,7 @@ def command(**values: Any) -> None:
         with open_tracing("lookupdb-up"):
             asyncio.run(_run_until_signal(up))
     except BuildFailed as error:  # the builder has printed why
+        _say("nothing can be served, so `up` ends; correct what failed and start it again")
         sys.exit(error.exit_code)
     finally:
         drop_unwritten()

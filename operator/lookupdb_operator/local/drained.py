@@ -1,4 +1,4 @@
-"""What a start of `up` need not start again."""
+"""What a start of `up` forgets of the last one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from lookupdb_operator.cluster.cache import Key
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.plan.lifecycle import RolloutPhase, rollout_phase
 from lookupdb_operator.status import DatasetStatus
+
+
+def forget_failure(api: LocalApi, dataset: Key) -> None:
+    """Forget that the last build failed, so that a start builds at once: the source may have been corrected."""
+    held = api.get(names.DATASET_KIND, *dataset)
+    if held is not None and (status := held.get("status") or {}).get("failure"):
+        api.put_status(held, {name: value for name, value in status.items() if name != "failure"})
 
 
 def forget_drained(api: LocalApi, dataset: Key) -> None:

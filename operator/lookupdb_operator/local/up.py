@@ -45,10 +45,10 @@ from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster, parse_report
 from lookupdb_operator.local import console_source
-from lookupdb_operator.local.advice import localize_advice
+from lookupdb_operator.local.advice import localize_advice, remove_retry
 from lookupdb_operator.local.api import LocalApi, Object
 from lookupdb_operator.local.console_source import LocalSource
-from lookupdb_operator.local.drained import forget_drained
+from lookupdb_operator.local.drained import forget_drained, forget_failure
 from lookupdb_operator.local.kubeconfig import KubernetesServer
 from lookupdb_operator.local.kubelet import HOST, RESP_PORT, SEEN, Kubelet, KubeletOptions, check_ports, find_free_port
 from lookupdb_operator.local.limits import MAX_SERVERS, check_servers
@@ -367,6 +367,7 @@ class Up:
             kubelet = self._kubelet = self._start_kubelet("{}:{}".format(*listener.getsockname()))
             for dataset in self._datasets:
                 forget_drained(self._api, dataset.key)
+                forget_failure(self._api, dataset.key)
             server = SocketServer(self._api, kubelet.find_admin)
             for dataset in self._datasets:
                 await held.enter_async_context(server.listening(dataset.folder.path / OBJECTS))
@@ -435,7 +436,9 @@ class Up:
             about = item["involvedObject"]
             url = self._find_endpoint(about["namespace"], about["name"])
             message = item["message"].replace(names.endpoint(about["name"], about["namespace"]), url)
-            self._say(f"{about['name']}: {localize_advice(message, self._options.data)}")
+            message = localize_advice(message, self._options.data)
+            is_served = any(dataset.active for dataset in self._datasets)
+            self._say(f"{about['name']}: {message if is_served else remove_retry(message)}")
 
     def _note_router(self, report: dict[str, Any]) -> None:
         self._router = report
