@@ -385,7 +385,7 @@ class Kubelet:
             message = log_file.read_text(errors="replace") or tail
             log_file.unlink()
         if name == "serve" and not (folder := Path(pod.server.arguments[1])).is_dir():
-            name, why = FETCH, f"{folder} is not there"  # what a fetcher would find
+            name, code, why = FETCH, 1, f"{folder} is not there"  # as a fetcher would end
             message = orjson.dumps({"reason": reasons.GENERATION_MISSING, "message": why}).decode()
         ended = {"exitCode": code, "reason": "Error", "message": message}
         container = {
