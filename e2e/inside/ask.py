@@ -1,7 +1,8 @@
 """Looks up keys and prints the answers: ``python ask.py URL < {"keys": [...], "batch": N}``, one JSON document back.
 
-``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. Batch 0 asks one by one. With
-``"generation": "g13"`` lookups insist on that one.
+``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. In place of a value, a status
+other than 200 and 404 has the router's message. Batch 0 asks one by one. With ``"generation": "g13"`` lookups insist on
+that one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from client import Connection, parse_body
+from client import Answer, Connection, parse_body
 
 CONNECTIONS = 8
 OPEN_SECONDS = 20
@@ -43,19 +44,23 @@ async def main() -> None:
 
 async def _single(connection: Connection, key: str) -> list[Any]:
     answer = await connection.get(key)
-    return [[answer.status, answer.generation, parse_body(answer) if answer.status == 200 else None]]
+    return [[answer.status, answer.generation, parse_body(answer) if answer.status == 200 else _message(answer)]]
 
 
 async def _batch(connection: Connection, keys: list[str]) -> list[Any]:
     answer = await connection.batch(keys)
     if answer.status != 200:
-        return [[answer.status, answer.generation, None]] * len(keys)
+        return [[answer.status, answer.generation, _message(answer)]] * len(keys)
     body = parse_body(answer)
     found = body["found"]
     missing = set(body["missing"])
     if missing & set(found) or missing | set(found) != set(keys):
         raise AssertionError(f"found and missing are not the keys asked: {keys}, {answer.body[:500]!r}")
     return [[200 if key in found else 404, body["generation"], found.get(key)] for key in keys]
+
+
+def _message(answer: Answer) -> str | None:
+    return None if answer.status == 404 else answer.body[:1000].decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Answer:
     """200, 404 or 503; 412 if the requested generation is not served."""
     generation: str
     value: Any
-    """None unless the status is 200."""
+    """The value with status 200, None with 404, the router's message with others."""
 
 
 class Scenario:

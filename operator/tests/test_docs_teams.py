@@ -33,9 +33,9 @@ def default(option: str) -> Any:
 def test_the_gateways_share_of_a_namespace_is_what_admission_gives() -> None:
     admission = Admission(default("max_requests"))
     transfers, short = admission._transfers.most, admission._short.most
-    assert f"{transfers} transfers of files, and {short} that are short" in TEXT
-    assert default("body_memory") == "256MiB", "of which a quarter is for what is short"
-    assert "192 MiB for files, 64 MiB for what is short" in TEXT
+    assert f"{transfers} transfers of files, and {short} short requests" in TEXT
+    assert default("body_memory") == "256MiB", "of which a quarter is for short requests"
+    assert "192 MiB for files, 64 MiB for short requests" in TEXT
     assert "a gateway, of two" in TEXT
     assert VALUES["gateway"]["replicas"] == 2
 

@@ -13,7 +13,7 @@ from support.command_line import run_here
 from support.gateways import fake_gateway, use_token
 from support.ports import free_port
 from support.routing import entry, table_file
-from support.syncing import CLUSTER, OTHER_UID, UID, announce, names, publish, read_current, sync_process
+from support.syncing import CLUSTER, OTHER_UID, UID, announce, names, publish, read_current, says, sync_process
 from support.waiting import until
 
 from lookupdb.process.memory import private_bytes
@@ -44,7 +44,7 @@ class TestRunning:
             assert b'lookupdb_sync_generation{namespace="team",dataset="people"} 1.0' in running.ask("/metrics")[1]
             publish(url, "g2")
             announce(people, "g2", 2)
-            until(lambda: read_current(root) == f"{UID} g2", "g2 is current")
+            until(lambda: says(root, f"{UID} g2"), "g2 is current")
             assert running.stop() == 0
             assert "ending signal=SIGTERM" in running.log
         assert not (tmp_path / "sync-ready.json").exists()
@@ -55,7 +55,7 @@ class TestRunning:
         words = (str(root), "--store", url, "--dataset", "team/people", "--dataset", "team/places")
         with sync_process(tmp_path, *words) as running:
             until(lambda: "has no generation of team/places" in running.log, "it is reported")
-            until(lambda: read_current(root) == f"{UID} g1", "the other one is there")
+            until(lambda: says(root, f"{UID} g1"), "the other one is there")
             assert not (tmp_path / "sync-ready.json").exists()
             publish(url, "g1", name="team/places")
             running.wait_ready()

@@ -212,14 +212,16 @@ def only_keeper(service: SyncService) -> Any:
     return keeper
 
 
-async def reads(root: Path, text: str, name: str = "team/people") -> None:
-    def says() -> bool:
-        try:
-            return read_current(root, name) == text
-        except FileNotFoundError:
-            return False  # another took its place while it was opened: look again
+def says(root: Path, text: str, name: str = "team/people") -> bool:
+    """Whether the current generation has this text; False also if another took its place while it was opened."""
+    try:
+        return read_current(root, name) == text
+    except FileNotFoundError:
+        return False
 
-    await soon(says, f"{name} says {text}")
+
+async def reads(root: Path, text: str, name: str = "team/people") -> None:
+    await soon(lambda: says(root, text, name), f"{name} says {text}")
 
 
 async def has_problem(service: SyncService, text: str) -> None:
