@@ -36,7 +36,7 @@ def port() -> Iterator[int]:
         server.shutdown()
 
 
-def test_every_process_but_its_own_and_every_answer_is_told(port: int) -> None:
+def test_every_process_but_its_own_and_every_answer_is_printed(port: int) -> None:
     other = subprocess.Popen([sys.executable, "-c", "input()", "an-argument-of-another"], stdin=subprocess.PIPE)
     try:
         done = subprocess.run(

@@ -44,6 +44,10 @@ class Subjects:
         return f"{namespace}/{account}" in self._names or f"{namespace}/{ANY}" in self._names
 
 
+NO_ACCESS_DATA: Final = "AccessUnknown"
+"""The reason why a lookup is unavailable, if the router cannot decide yet who may look up."""
+
+
 class Denial(enum.Enum):
     """The kind of a refusal."""
 

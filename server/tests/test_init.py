@@ -332,7 +332,9 @@ class TestSources:
     def test_of_a_long_file_are_looked_at_in_part(self) -> None:
         lines = "".join(f"{number},{'x' * 100}\n" for number in range(120_000))
         write("long.csv.gz", gzip.compress(f"id,text\n{lines}".encode(), 1))
-        assert "id: unique in the first 10,000 rows" in init("long.csv.gz").stdout
+        said = init("long.csv.gz").stdout
+        assert "id: unique in the first 10,000 rows" in said
+        assert "the source has 1 file of about" in said, "a compressed file does not say how long it is"
         write(
             "wide.csv.gz",
             gzip.compress(b"id,text\n" + b"".join(b'%d,"%s"\n' % (n, b"x\n" * 300_000) for n in range(20)), 1),

@@ -28,7 +28,7 @@ from lookupdb_operator.local.up import BuildFailed, Up, UpOptions
     type=click.Path(path_type=Path),
     required=True,
     multiple=True,
-    help="A manifest, or a folder of them. May be repeated: several datasets share one router.",
+    help="A manifest, or a folder of them, listed once. May be repeated: several datasets share one router.",
 )
 @option(
     "--port", type=click.IntRange(0, 65535), default=8080, help="Port of the router on 127.0.0.1; 0 takes a free one."

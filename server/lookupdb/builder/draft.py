@@ -374,11 +374,11 @@ def draft_manifest(
     is_table = source.get("format") in ("iceberg", "delta")
     readable = Key((), ":", ()) if is_table else _guess_files(source, base, notes)
     spec = _make_spec(name, source, base)
-    found, files, total = _look(replace(spec, key=readable), scratch)
+    found, files, total, is_compressed = _look(replace(spec, key=readable), scratch)
     if found.error is not None and found.is_csv:
         csv_fields = {**source.get("csv", {}), "escape": "\\"}
         escaped = _make_spec(name, {**source, "csv": csv_fields}, base)
-        again, _, _ = _look(replace(escaped, key=readable), scratch)
+        again, *_ = _look(replace(escaped, key=readable), scratch)
         if again.error is None:
             found, source["csv"] = again, csv_fields
             notes["escape"] = "a backslash: rows cannot be read without it"
@@ -395,7 +395,7 @@ def draft_manifest(
         notes["folders"] = f"their names hold {format_some(partitions, 5)}: only read if key or value.columns name it"
     types = _guess_types(found, chosen, notes)
     shards = min(1024, 1 + total // _BYTES_PER_SHARD)
-    size = format_quantity(total, "bytes")
+    size = f"about {format_quantity(total, 'bytes')} uncompressed" if is_compressed else format_quantity(total, "bytes")
     notes["shards"] = f"{shards}: one for each GiB; the source has {format_count(files, 'file')} of {size}"
     _add_types(source, types)
     draft = Draft(name, "", found, notes)
@@ -422,14 +422,16 @@ def _make_spec(name: str, source: Json, base: Path) -> DatasetSpec:
     return parse_resource(resource, base)
 
 
-def _look(spec: DatasetSpec, scratch: Path) -> tuple[FirstRows, int, int]:
-    """Return the first rows of the source, its number of files, and about how many bytes they have uncompressed."""
+def _look(spec: DatasetSpec, scratch: Path) -> tuple[FirstRows, int, int, bool]:
+    """Return the first rows of the source, its number of files, their bytes uncompressed, and whether these are an
+    estimate, because a file is compressed."""
     objects = open_source(spec, volume=None).list_files()
     if not objects:
         raise BadSource("the table has no files yet, so there are no columns to look at")
     budget = BuildBudget.for_build(1024 * MIB, shards=1)
-    total = sum(item.description.bytes * (1 if item.compression == "none" else 4) for item in objects)
-    return read_first_rows(spec, _choose_file(objects), budget, scratch), len(objects), total
+    compressed = [item for item in objects if item.compression != "none"]
+    total = sum(item.description.bytes for item in objects) + 3 * sum(item.description.bytes for item in compressed)
+    return read_first_rows(spec, _choose_file(objects), budget, scratch), len(objects), total, bool(compressed)
 
 
 def _add_types(source: Json, types: dict[str, str]) -> None:

@@ -50,10 +50,8 @@ from lookupdb.router.http.repeated import RepeatedRequest, recognise_repeats
 from lookupdb.router.http.request import Request, RequestReader
 from lookupdb.router.http.traces import TracedConnection
 from lookupdb.router.lookups import OVERLOADED
-from lookupdb.tokens import Denial, Denied
+from lookupdb.tokens import NO_ACCESS_DATA, Denial, Denied
 
-NO_ACCESS_DATA: Final = "AccessUnknown"
-"""The ``reason`` member of a 503 if the router cannot decide yet who may look up."""
 _COUNTERS: Final = {
     Denial.UNAUTHENTICATED: INDEX["requests_unauthenticated"],
     Denial.FORBIDDEN: INDEX["requests_forbidden"],

@@ -64,7 +64,7 @@ class ForwardedExchange(Exchange):
         connection = self.connection
         connection.charge(self)
         try:
-            async with self._forwarder.turns, asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS), self._forwarder.turns:
                 head, body = await self._ask()
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             detail = f"the console does not answer: {str(error) or type(error).__name__}"

@@ -38,7 +38,7 @@ from lookupdb.router.counters import FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES, ReadLimits
-from lookupdb.tokens import Admitted, Denial, Denied
+from lookupdb.tokens import NO_ACCESS_DATA, Admitted, Denial, Denied
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import BatchKeys, BatchValues
@@ -70,8 +70,6 @@ class RespService(ClientService):
         """The number of the newest client."""
 
 
-NO_ACCESS_DATA: Final = "AccessUnknown"
-"""The reason if access cannot be judged yet, as in HTTP."""
 _COMMANDS: Final = INDEX["resp_commands"]
 _ERRORS: Final = INDEX["resp_errors"]
 _UNAUTHENTICATED: Final = INDEX["requests_unauthenticated"]
