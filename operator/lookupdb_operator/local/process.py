@@ -116,7 +116,7 @@ async def end(process: asyncio.subprocess.Process, number: signal.Signals, grace
 class LocalServer:
     """``lookupdb ARGUMENTS… --ready-file …``, restarted whenever it ends, until ``stop``.
 
-    ``on_ready`` is called with what the ready file says, ``on_end`` with the exit code and the end of the log.
+    ``on_ready`` is called with what the ready file says, ``on_end`` with the exit code, and the log's end or a signal.
     """
 
     def __init__(
@@ -187,7 +187,8 @@ class LocalServer:
         await process.wait()
         code = process.returncode or 0
         log.warning("%s ended; it is started again (log: %s)", self._ready_path.stem, self.log_path)
-        self._on_end(SIGNALLED - code if code < 0 else code, self._read_tail())
+        killed = f"killed by signal {-code} ({signal.strsignal(-code)})"
+        self._on_end(*(SIGNALLED - code, killed) if code < 0 else (code, self._read_tail()))
 
     async def _read_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
         while process.returncode is None:
