@@ -372,7 +372,7 @@ def _shard(lookups: int, **more: float) -> MetricSample:
         "lookupdb_shard_file_bytes 1000",
         "lookupdb_shard_resident_bytes 250",
     ]
-    return MetricSample.parse("\n".join(lines) + "\n")
+    return MetricSample.parse("\n".join(lines) + "\n", "airports")
 
 
 def _router(requests: int, failed: int, batches: int) -> MetricSample:
@@ -388,7 +388,7 @@ def _router(requests: int, failed: int, batches: int) -> MetricSample:
         f'lookupdb_router_batch_duration_seconds_bucket{{le="0.0025"}} {batches}',
         f'lookupdb_router_batch_duration_seconds_bucket{{le="+Inf"}} {batches}',
     ]
-    return MetricSample.parse("\n".join(lines) + "\n")
+    return MetricSample.parse("\n".join(lines) + "\n", "airports")
 
 
 def test_rates_are_of_the_time_between_two_samples() -> None:
@@ -408,6 +408,17 @@ def test_rates_are_of_the_time_between_two_samples() -> None:
     assert json.loads(json.dumps(asdict(top)))["servers"][0]["lookups"] == 100
 
 
+def test_a_shared_router_counts_each_dataset_apart() -> None:
+    def sample(seconds: int) -> MetricSample:
+        requests = (("", 0), ("airports", 2 * seconds), ("people", 70 * seconds))
+        lines = (f'lookupdb_router_requests_total{{dataset="{name}",code="200"}} {count}\n' for name, count in requests)
+        return MetricSample.parse("".join(lines), "airports")
+
+    router = ROUTERS[0].name
+    top = views.measure(ROUTERS[:1], {router: sample(0)}, {router: sample(5)}, 5.0)
+    assert top.routers[0].requests == 2
+
+
 @pytest.mark.parametrize(
     ("before", "after", "bound"),
     [
@@ -425,7 +436,7 @@ def test_a_quantile_is_reported_as_the_bound_that_holds(
     def sample(counts: tuple[int, ...]) -> MetricSample:
         bounds = ("0.001", "0.1", "+Inf")
         return MetricSample.parse(
-            "".join(f'x_bucket{{le="{le}"}} {count}\n' for le, count in zip(bounds, counts, strict=True))
+            "".join(f'x_bucket{{le="{le}"}} {count}\n' for le, count in zip(bounds, counts, strict=True)), "airports"
         )
 
     assert bound_quantile(sample(before), sample(after), "x", 0.99) == bound
@@ -436,7 +447,7 @@ def test_a_server_that_was_started_again_or_does_not_answer_has_no_rates() -> No
     top = views.measure(SERVERS[:1], {SERVERS[0].name: _shard(1)}, {SERVERS[0].name: "forbidden"}, 2.0)
     assert top.servers[0].problem == "forbidden"
     assert views.render_top(top).splitlines()[1].split() == ["0", "airports-r34-s0-0", "forbidden"]
-    assert MetricSample.parse("what is this {").total("x") is None
+    assert MetricSample.parse("what is this {", "airports").total("x") is None
 
 
 @pytest.mark.parametrize(

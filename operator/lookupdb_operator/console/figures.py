@@ -16,15 +16,17 @@ class MetricSample:
     values: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``text`` in the Prometheus text format; empty for any other text."""
+    def parse(cls, text: str, dataset: str) -> Self:
+        """Parse ``text`` in the Prometheus text format, without the values of datasets other than ``dataset``, with
+        which it may share a router. Empty for any other text."""
         from prometheus_client.parser import text_string_to_metric_families  # here, because only `top` needs it
 
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         try:
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
-                    values.setdefault(sample.name, []).append((sample.labels, sample.value))
+                    if sample.labels.get("dataset") in (None, "", dataset):
+                        values.setdefault(sample.name, []).append((sample.labels, sample.value))
         except ValueError:
             return cls({})
         return cls({name: tuple(samples) for name, samples in values.items()})

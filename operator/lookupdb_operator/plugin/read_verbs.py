@@ -215,7 +215,7 @@ async def _sample(session: DatasetSession, view: DatasetPods, pods: tuple[Pod, .
     async def read(pod: Pod) -> MetricSample | str:
         async with turns:
             try:
-                return MetricSample.parse(await session.read_metrics(view.dataset, pod.name))
+                return MetricSample.parse(await session.read_metrics(view.dataset, pod.name), view.dataset.name)
             except ApiError as error:
                 return error.message
 
