@@ -176,6 +176,7 @@ async def test_figures_of_routers_that_no_longer_answer_are_unknown(
     source.views = [one("airports", replace(router(0), ready=is_ready))]
     await watching.scrape()
     assert watching.rates("shop", "airports") == DatasetRates()
+    assert math.isnan(watching.history("shop", "airports")[-1].lookups), "charts call the last point that of now"
 
 
 async def test_scrapes_are_bounded_in_number_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,13 +207,12 @@ class Watch:
             [found for pod in view.pods if pod.component == kind and (found := self._pods.get(pod.uid))]
             for kind in _SCRAPED
         )
-        latest = max((found.at for found in routers), default=0.0)
-        if routers and latest <= watched.measured_at:
+        latest = max((found.at for found in routers), default=time.monotonic())
+        if latest <= watched.measured_at:
             return
         watched.rates = sum_rates(
             [found.rates for found in routers if found.rates],
             [found.reading for found in (*routers, *servers) if found.reading],
         )
-        if routers:
-            watched.measured_at = latest
-            watched.history.add(time.time(), watched.rates)
+        watched.measured_at = latest
+        watched.history.add(time.time(), watched.rates)
