@@ -117,6 +117,21 @@ def test_a_large_form_is_refused(console: Console) -> None:
     assert answer.status == 413
 
 
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/x-www-form-urlencoded; charset=none-such", 400),
+        ("application/x-www-form-urlencoded", 400),
+        ("multipart/form-data", 415),
+        ("multipart/form-data; boundary=x", 415),
+    ],
+)
+@pytest.mark.parametrize("page", ["lookup", "diff"])
+def test_what_is_no_form_is_refused(console: Console, page: str, content_type: str, status: int) -> None:
+    answer = console.ask(f"{DATASET}/{page}", "POST", body=b"--x\r\n\r\n\xff", headers={"Content-Type": content_type})
+    assert answer.status == status
+
+
 def test_a_value_is_shown_with_its_shard_size_time_and_generation(console: Console) -> None:
     console.source.values["KJFK"] = b'{"name":"<b>John</b>","m":1e400}'
     page = console.post(f"{DATASET}/lookup", key="KJFK", generation="g12")

@@ -17,7 +17,7 @@ from lookupdb_operator.console.access import (
     limit_session,
 )
 from lookupdb_operator.console.cluster_source import ClusterSource, VisitorSource
-from lookupdb_operator.console.server import ACCOUNT, SOURCE, Handler, render
+from lookupdb_operator.console.server import ACCOUNT, SOURCE, Handler, read_form, render
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Door:
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
         """Verify the token of the form, and put it into a cookie."""
         assert isinstance(self._access, TokenAccess)
-        token = str((await request.post()).get("token", "")).strip()
+        token = str((await read_form(request)).get("token", "")).strip()
         try:
             visitor = await self._access.verify(token)
             seconds = limit_session(visitor, time.time())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
@@ -51,6 +51,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """The names of this machine for itself."""
 MAX_BODY_BYTES: Final = 16 << 10
 REQUEST_SECONDS: Final = 50.0
+_FORM: Final = "application/x-www-form-urlencoded"
 
 
 def make_app(
@@ -149,6 +150,16 @@ async def _refuse_other_sites(request: web.Request, handler: Handler) -> web.Str
     return await handler(request)
 
 
+async def read_form(request: web.Request) -> Mapping[str, object]:
+    """Return the fields of the posted form; none for GET. Raises HTTPException if there is no form that can be read."""
+    if request.method == "POST" and request.content_type != _FORM:
+        raise web.HTTPUnsupportedMediaType(text=f"A form is sent as {_FORM}.")
+    try:
+        return await request.post()
+    except (LookupError, ValueError) as error:  # its charset is unknown, or not that of its bytes
+        raise web.HTTPBadRequest(text="The form cannot be read.") from error
+
+
 def render(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
     """Return a page."""
     text = (
@@ -239,7 +250,7 @@ _KINDS: Final = {FoundKey: "found", AbsentKey: "missing", UnavailableKey: "unava
 
 async def look_up(request: web.Request) -> web.Response:
     """Show the lookup box, and the answer if a key was sent."""
-    dataset, form = _find_dataset(request).dataset, await request.post()
+    dataset, form = _find_dataset(request).dataset, await read_form(request)
     key, generation, served = str(form.get("key", "")), str(form.get("generation", "")), pages.list_served(dataset)
     began, kind, answer, shard, text, is_whole = time.perf_counter(), "", None, None, "", True
     if request.method == "POST":
@@ -268,7 +279,7 @@ async def look_up(request: web.Request) -> web.Response:
 async def compare(request: web.Request) -> web.Response:
     """Show the choice of two generations, and their difference if they were sent. A form posts them, because a
     comparison is work that no other page may ask for."""
-    dataset, form = _find_dataset(request).dataset, await request.post()
+    dataset, form = _find_dataset(request).dataset, await read_form(request)
     held = pages.list_generations(dataset)
     before = str(form.get("before", "")) or request.query.get("before", "")
     after = str(form.get("after", "")) or request.query.get("after", "")
