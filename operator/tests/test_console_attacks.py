@@ -386,11 +386,13 @@ async def test_what_anyone_sees_on_this_machine_no_web_page_of_another_name_read
 
 async def test_the_admin_port_reports_health_and_metrics_and_no_dataset(console: Standing) -> None:
     await console.ask("/live.json")
+    await console.ask("/login", "POST", headers={"Origin": "http://evil.example"})
     texts = {}
     for path in ("/healthz", "/readyz", "/status", "/metrics"):
         async with console.session.get(f"http://127.0.0.1:{console.console.admin_port}{path}") as response:
             texts[path] = await response.text()
             assert response.status == 200
-    assert 'lookupdb_console_requests_total{code="401"} 1.0' in texts["/metrics"]
+    counts = re.findall(r'^lookupdb_console_requests_total{code="(\d+)"} (\S+)$', texts["/metrics"], re.MULTILINE)
+    assert counts == [("401", "1.0"), ("403", "1.0")]
     assert orjson.loads(texts["/status"])["datasets"] == 3
     assert "airports" not in "".join(texts.values())

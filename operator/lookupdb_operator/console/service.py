@@ -28,7 +28,7 @@ from lookupdb_operator.cluster.client import Api, run_service
 from lookupdb_operator.console.access import AccessMode, OpenAccess, ProxyAccess, TokenAccess
 from lookupdb_operator.console.cluster_source import ClusterSource
 from lookupdb_operator.console.login import Door
-from lookupdb_operator.console.server import LOOPBACK, Handler, make_app
+from lookupdb_operator.console.server import LOOPBACK, make_app
 from lookupdb_operator.console.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -56,25 +56,14 @@ class ConsoleOptions:
 
 
 class ConsoleMetrics:
-    """Counts requests by the status of their answers."""
+    """Counts answers by their status."""
 
     def __init__(self) -> None:
         self._answers: Counter[int] = Counter()
 
-    @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count the answer of ``handler``."""
-        status = 500
-        try:
-            response = await handler(request)
-            status = response.status
-        except web.HTTPException as error:
-            status = error.status
-            raise
-        else:
-            return response
-        finally:
-            self._answers[status] += 1
+    async def count(self, _request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Count ``response``, whichever middleware has made it."""
+        self._answers[response.status] += 1
 
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the current metric families."""
@@ -121,10 +110,11 @@ class Console:
         ).start(self._admin_listener)
         app = make_app(
             self.watch,
-            middlewares=(self._metrics.middleware, self._door.middleware),
+            middlewares=(self._door.middleware,),
             routes=self._door.routes,
             hosts=self._hosts,
         )
+        app.on_response_prepare.append(self._metrics.count)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE_SECONDS)
         await runner.setup()
         try:
