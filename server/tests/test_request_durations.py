@@ -13,12 +13,13 @@ from support.resp import RespServer, command, serving_resp
 from support.shards import write_generation
 from support.two_kinds import KINDS, InProcessWorker
 
-from lookupdb.process.admin import CounterTotals, render_metrics
+from lookupdb.process.admin import CounterCollector, CounterTotals, render_metrics
 from lookupdb.process.worker import REQUEST_BOUNDS, REQUEST_SECONDS, Counters, histogram_names, make_observer, observe
 from lookupdb.router.clients.life import RECEIVING
 from lookupdb.router.counters import DURATIONS, NAMES
 from lookupdb.router.router import RouterCollector
 from lookupdb.shard import limits
+from lookupdb.shard import server as shard_server
 
 VALUES = {"a": b"1", "b": b"2"}
 
@@ -211,3 +212,18 @@ def test_workers_and_datasets_are_told_apart() -> None:
     assert f'{name}{{namespace="n",dataset="y"' not in text
     assert f'le="{REQUEST_SECONDS[0]}"' in text
     assert [counters.value(names[0], 0, 1) + sum(counters.value(it, 0, 1) for it in names[1:-1])] == [1]
+
+
+def test_no_counter_of_a_shard_server_falls(path: Path) -> None:
+    """Keys are counted before it is known which of them are missing, and a scrape may come in between."""
+    counters = Counters(limits.NAMES, 1)
+    totals = CounterTotals(counters, lambda: ({},))
+    own = shard_server.ShardCollector(shard_server.locate_shard(path, None), totals)
+    collectors = CounterCollector(shard_server.PREFIX, totals, limits.COUNTERS, limits.GAUGES), own
+    before: dict[str, float] = {}
+    for counted in (limits.LOOKUPS, limits.MISSES):
+        counters.slot(0)[counted] += 5
+        families = [family for collector in collectors for family in collector.collect() if family.kind == "counter"]
+        after = {family.name: sum(value for _, value in family.samples) for family in families}
+        assert {name for name in before if after[name] < before[name]} == set()
+        before = after

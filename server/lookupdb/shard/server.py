@@ -40,7 +40,6 @@ from lookupdb.process.admin import (
     Service,
     ServiceCollector,
     add_labels,
-    counter,
     gauge,
     histogram,
     info,
@@ -337,9 +336,7 @@ class ShardCollector:
             yield add_labels(family, shard_labels(self.served))
 
     def _collect_file(self) -> Iterator[MetricFamily]:
-        served, manifest, total = self.served, self.served.manifest, self.totals.source.total
-        hits = total("lookups") - total("misses") - total("damaged_lookups")
-        yield counter(f"{PREFIX}_hits", "Keys looked up that the shard holds.", hits)
+        served, manifest = self.served, self.served.manifest
         yield gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records)
         yield gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes)
         resident = memory.resident_bytes(served.path)
