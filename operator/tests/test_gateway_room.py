@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
+import re
 import resource
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from operator_support.running import until
 from support.buckets import variables
 from support.signers import Signer, ec_signer, jwks, rsa_signer
 
+from lookupdb import account_tokens
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import MODE_HEADER
 from lookupdb_operator.cluster.account_keys import MOST_WAITING
@@ -71,6 +74,13 @@ async def test_the_log_tells_of_refusals_now_and_then_and_never_of_a_token(
     metrics = (await gateway.admin("/metrics"))[1]
     assert 'lookupdb_gateway_refusals_total{reason="forbidden"} 20.0' in metrics
     assert 'lookupdb_gateway_refusals_total{reason="key"} 20.0' in metrics
+
+
+async def test_refusals_of_each_reason_begin_at_zero(gateway: Standing) -> None:
+    metrics = (await gateway.admin("/metrics"))[1]
+    of_tokens = re.findall(r'InvalidToken\("(\w+)"', inspect.getsource(account_tokens))
+    for reason in ("absent", "forbidden", "key", *of_tokens):
+        assert f'lookupdb_gateway_refusals_total{{reason="{reason}"}} 0.0' in metrics
 
 
 @pytest.mark.parametrize("size", [100, 12 * MIB])

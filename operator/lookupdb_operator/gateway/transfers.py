@@ -245,6 +245,10 @@ BROKEN_OFF: Final = 499
 """The label of responses that ended early; it is never sent."""
 
 
+REFUSALS: Final = ("absent", "audience", "claims", "early", "expired", "forbidden", "form", "key", "signature", "size")
+"""Reasons of refusals: those of ``InvalidToken``, and the gateway's own."""
+
+
 class GatewayMetrics:
     """Counters, which only the event loop changes, and gauges, which are read at each scrape."""
 
@@ -252,7 +256,8 @@ class GatewayMetrics:
         self._clock = clock
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answered requests by operation and status."""
-        self.refusals: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
+        """By reason. All begin at 0, so that the first refusals are an increase: they may be the only ones."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.transfers: dict[tuple[str, str], list[float]] = {
