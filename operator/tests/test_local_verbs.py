@@ -107,6 +107,11 @@ async def test_status_and_top_ask_the_up_that_runs(running: LocalApi, folder: Ru
     assert [(router["pod"], router["requests"]) for router in top["routers"]] == [("airports-router-0", 0.0)]
 
 
+@pytest.mark.usefixtures("running")
+async def test_a_dataset_that_has_not_served_yet_has_no_address_of_a_cluster(folder: RunFolder) -> None:
+    assert ".svc" not in (await lookupdb(folder, "status", "shop/airports")).out
+
+
 async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, folder: RunFolder) -> None:
     folder.write_state({"url": "http://127.0.0.1:8080"})
     annotate = "kubectl annotate lds airports -n shop --overwrite lookupdb.dev/promote=g13"

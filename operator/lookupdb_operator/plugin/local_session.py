@@ -49,11 +49,12 @@ class LocalSession(DatasetSession):
 
     def _parse(self, body: Mapping[str, Any]) -> Dataset:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        status = body.get("status") or {}
         if not is_locked(run_directory(self._data, namespace, name)):
-            body = {**body, "status": _as_stopped(body.get("status") or {})}
+            status = _as_stopped(status)
         elif state := read_state(state_file(self._data, namespace, name)):
             return parse_local(body, state["url"], self._data)
-        return parse_local(body, "", self._data)
+        return parse_local({**body, "status": {**status, "endpoint": ""}}, "", self._data)
 
     async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
         """Return the datasets of the namespace, or of all, by name."""
@@ -86,4 +87,4 @@ def _as_stopped(status: Mapping[str, Any]) -> dict[str, Any]:
         {**found, "status": "False", "reason": STOPPED, "message": _NOT_RUNNING} if found["type"] == "Ready" else found
         for found in status.get("conditions") or ()
     ]
-    return {**status, "phase": STOPPED, "conditions": conditions, "endpoint": ""}
+    return {**status, "phase": STOPPED, "conditions": conditions}
