@@ -165,6 +165,18 @@ def test_a_candidate_can_be_asked_and_compared(console: Console) -> None:
         console.source.views[0] = one()
 
 
+def test_a_rejected_generation_is_in_the_store_and_cannot_serve(console: Console) -> None:
+    message = "minRecords: expected 5, found 2; g1 is in the store for inspection"
+    console.source.views[0] = one(generation="", generations=[], refused=generation("g1", message=message))
+    try:
+        page = console.text(DATASET)
+        assert message in page
+        assert "No generation can serve yet." in page
+        assert "No generation can serve. A comparison needs two." in console.text(f"{DATASET}/diff")
+    finally:
+        console.source.views[0] = one()
+
+
 def _difference(text: str) -> dict[str, Any]:
     side = {"generation": "g11", "records": 5, "where": "x", "normalize": []}
     samples = {"added": [{"key": text, "before": None, "after": text}], "removed": [], "changed": []}
