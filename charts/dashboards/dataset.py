@@ -86,7 +86,7 @@ def _add_health(made: dashboard.Dashboard) -> None:
         "Is it healthy?",
         make_number(
             "Ready",
-            "Whether all routers answer lookups from a generation of the current spec.",
+            "Whether lookups are answered: by a ready router, from a ready server for every shard.",
             f'max({_CONDITION}"Ready",status="True"}})',
             names={"1": ("yes", "green"), "0": ("no", "red")},
         ),
