@@ -17,6 +17,7 @@ from lookupdb.process.admin import CounterCollector, CounterTotals, render_metri
 from lookupdb.process.worker import REQUEST_BOUNDS, REQUEST_SECONDS, Counters, histogram_names, make_observer, observe
 from lookupdb.router.clients.life import RECEIVING
 from lookupdb.router.counters import DURATIONS, NAMES
+from lookupdb.router.resp.connection import RedisClientConnection
 from lookupdb.router.router import RouterCollector
 from lookupdb.shard import limits
 from lookupdb.shard import server as shard_server
@@ -122,6 +123,26 @@ class TestResp:
             client.send(b"".join(command("GET", key) for key in ("a", "lost", "none", "b")))
             client.replies(4)
         assert counted(server) == {("lookup", "ok"): 3, ("lookup", "failed"): 1}
+
+    @pytest.mark.parametrize(("behind", "is_long"), [(0, True), (9, False)])
+    def test_gets_behind_the_rest_of_an_earlier_one_arrive_with_it(
+        self, server: RespServer, behind: int, is_long: bool
+    ) -> None:
+        get, long = command("GET", "a"), 10_000_000_000
+
+        def wait() -> bool:
+            (connection,) = server.front._connections
+            if connection.phase is not RECEIVING:
+                return False
+            assert isinstance(connection, RedisClientConnection)
+            connection.arrived -= long
+            return True
+
+        with server.connect() as client:
+            client.send(get[:9])
+            eventually(lambda: server.call(wait))
+            client.send(get[9:] + behind * get).replies(1 + behind)
+        assert (server.count(DURATIONS["resp", "lookup", "ok"][-1]) > long) is is_long
 
     def test_a_transaction_is_one_command(self, server: RespServer) -> None:
         with server.connect() as client:

@@ -176,6 +176,8 @@ class RedisClientConnection(ConnectionLife):
                     self._rest()
                 return
             if isinstance(request, LookupCommands):
+                if is_continued and request.kind == GETS and len(request.keys) > 1:
+                    self.arrived = monotonic_ns()  # all but the first arrived now, and a group has one time
                 self._look_up(request)
             else:
                 self._execute(request)
