@@ -182,8 +182,18 @@ def _polars_column(polars: Any, name: str, kind: type, items: list[Any]) -> Any:
     if kind is list or kind is dict:
         try:
             column = polars.Series(name, items)
-            if column.to_list() == items:
+            read = column.to_list()
+            if read == items and _have_same_booleans(read, items):
                 return column
         except Exception:  # noqa: S110 - whatever its reason, objects hold any value
             pass
     return polars.Series(name, items, dtype=polars.Object)
+
+
+def _have_same_booleans(one: Any, other: Any) -> bool:
+    """Return whether two equal values have booleans at the same places: to Python, 1 equals True."""
+    if isinstance(one, list):
+        return all(map(_have_same_booleans, one, other))
+    if isinstance(one, dict):
+        return all(_have_same_booleans(item, other[name]) for name, item in one.items())
+    return isinstance(one, bool) == isinstance(other, bool)
