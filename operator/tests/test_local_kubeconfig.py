@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
+from lookupdb.errors import UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import APPLY_PATCH, JSON
 from lookupdb_operator.local.api import LocalApi
@@ -81,3 +82,19 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path)
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(urllib.request.urlopen, f"{address.rpartition('/')[0]}/guessed/api")
     assert not path.exists()
+
+
+async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    server = KubernetesServer(LocalApi(), lambda *_: None, path)
+    path.write_text("apiVersion: v1\nkind: Config\nclusters: [{name: production}]\n")
+    with pytest.raises(UsageError, match="exists, and no `lookupdb up` has written it"):
+        async with server.listening_on_port():
+            pass
+    assert "production" in path.read_text()
+    path.write_bytes(b"")
+    async with server.listening_on_port():
+        left = path.read_bytes()
+    path.write_bytes(left)  # of an `up` that was killed
+    async with server.listening_on_port():
+        assert path.read_bytes() != left

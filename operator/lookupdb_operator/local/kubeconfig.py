@@ -26,6 +26,7 @@ from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.local.socket_api import SocketServer, render_error
 
 _HOST: Final = "127.0.0.1"
+_HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
 _SHORT_NAMES: Final = ("lds",)
 _VERBS: Final = ("get", "list", "create", "update", "patch", "delete")
 
@@ -41,6 +42,12 @@ class KubernetesServer(SocketServer):
     @asynccontextmanager
     async def listening_on_port(self) -> AsyncIterator[None]:
         """Listen, and write the file, until the block ends. Raises UsageError."""
+        with suppress(OSError):  # then writing it reports why
+            if (present := self._path.read_bytes()) and not present.startswith(orjson.dumps(_HEADER)[:-1]):
+                raise UsageError(
+                    f"--kubeconfig {self._path} exists, and no `lookupdb up` has written it",
+                    hint="give a new file: `up` writes it, and removes it when it ends",
+                )
         server = await asyncio.start_server(self._serve, _HOST, 0)
         try:
             self._write(server.sockets[0].getsockname()[1])
@@ -56,7 +63,7 @@ class KubernetesServer(SocketServer):
             "contexts": [{"name": "lookupdb", "context": {"cluster": "lookupdb", "user": ""}}],
         }
         unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        content = orjson.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb", **named})
+        content = orjson.dumps({**_HEADER, **named})
         try:
             with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(content)
