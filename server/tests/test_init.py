@@ -286,6 +286,13 @@ class TestSources:
         Path("empty").mkdir()
         assert "no file whose name ends in .csv" in str(init("empty").exception)
 
+    @pytest.mark.parametrize("name", ["export [2026]", "a*b", "what?"])
+    def test_of_a_folder_whose_name_looks_like_a_pattern(self, name: str) -> None:
+        write(f"{name}/1.csv", "id,n\n1,x\n")
+        write("axb/1.csv", "id,n\n2,y\n")
+        init(name, "-o", "p.yaml")
+        assert records(Path("p.yaml")) == 1
+
     def test_may_be_several_or_a_pattern(self) -> None:
         write("a/1.csv", "id,n\n1,x\n")
         write("a/2.csv", "id,n\n2,y\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import glob
 import io
 import os
 import re
@@ -75,7 +76,7 @@ def _name_path(path: Path, base: Path) -> Json:
     if metadata:
         newest = max(metadata, key=lambda file: file.stat().st_mtime)
         return {"url": os.path.relpath(newest, base), "format": "iceberg"}
-    return {"url": f"{folder}/{_find_pattern(path)}"}
+    return {"url": f"{glob.escape(folder)}/{_find_pattern(path)}"}
 
 
 def _find_pattern(folder: Path) -> str:
