@@ -117,6 +117,7 @@ def check_requests(connection: urllib3.HTTPConnectionPool) -> None:
     ("flags", "problem"),
     [
         (["--resp-port", "0"], "--resp-port serves one dataset"),
+        (["--override-gates", "g2"], "--override-gates is for one dataset"),
         (["--max-servers", "1"], "people, others need 2 shard servers"),
         (["-f", "again.yaml"], "both describe a dataset people"),
     ],

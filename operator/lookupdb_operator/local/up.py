@@ -346,6 +346,9 @@ class Up:
             raise InvalidManifest(f"no manifest of a dataset in {', '.join(map(str, paths))}")
         if len(read) > 1 and self._options.resp_port is not None:
             raise UsageError("--resp-port serves one dataset", hint="start an `up` with this dataset alone")
+        if len(read) > 1 and (generation := self._options.override_gates):
+            command = format_command("override-gates", "DATASET", generation)
+            raise UsageError("--override-gates is for one dataset", hint=f"run this instead: {command}")
         return list(read.values())
 
     def _read(self, path: Path) -> _Dataset:
