@@ -47,6 +47,7 @@ _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
 """The longest name that is compared with those of fields, because a comparison takes time. No field's is as long."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _TYPES: Final = {
     "string": "text",
     "integer": "a whole number",
@@ -188,6 +189,12 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
         if not isinstance(text, str) and (field, text) != ("name", None):
             message = f"metadata.{field} must be text, found {_shorten(text)}: write it in quotes"
             yield ManifestProblem("metadata", partial(str, message))
+    namespace = metadata.get("namespace")
+    if isinstance(namespace, str) and not _NAMESPACE.fullmatch(namespace):
+        message = (
+            f"metadata.namespace: expected 1 to 63 of a-z, 0-9 and -, no - first or last, found {_shorten(namespace)}"
+        )
+        yield ManifestProblem("metadata", partial(str, message))
     for field in ("annotations", "labels"):
         texts = metadata.get(field) or {}
         if not isinstance(texts, dict) or not all(isinstance(text, str) for pair in texts.items() for text in pair):
