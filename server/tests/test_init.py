@@ -117,6 +117,12 @@ class TestManifest:
         assert "  email   text     Ada@x.org" in said
         assert "Ada@x.org" not in text, "values of the source stay out of a file that is committed"
 
+    def test_shows_what_is_no_number_as_one(self) -> None:
+        write("a.jsonl", '{"id": 1, "x": NaN, "y": [Infinity]}\n{"id": 2, "x": 5, "y": []}\n')
+        said = init("a.jsonl").stdout
+        assert re.search(r"  x +number +NaN$", said, re.MULTILINE)
+        assert re.search(r'  y +json +\["NaN"\]$', said, re.MULTILINE)
+
     def test_that_exists_is_kept_without_force(self) -> None:
         write("people.csv", PEOPLE)
         write("people.yaml", "precious")

@@ -19,7 +19,7 @@ from lookupdb.builder.json_rows import JsonLinesParser, make_json_parser
 from lookupdb.builder.listing import SourceObject, fetch_files, find_local_file, read_chunks
 from lookupdb.builder.options import MIB, BuildBudget, SilentProgress
 from lookupdb.builder.progress import format_quantity
-from lookupdb.builder.rows import UnfinishedSlice, shorten_name
+from lookupdb.builder.rows import NotFinite, UnfinishedSlice, shorten_name
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, LookupdbError
 from lookupdb.wording import format_count, shorten
@@ -59,7 +59,9 @@ class FirstColumn:
             return 0
         text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
         parsed: Any = text
-        if text == text.strip() and (is_csv or not isinstance(value, str)):
+        if isinstance(value, NotFinite):
+            text, parsed = "NaN", math.nan
+        elif text == text.strip() and (is_csv or not isinstance(value, str)):
             with suppress(orjson.JSONDecodeError):
                 parsed = orjson.loads(text)
         self.kinds.add(_TYPES.get(type(parsed), "text"))

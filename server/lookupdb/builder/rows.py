@@ -418,6 +418,9 @@ def _list_names(names: Iterable[str]) -> str:
 class NotFinite:
     """NaN or an infinity: orjson cannot write it, so a row with such a value is rejected."""
 
+    def __repr__(self) -> str:
+        return "NaN"
+
 
 NOT_FINITE: Final = NotFinite()
 
