@@ -130,6 +130,7 @@ def test_a_folder_is_searched_for_datasets(tmp_path: Path) -> None:
     both = (tmp_path / "a.yaml").read_text().replace("\n", "")
     (tmp_path / "deep" / "c.yaml").write_text(f"kind: Namespace\n---\n{both}\n---\n{both.replace('people.csv', '')}\n")
     (tmp_path / "other.yaml").write_text("kind: Deployment\nmetadata: {name: a}\n")
+    write(tmp_path / ".lookupdb" / "run" / "c.yaml", shards=0)
     (tmp_path / "crd.yaml").write_text("kind: CustomResourceDefinition\nspec:\n  names:\n    kind: LookupDataset\n")
     code, lines, rest = validate(tmp_path)
     assert (code, rest) == (1, "3 files, 2 problems\n")

@@ -30,8 +30,8 @@ def command(paths: tuple[Path, ...]) -> int:
 
     Reads no source, and needs no network, cluster or store: use it before a commit and in CI. It checks what a
     cluster checks when you apply a manifest, except rules that compare it with the one before. In a FOLDER and its
-    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others.
-    `lookupdb build -f FILE --explain` also looks at the source.
+    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others. It skips
+    hidden subfolders, such as .lookupdb. `lookupdb build -f FILE --explain` also looks at the source.
 
     Exit codes: 0 all are valid, 1 there are problems, 2 a path does not exist, or a folder has no manifest.
     """
@@ -72,7 +72,8 @@ def _check_dataset(resource: dict[str, Any], file: Path) -> tuple[str, ...]:
 def _list_manifests(folder: Path) -> list[Path]:
     """Raises UsageError if there are none."""
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in _ENDINGS and path.is_file()]
-    found = [file for file in files if _may_hold_dataset(file)]
+    shown = [file for file in files if not any(part[0] == "." for part in file.relative_to(folder).parts[:-1])]
+    found = [file for file in shown if _may_hold_dataset(file)]
     if not found:
         raise UsageError(f"no file in {folder} holds a {_KIND}", hint="name the files, or another folder")
     return found
