@@ -190,7 +190,7 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
             message = f"metadata.{field} must be text, found {_shorten(text)}: write it in quotes"
             yield ManifestProblem("metadata", partial(str, message))
     namespace = metadata.get("namespace")
-    if isinstance(namespace, str) and not _NAMESPACE.fullmatch(namespace):
+    if namespace and isinstance(namespace, str) and not _NAMESPACE.fullmatch(namespace):
         message = (
             f"metadata.namespace: expected 1 to 63 of a-z, 0-9 and -, no - first or last, found {_shorten(namespace)}"
         )
