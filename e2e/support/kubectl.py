@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from e2e.support.command import CommandFailed, run
 
@@ -20,6 +21,12 @@ T = TypeVar("T")
 
 CALL_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.7
+_VERSIONS: Final = {
+    **dict.fromkeys(("configmaps", "events", "persistentvolumeclaims", "pods", "secrets", "services"), "api/v1"),
+    **dict.fromkeys(("daemonsets", "deployments", "statefulsets"), "apis/apps/v1"),
+    **dict.fromkeys(("cronjobs", "jobs"), "apis/batch/v1"),
+}
+"""Kinds that scenarios poll, and the API that lists them: they are read by ``raw``."""
 
 
 def kubectl(*arguments: str, stdin: str | None = None, timeout: float = CALL_SECONDS) -> str:
@@ -41,6 +48,13 @@ def get(kind: str, name: str, namespace: str | None = None) -> Manifest:
 
 def find(kind: str, namespace: str | None = None, selector: str = "") -> list[Manifest]:
     """Return all objects of one or more kinds (``pods,jobs``) that the label selector selects."""
+    if namespace and kind in _VERSIONS:
+        path = f"/{_VERSIONS[kind]}/namespaces/{namespace}/{kind}?{urlencode({'labelSelector': selector})}"
+        listed = json.loads(raw(path))
+        header = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
+        for item in listed["items"]:
+            item["metadata"].pop("managedFields", None)  # as kubectl does: an object with them cannot be applied
+        return [{**header, **item} for item in listed["items"]]
     flags = ["--selector", selector] if selector else []
     found: list[Manifest] = json.loads(kubectl("get", kind, *_in(namespace), *flags, "-o", "json"))["items"]
     return found

@@ -26,6 +26,9 @@ if {starts}:
     print(f"Starting to serve on 127.0.0.1:{{server.server_port}}", flush=True)
     server.serve_forever()
 """
+POD_LIST = (
+    '{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a", "managedFields": []}, "spec": {}}]}'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +55,10 @@ def test_a_path_is_read_through_the_proxy(tmp_path: Path, monkeypatch: pytest.Mo
 def test_kubectl_itself_reads_if_there_is_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, starts=False)
     assert kubectl.raw("/one") == "by kubectl --raw /one\n"
+
+
+def test_pods_are_listed_by_their_path_as_kubectl_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {"/api/v1/namespaces/team/pods?labelSelector=dataset%3Da": POD_LIST}
+    monkeypatch.setattr(kubectl, "raw", listed.__getitem__)
+    (pod,) = kubectl.find("pods", "team", "dataset=a")
+    assert pod == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {}}
