@@ -194,8 +194,8 @@ def test_nothing_is_left_open_when_one_is_refused(folder: Path) -> None:
     edit_manifest(folder, normalize=["strip"])
     with pytest.raises(CorruptFile):
         open_dataset(folder)
-    left = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-    assert not [path for path in left if path.startswith(str(folder))]
+    opened = [entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    assert not [path for path in opened if path.is_relative_to(folder)]
 
 
 class TestFilesThatNativeKernelsDoNotKnow:

@@ -190,10 +190,10 @@ def _polars_column(polars: Any, name: str, kind: type, items: list[Any]) -> Any:
     return polars.Series(name, items, dtype=polars.Object)
 
 
-def _have_same_booleans(left: Any, right: Any) -> bool:
+def _have_same_booleans(column: Any, original: Any) -> bool:
     """Return whether two equal values have booleans at the same places: to Python, 1 equals True."""
-    if isinstance(left, list):
-        return all(map(_have_same_booleans, left, right))
-    if isinstance(left, dict):
-        return all(_have_same_booleans(item, right[name]) for name, item in left.items())
-    return isinstance(left, bool) == isinstance(right, bool)
+    if isinstance(column, list):
+        return all(map(_have_same_booleans, column, original))
+    if isinstance(column, dict):
+        return all(_have_same_booleans(item, original[name]) for name, item in column.items())
+    return isinstance(column, bool) == isinstance(original, bool)
