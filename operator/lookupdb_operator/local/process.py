@@ -187,8 +187,8 @@ class LocalServer:
         await process.wait()
         code = process.returncode or 0
         log.warning("%s ended; it is started again (log: %s)", self._ready_path.stem, self.log_path)
-        killed = f"killed by signal {-code} ({signal.strsignal(-code)})"
-        self._on_end(*(SIGNALLED - code, killed) if code < 0 else (code, self._read_tail()))
+        tail = f"killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else self._read_tail()
+        self._on_end(SIGNALLED - code if code < 0 else code, tail)
 
     async def _read_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
         while process.returncode is None:
