@@ -430,9 +430,9 @@ def _look(spec: DatasetSpec, scratch: Path) -> tuple[FirstRows, int, int, bool]:
     if not objects:
         raise BadSource("the table has no files yet, so there are no columns to look at")
     budget = BuildBudget.for_build(1024 * MIB, shards=1)
-    compressed = [item for item in objects if item.compression != "none"]
-    total = sum(item.description.bytes for item in objects) + 3 * sum(item.description.bytes for item in compressed)
-    return read_first_rows(spec, _choose_file(objects), budget, scratch), len(objects), total, bool(compressed)
+    total = sum(item.description.bytes * (1 if item.compression == "none" else 4) for item in objects)
+    is_compressed = any(item.compression != "none" for item in objects)
+    return read_first_rows(spec, _choose_file(objects), budget, scratch), len(objects), total, is_compressed
 
 
 def _add_types(source: Json, types: dict[str, str]) -> None:
