@@ -44,6 +44,7 @@ from lookupdb.builder.tables import (
     connect_duckdb,
     is_int96,
     quote_name,
+    quote_text,
     select_columns,
 )
 from lookupdb.dataset.spec import DatasetSpec
@@ -202,7 +203,7 @@ _LAST_NANOSECONDS: Final = {"infinity": "2262-04-11 23:47:16.854775807", "-infin
 """The two timestamps of nanoseconds that DuckDB writes as words."""
 _BEFORE_CHRIST: Final = " (BC)"
 _BINARIES: Final = frozenset(["blob", "geometry", "geography"])
-_READ: Final = "read_parquet($1, hive_partitioning=false, int96_as='struct')"
+_READ: Final = "read_parquet({}, hive_partitioning=false, int96_as='struct')"
 """A folder called `name=value` adds or replaces no column: a file's content does not depend on its place. DuckDB's
 timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
 
@@ -239,7 +240,7 @@ class ParquetParser:
             ).fetchone()
             self._row_count = int(found[0])
             self._schema = self._read_schema()
-            self._source = _READ
+            self._source = _READ.format(quote_text(_escape_path(self._file)))
             if file.table is not None:
                 self._select_table(file.table)
             self._names = self._schema.names
@@ -257,8 +258,9 @@ class ParquetParser:
 
     def _describe(self, source: str) -> list[tuple[str, Any]]:
         """Return DuckDB's names and types of the columns of ``source``."""
-        self._connection.execute(f"SELECT * FROM {source} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
-        return [(name, kind) for name, kind, *_ in self._connection.description]
+        # Nothing runs: even a query with LIMIT 0 would take 16 KiB for each column and thread.
+        relation = self._connection.sql(f"SELECT * FROM {source}")  # noqa: S608 - names and paths are quoted
+        return list(zip(relation.columns, relation.types, strict=True))
 
     def _select_table(self, table: TableFile) -> None:
         """Read the table's columns instead of the file's own."""
@@ -266,13 +268,13 @@ class ParquetParser:
         root = build_tree(self._connection.execute(query, [_escape_path(self._file)]).fetchall())
         self._schema = read_schema([SchemaElement("", len(table.columns), 0), *_list_elements(table.columns)])
         parts = []
-        for number, (sql, obstacle) in enumerate(select_columns(table, root, self._describe(_READ))):
+        for number, (sql, obstacle) in enumerate(select_columns(table, root, self._describe(self._source))):
             if obstacle is not None:
                 self._schema.obstacles[number] = obstacle
             parts.append(
                 f"NULL AS {quote_name(self._schema.names[number])}" if number in self._schema.obstacles else sql
             )
-        self._source = f"(SELECT {', '.join(parts)} FROM {_READ})"  # noqa: S608 - names are quoted
+        self._source = f"(SELECT {', '.join(parts)} FROM {self._source})"  # noqa: S608 - quoted
 
     def _plan_columns(self, spec: DatasetSpec) -> None:
         nested: list[str] = []
@@ -306,9 +308,9 @@ class ParquetParser:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self._chosen, self._converts
-        query = f"SELECT {', '.join(self._expressions)} FROM {self._source}"  # noqa: S608 - names are quoted
+        query = f"SELECT {', '.join(self._expressions)} FROM {self._source}"  # noqa: S608 - quoted
         with self._errors():
-            self._connection.execute(query, [_escape_path(self._file)])
+            self._connection.execute(query)
         deleted_rows = iter(()) if self._file.table is None else self._file.table.open_deleted()
         deleted = next(deleted_rows, -1)
         while True:
@@ -346,8 +348,8 @@ class ParquetParser:
         """Return the first column that cannot be read alone either: DuckDB does not say which one it is."""
         for name, expression in zip(self._chosen, self._expressions, strict=True):
             try:
-                query = f"SELECT {expression} FROM {self._source}"  # noqa: S608 - names are quoted
-                self._connection.execute(query, [_escape_path(self._file)])
+                query = f"SELECT {expression} FROM {self._source}"  # noqa: S608 - quoted
+                self._connection.execute(query)
                 while self._connection.fetchmany(_BATCH):
                     pass
             except (duckdb.Error, UnicodeDecodeError):

@@ -192,7 +192,7 @@ def _cast(expected: str, kind: Any, sql: str) -> str:
 
 
 def _write_constant(column: TableColumn, text: str | None) -> str:
-    literal = "NULL" if text is None else "'" + text.replace("'", "''") + "'"
+    literal = "NULL" if text is None else quote_text(text)
     return f"CAST({literal} AS {column.sql_type})"
 
 
@@ -226,3 +226,8 @@ def connect_duckdb(memory: int, threads: int) -> Any:
 def quote_name(name: str) -> str:
     """Return ``name`` as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """Return ``text`` as a string literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
