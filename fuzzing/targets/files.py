@@ -21,7 +21,8 @@ from lookupdb.store import dataset as stored_datasets
 from lookupdb.store.bucket import ObjectState
 from lookupdb.store.sweep import read_live_list
 
-_FOLDER: Final = Path(tempfile.mkdtemp(prefix="fuzzing-"))
+_TEMPORARY: Final = tempfile.TemporaryDirectory(prefix="fuzzing-")  # removed on exit, unless libFuzzer ends the process
+_FOLDER: Final = Path(_TEMPORARY.name)
 
 
 def check_table(data: bytes) -> None:
