@@ -70,7 +70,7 @@ class TestRunning:
             until(lambda: list(root.glob("team/people/.g1.partial/*")), "it has begun")
             began = time.monotonic()
             assert running.stop() == 0
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 5
         assert read_current(root) is None
         with sync_process(tmp_path, *words, environment=variables(server)) as running:
             running.wait_ready()
@@ -87,7 +87,7 @@ class TestRunning:
             time.sleep(0.3)
             began = time.monotonic()
             assert running.stop(signal.SIGINT) == 0
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 5
 
     def test_needs_no_more_memory_for_more_datasets_and_shards(self, tmp_path: Path, root: Path, url: str) -> None:
         datasets = [f"team/d{number}" for number in range(60)]
