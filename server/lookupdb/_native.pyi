@@ -21,8 +21,8 @@ class PageWarmer:
         """Raises OSError, and ValueError for a file that is damaged or of an unknown format."""
 
     def warm(self, requests: list[bytes]) -> int:
-        """Make resident what the lookups in ``requests`` need, which are pieces of RESP, and wait for it. Returns how
-        many pages were asked for."""
+        """Make resident what the lookups in ``requests`` need, which are pieces of RESP, and wait for it. Returns the
+        number of pages requested."""
 
 @final
 class ShardFile:
@@ -95,8 +95,8 @@ class ShardKernel:
         """See ``KeyReplies.answer``."""
 
     def replies(self, keys: list[bytes], nil: bytes) -> tuple[bytes, int]:
-        """The replies to the first of ``keys``, which have been counted, and to how many: to all, unless that is more
-        than one write takes.
+        """The replies to the first of ``keys``, as many as size and time allow, and their number. The caller has
+        counted the keys.
         """
 
     def find(self, key: bytes) -> bytes | None:

@@ -20,7 +20,7 @@ MAX_KEY_BYTES = 511
 """LMDB's limit for a key, in bytes of UTF-8."""
 
 UNICODE_VERSION = unicodedata.unidata_version
-"""The version of the Unicode tables that ``lowercase``, ``casefold`` and ``nfc`` use here; manifests record it."""
+"""The version of the Unicode tables that ``lowercase``, ``casefold`` and ``nfc`` use here; indexes record it."""
 
 _STEPS: dict[str, Callable[[str], str]] = {
     "strip": str.strip,

@@ -63,7 +63,7 @@ def check_pods(master: str, conf: Mapping[str, str], cores: int, memory: int, ac
         template, request = conf.get(_TEMPLATE), conf.get(_REQUEST, str(cores))
         refusal = api.try_pod(_make_executor(Path(template), request, memory), namespace) if template else ""
     except (OSError, ValueError, KeyError) as error:
-        raise EngineMissing(f"Kubernetes does not report the rights of Spark's driver: {error}") from error
+        raise EngineMissing(f"Spark's executors cannot be checked with Kubernetes: {error}") from error
     if refusal:
         raise ExecutorsRefused(f"Kubernetes rejects executors: {refusal}")
 
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Become the executor. Spark adds an argument, which selects this role."""
     found = find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        sys.exit("this image has no Spark: name one that `make image-spark` builds in spec.build.spark.image")
+        sys.exit("this image has no Spark: in spec.build.spark.image, name one that `make image-spark` builds")
     command = java_command(os.environ, f"{found.submodule_search_locations[0]}/jars")
     os.execvp(command[0], command)  # noqa: S606
 

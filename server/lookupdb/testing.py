@@ -67,7 +67,7 @@ Serve = Callable[..., ServedDataset]
 def serve(records: Mapping[Any, Any], *, shards: int = 1, normalize: Sequence[str] = ()) -> Iterator[ServedDataset]:
     """Serve ``records``, key → value, until the block ends.
 
-    Keys are text, or tuples with the columns of a key of several. Values are what JSON can hold, or all are bytes.
+    Keys are text, or tuples if keys have several columns. Values are what JSON can hold, or all are bytes.
     ``normalize`` is the ``key.normalize`` of a dataset. Needs the extras build and serve. Raises UsageError without
     them and for records that no dataset can have, LookupdbError if a process does not start.
     """

@@ -218,7 +218,7 @@ def shard(manifest: Manifest, **changes: Any) -> Manifest:
         (lambda m: replace(m, dictionary_bytes=7), "has a dictionary of 0 bytes, its index says 7"),
         (lambda m: replace(m, built_at="yesterday"), "expected a time in the past"),
         (lambda m: replace(m, totals=replace(m.totals, records=10**9)), "which differs from its totals"),
-        (lambda m: shard(m, sha256="0" * 64), "its manifest says 000000"),
+        (lambda m: shard(m, sha256="0" * 64), "its index says 000000"),
         (lambda m: shard(m, bytes=7), "which differs from its totals"),
         (lambda m: shard(m, file="../../g1/manifest.json"), "names the file '../../g1/manifest.json'"),
         (lambda m: shard(m, file="/etc/passwd"), "names the file '/etc/passwd'"),
@@ -325,7 +325,7 @@ def test_a_file_that_is_replaced_after_the_check_is_never_served(
         return
     copied = project.dataset.manifest("g1").shards[0]
     with (
-        pytest.raises(LookupdbError, match="its manifest says"),
+        pytest.raises(LookupdbError, match="its index says"),
         project.dataset.verified_shard("g1", copied, project.folder / "scratch"),
     ):
         pass
@@ -387,7 +387,7 @@ def test_explain_says_what_would_be_taken(project: Project) -> None:
     project.take()
     assert "dictionary" not in explain(), "a copy has that of the push"
     project.describe(shards=3)
-    assert "would reject it, made for another spec: shards was 2, the spec says 3" in explain()
+    assert "would reject it, because it was made for another spec: shards was 2, the spec says 3" in explain()
 
 
 def test_avro_without_a_name_that_says_so_is_pushed(project: Project) -> None:

@@ -161,7 +161,7 @@ def test_a_member_that_no_value_has_is_an_error(make: MakeFrame) -> None:
 
 
 def test_a_missing_key_is_an_error_on_request(make: MakeFrame) -> None:
-    with pytest.raises(KeyMissing, match=r"no record for 'c' \(column key, in a row from 2 on\)"):
+    with pytest.raises(KeyMissing, match=r"no record for 'c' \(column key, in row 2 or later\)"):
         enrich(make({"key": ["a", "b", "c"]}), {"a": 1, "b": 2}, missing="error")
     with pytest.raises(KeyMissing, match="no record for None"):
         enrich(make({"key": ["a", None]}), {"a": 1}, missing="error")

@@ -190,7 +190,7 @@ def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(dataset: Stored
         command = [sys.executable, "-m", "lookupdb", "diff", *names, "--store", str(tmp_path / "store")]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode == 5, ended
-        assert f"{path} is 30000 bytes long, its manifest says {manifest.shards[0].bytes}" in ended.stderr
+        assert f"{path} is 30000 bytes long, its index says {manifest.shards[0].bytes}" in ended.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--sampled"]], ids=["exact", "sampled"])

@@ -114,7 +114,7 @@ def test_verify_finds_a_changed_byte(manifest: Manifest, dataset: StoredDataset,
     assert inspect(tmp_path, "g1").exception is None
     error = inspect(tmp_path, "g1", "--verify").exception
     assert isinstance(error, CorruptFile)
-    assert "its manifest says" in str(error)
+    assert "its index says" in str(error)
 
 
 IN_ONE_PROCESS = """
@@ -159,7 +159,7 @@ def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(dataset: Stored
             os.truncate(file, keep)
         for target in (str(path), str(folder), generation):
             commands += [["inspect", target], ["inspect", target, "--verify"]]
-            messages += [f"{path} is {keep} bytes long, its manifest says {shard.bytes}"] * 2
+            messages += [f"{path} is {keep} bytes long, its index says {shard.bytes}"] * 2
     commands.append(["inspect", str(alone)])
     messages.append(f"{alone} is cut short: it is 30000 bytes long, and says of itself {shard.bytes}")
     for (code, errors), message in zip(run_elsewhere(tmp_path, *commands), messages, strict=True):
@@ -183,7 +183,7 @@ def test_one_file_is_verified_by_the_manifest_beside_it(
     path.write_bytes(content)
     error = inspect(tmp_path, str(path), "--verify").exception
     assert isinstance(error, CorruptFile)
-    assert f"its manifest says {manifest.shards[0].sha256}" in str(error)
+    assert f"its index says {manifest.shards[0].sha256}" in str(error)
 
 
 def test_a_file_without_a_manifest_cannot_be_verified(

@@ -78,7 +78,7 @@ def test_reading_keeps_to_the_rate(generation: Path) -> None:
 
 def test_one_changed_byte_is_found(generation: Path) -> None:
     change(shard_file(generation), lambda content: content.__setitem__(9000, content[9000] ^ 1))
-    with pytest.raises(CorruptFile, match=r"the manifest says sha256 [0-9a-f]{64}, found"):
+    with pytest.raises(CorruptFile, match=r"its index says sha256 [0-9a-f]{64}, found"):
         verify(generation)
 
 
@@ -86,7 +86,7 @@ def test_one_changed_byte_is_found(generation: Path) -> None:
 def test_a_truncated_file_is_found(generation: Path, keep: int) -> None:
     size = shard_file(generation).stat().st_size
     change(shard_file(generation), lambda content: content.__delitem__(slice(keep, None)))
-    with pytest.raises(CorruptFile, match=f"the manifest says bytes {size}, found {keep}\n"):
+    with pytest.raises(CorruptFile, match=f"its index says bytes {size}, found {keep}\n"):
         verify(generation)
 
 
@@ -96,7 +96,7 @@ def test_a_truncated_file_is_never_mapped(generation: Path) -> None:
     command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 5
-    assert f"the manifest says bytes {size}, found 4096\n" in ended.stderr
+    assert f"its index says bytes {size}, found 4096\n" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -191,7 +191,7 @@ def test_a_file_of_another_dataset_under_a_fitting_manifest_is_refused(tmp_path:
     command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "0", "--admin-port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 5
-    assert "the manifest says dataset default/two, the file default/one" in ended.stderr
+    assert "its index says dataset default/two, the file default/one" in ended.stderr
 
 
 def test_a_port_in_use_is_told_at_once(generation: Path) -> None:

@@ -367,7 +367,7 @@ def draft_manifest(
     key: Sequence[str] = (),
     source_format: str | None = None,
 ) -> Draft:
-    """Return a manifest in the folder ``base`` for ``sources``, files, folders, patterns or urls. Reads a bounded part
+    """Draft a manifest in the folder ``base`` for ``sources``: files, folders, patterns or urls. Reads a bounded part
     of one file. Raises UsageError, BadSource and InvalidManifest."""
     notes: Notes = {}
     source = name_source(sources, base, source_format)

@@ -366,7 +366,7 @@ def _push_line(push: Manifest | None, inbox: StoredDataset, spec: DatasetSpec) -
         return f"pushes to {inbox.url}, which has no push yet: the build would wait"
     records = format_count(push.totals.records, "record")
     differences = existing.describe_differences(push, spec)
-    outcome = f"reject it, made for another spec: {differences}" if differences else "verify and copy it"
+    outcome = f"reject it, because it was made for another spec: {differences}" if differences else "verify and copy it"
     return f"push {push.generation} in {inbox.url} ({records}, {push.built_at}): the build would {outcome}"
 
 

@@ -283,7 +283,7 @@ class BuildReport:
 
 
 class GenerationRefused(GateClosed):
-    """A generation failed a gate. It is in the store, unless it is empty, so that its gates can be overridden."""
+    """A generation failed a gate. Unless empty or pushed, it is in the store, so its gates can be overridden."""
 
     def __init__(self, message: str, manifest: Manifest | None, *, hint: str) -> None:
         super().__init__(message, hint=hint)

@@ -28,7 +28,7 @@ from lookupdb.store import Store, StoredDataset
 from lookupdb.store.stored_generation import open_shard
 
 _KEYS_CHECKED: Final = 1000
-"""Number of keys of a shard whose shard is checked. With another hash, the first ones are wrong already."""
+"""Number of keys in each file whose shard is checked. With another hash, the first ones are wrong already."""
 _MOMENT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 

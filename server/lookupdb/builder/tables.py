@@ -132,7 +132,7 @@ def _find(
 
 
 def _read(column: TableColumn, source: FileColumn, kind: Any, sql: str, has_ids: bool, depth: int) -> str:
-    """Return the SQL for the value of ``column``: ``sql``, which reads it from the file, if nothing has changed."""
+    """Return the SQL for the value of ``column``. If nothing has changed, it is ``sql``, the column in the file."""
     expected = {"STRUCT": "struct", "LIST": "list", "MAP": "map"}.get(column.type)
     if expected is None:
         return _cast(column.type, kind, sql)
@@ -184,7 +184,7 @@ def _cast(expected: str, kind: Any, sql: str) -> str:
     if kind.id in ("list", "map", "struct") and not is_int96(kind):
         raise UnreadableColumn(f"is of type {expected}, and in this file of another: {found}")
     if is_int96(kind):
-        # To the microsecond, as tables have it: Spark writes timestamps so.
+        # Spark writes timestamps of tables, which have microseconds, as INT96, which has nanoseconds.
         return f'CAST({sql}."date" + CAST({sql}."time" AS TIME) AS {expected})'
     if kind.id == "blob" and expected == "VARCHAR":
         return f"decode({sql})"

@@ -77,8 +77,8 @@ def _check_file(path: Path, *, with_checksum: bool) -> None:
             return
         raise UsageError(
             f"--verify has nothing to compare {path} with: {error.message}",
-            hint="a generation's manifest.json has its files' checksums: put the file's beside it, or give "
-            "the folder of the generation, or gN with --store and --dataset",
+            hint="the checksum is in the generation's manifest.json: put that beside the file, or give the "
+            "generation's folder, or gN with --store and --dataset",
         ) from error
     (verify_shard_file if with_checksum else check_shard_size)(path, entry)
 

@@ -83,7 +83,7 @@ class FrameLookup:
         if self._is_strict and (lost := [key for key in dict.fromkeys(self._keys) if key not in found]):
             shown = ", ".join(f"{key!r:.60}" for key in lost[:_SHOWN]) + (" …" if len(lost) > _SHOWN else "")
             raise KeyMissing(
-                f"no record for {shown} (column {', '.join(self.on)}, in a row from {self._begin} on)",
+                f"no record for {shown} (column {', '.join(self.on)}, in row {self._begin} or later)",
                 hint="missing='null' gives such rows nulls",
             )
         nulls = (None,) * len(self._names)

@@ -76,7 +76,7 @@ def read_shard(generation: StoredGeneration, entry: ShardFile, patience: float) 
     for what, expected, found in (("bytes", entry.bytes, size), ("sha256", entry.sha256, digest.hexdigest())):
         if expected != found:
             raise CorruptFile(
-                f"{entry.file} in {generation.where} has {what} {found}, its manifest says {expected}",
+                f"{entry.file} in {generation.where} has {what} {found}, its index says {expected}",
                 hint="the generation is damaged: build another",
             )
     if held:

@@ -129,8 +129,8 @@ def _get_bounds() -> tuple[list[bytes], list[bytes], list[slice]]:
 
 
 GET_HEADS, GET_ENDS, GET_KEYS = _get_bounds()
-"""For each size of a read that is one GET: its beginning, the smallest bytes greater than all that begin so, and the
-place of its key. The size determines the length of the key. ``head <= data < end`` costs half of ``startswith``."""
+"""For each size of a lone GET: its beginning, the smallest bytes greater than any with this beginning, and the place
+of its key. The size determines the length of the key. ``head <= data < end`` costs half of ``startswith``."""
 
 
 class RequestParser:

@@ -193,7 +193,7 @@ class BatchKeys:
     @staticmethod
     def parse(body: bytes, max_keys: int) -> tuple[BatchKeys, bool] | None:
         """Return the keys of a batch's JSON, in order of first appearance, and whether a partial answer is allowed. The
-        kernels return None for unusual bodies, right or wrong; Python for all."""
+        kernels return None for unusual bodies, valid or not, and Python always does."""
         return None
 
     @staticmethod

@@ -170,7 +170,7 @@ class _Datasets:
 
 
 class _StatusReports:
-    """Reports changes to the supervisor, and once that the worker is ready."""
+    """Reports changes, and the worker's readiness, to the supervisor."""
 
     def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot

@@ -582,7 +582,7 @@ class RespConnection:
             assert (self._poller.fast_path[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
 
     def drain(self) -> None:
-        """Make the next reply the last, because the worker ends."""
+        """Make the pending or next reply the last, because the worker ends."""
         if self._state <= ANSWERING:
             self._enter((DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING)[self._state])
 

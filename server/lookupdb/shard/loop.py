@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 COLD_FAULTS: Final = 100
-"""Fewer page faults per second never make data cold: except on the slowest disks, they take a hundredth of it."""
+"""Fewer page faults per second never make data cold: they take 1 % of the time, except on the slowest disks."""
 COLD_WAITS: Final = 1.0
 """Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
 WARM_WAITS: Final = 0.1

@@ -222,7 +222,7 @@ class Verification:
 
 def _mismatch(path: Path, attribute: str, expected: object, found: object) -> CorruptFile:
     return CorruptFile(
-        f"{path}: the manifest says {attribute} {expected}, found {found}",
+        f"{path}: its index says {attribute} {expected}, found {found}",
         hint="the file is damaged or of another generation: fetch or build it again",
     )
 
@@ -240,8 +240,8 @@ _SHOULD_SHOW: Final = "a volume has to show the store's folders: <cluster id>/<n
 def await_shard(folder: Path, shard: int | None, seconds: float) -> ServedShard:
     """Return the shard file once it is complete in the generation's ``folder``, beside its manifest.
 
-    After ``seconds``, raises NotOnVolume if it is missing or unreadable, and CorruptFile if manifest.json is unusable,
-    because it may have been incomplete before. Raises UsageError at once if the generation has no such shard.
+    After ``seconds``, raises NotOnVolume if it is missing, too short or unreadable, and CorruptFile if manifest.json is
+    unusable: before, both may be incomplete. Raises UsageError at once if the generation has no such shard.
     """
     deadline = time.monotonic() + seconds
     said = ""

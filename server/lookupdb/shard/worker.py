@@ -105,7 +105,7 @@ def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> 
     ):
         if expected != found:
             raise CorruptFile(
-                f"{path}: the manifest says {name} {expected}, the file {found}",
+                f"{path}: its index says {name} {expected}, the file {found}",
                 hint="build the generation again",
             )
     return shard

@@ -66,7 +66,7 @@ class SourceItem:
 
     @classmethod
     def describe(cls, item: SourceObject) -> SourceItem:
-        """Return the item for ``item``."""
+        """Return ``item`` in a form that can be pickled."""
         path = item.place if isinstance(item.place, Path) else None
         return cls(item.description, item.format, item.compression, item.delimiter, path, item.data_file)
 

@@ -69,7 +69,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
 
 
 def _check_gateway_url(url: str, parts: SplitResult) -> None:
-    """Raise UsageError unless it is a host and its port: a gateway has no folders, and a token no user."""
+    """Raise UsageError unless it is a host, or a host and a port: a gateway needs no folder and no user."""
     try:
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:

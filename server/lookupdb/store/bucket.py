@@ -180,7 +180,7 @@ class Bucket:
         return found
 
     def walk_folders(self, path: str) -> set[str]:
-        """Return ``folders`` in bounded memory, for any number of objects. Raises StoreError, ListingTooLong."""
+        """Return the same as ``folders``, in bounded memory. Raises StoreError, ListingTooLong."""
         found: set[str] = set()
         held = 0
         for name in self.objects.walk_folders(path):

@@ -533,7 +533,7 @@ class BucketDataset(StoredDataset):
         return _published_generations(self.bucket.entries(self.address.path))
 
     def _load(self, generation: str, version: Version) -> Manifest | None:
-        """Return the manifest of that version from memory; else get it, and remember it."""
+        """Return the index of that version from memory; else get it, and remember it."""
         kept = self._manifests.get(generation)
         if kept is None or not version or kept[0] != version:
             kept = self._get(generation)

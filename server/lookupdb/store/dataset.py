@@ -513,7 +513,7 @@ def verify_shard_file(path: Path, shard: ShardFile) -> None:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     if actual != shard.sha256:
-        raise CorruptFile(f"{path} has checksum {actual}, its manifest says {shard.sha256}", hint=_DAMAGED)
+        raise CorruptFile(f"{path} has checksum {actual}, its index says {shard.sha256}", hint=_DAMAGED)
 
 
 def check_shard_size(path: Path, shard: ShardFile) -> None:
@@ -526,7 +526,7 @@ def check_shard_size(path: Path, shard: ShardFile) -> None:
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
     if size != shard.bytes:
-        raise CorruptFile(f"{path} is {size} bytes long, its manifest says {shard.bytes}", hint=_DAMAGED)
+        raise CorruptFile(f"{path} is {size} bytes long, its index says {shard.bytes}", hint=_DAMAGED)
 
 
 # Read and write the announcement of a dataset's active generation (see ``announcement``).

@@ -154,7 +154,7 @@ def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) ->
     for what, expected, actual in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
         if expected != actual:
             raise CorruptFile(
-                f"{entry.file} of {generation} has {what} {actual} in the store, its manifest says {expected}",
+                f"{entry.file} of {generation} has {what} {actual} in the store, its index says {expected}",
                 hint="the generation is damaged: build another",
             )
 

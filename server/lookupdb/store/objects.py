@@ -80,7 +80,7 @@ class ObjectStore(Protocol):
         """Return the names directly under ``path`` that have objects under them, all at once. One may occur twice."""
 
     def walk_folders(self, path: str) -> Iterable[str]:
-        """Yield the same as they arrive, in bounded memory, at the price of many requests."""
+        """Yield the same names as they arrive, in bounded memory but with many requests."""
 
     def probe(self, folder: str) -> None:
         """Ask the store once, with a short timeout, for a sign of life: any answer is one, even a refusal. ``folder``

@@ -163,7 +163,7 @@ type Loss = (Vec<u8>, u64, u64);
 #[pyclass(module = "lookupdb._native")]
 pub struct UniqueRecords {
     keeps_last: bool,
-    /// The number of dropped records of a batch that are reported.
+    /// The most dropped records of a batch that are reported.
     named: usize,
     /// The last record of the previous batch: its key may occur again.
     pending: RecordBatch,

@@ -142,8 +142,8 @@ impl ShardKernel {
         ))
     }
 
-    /// The replies to the first of `keys`, which have been counted, and their number: all, or as many as fit into one
-    /// write.
+    /// The replies to the first of `keys`, as many as size and time allow, and their number. The caller has counted the
+    /// keys.
     fn replies<'py>(
         &mut self,
         py: Python<'py>,

@@ -76,7 +76,7 @@ struct LoneGet {
 pub struct Turn {
     bounds: Bounds,
     events: Vec<system::Event>,
-    /// The number of events of the last poll, and how many of them were handled.
+    /// The number of events of the last poll, and of those that were handled.
     count: usize,
     taken: usize,
     input: Vec<u8>,
