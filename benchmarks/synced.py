@@ -121,7 +121,7 @@ class _Measurement:
             (self._scratch / f"{seen}-{worker}-all").touch()
 
     def _wait_seen(self, generation: str) -> list[float]:
-        """Return when each worker saw ``generation``, once all have read all of it."""
+        """Wait until all have read all of ``generation``, and return when each first saw it."""
         files = [self._scratch / f"{generation}-{worker}" for worker in range(self._workers)]
         done = [file.with_name(f"{file.name}-all") for file in files]
         _wait(lambda: all(file.exists() for file in done), f"all workers have read {generation}")

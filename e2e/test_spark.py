@@ -108,7 +108,7 @@ def _prepare(intruder: Scenario) -> None:
 
 
 def _check_api(intruder: Scenario, team: Scenario) -> None:
-    """Assert that the driver's rights end at pods of its own namespace, and that its store ends there too."""
+    """Assert that the driver has rights to pods of its own namespace only, and none to another team's store."""
     own, other = (f"{API}/api/v1/namespaces/{one.namespace}" for one in (intruder, team))
     allowed: list[Request] = [_request("GET", f"{own}/pods")]
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}

@@ -1,4 +1,4 @@
-"""Batches whose pages are on disk: native kernels read them together, Python's one fault at a time."""
+"""Batches whose pages are on disk: native kernels read them together, those of Python one by one."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _ask_router(arena: Arena, port: int, requests: list[bytes], count: int) -> N
 
 
 def _private(server: Server) -> int:
-    """Return the memory of all processes of a server."""
+    """Return the private memory of all processes of a server."""
     return sum(memory.of(pid).private for pid in memory.tree(server.pid))
 
 

@@ -64,8 +64,8 @@ func run(ctx context.Context) error {
 	return controller.Run(ctx)
 }
 
-// writeRules sends the first packet of each connection of pods to the queue, after the translation of Services'
-// addresses and before that of pods' own. Packets of the node's root, such as the kubelet's probes, pass.
+// writeRules makes the first packet of each connection of pods go to the queue, after Services' addresses are translated
+// and before pods' own are. Packets of the node's root, such as the kubelet's probes, pass.
 func writeRules() error {
 	nft, err := nftables.New()
 	if err != nil {

@@ -1,7 +1,7 @@
 """Looks up keys and prints the answers: ``python ask.py URL < {"keys": [...], "batch": N}``, one JSON document back.
 
-``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. In place of a value, a status
-other than 200 and 404 has the router's message. Batch 0 asks one by one. With ``"generation": "g13"`` lookups insist on
+``{"answers": [[status, generation, value or null], ...]}``, in the order of the keys. For a status other than 200
+and 404, the value is the router's message. Batch 0 asks one by one. With ``"generation": "g13"`` lookups insist on
 that one.
 """
 

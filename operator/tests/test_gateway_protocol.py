@@ -127,7 +127,7 @@ async def test_what_is_put_on_a_condition_is_small(gateway: Standing) -> None:
 
 
 async def test_what_is_no_shard_file_is_small(gateway: Standing) -> None:
-    """The sweep reads it at once, and there is one sweep for all namespaces."""
+    """The sweep reads it whole, and there is one sweep for all namespaces."""
     most = gateway.gateway.short_budget.most - 2 * CHUNK_BYTES
     too_large = {"Content-Length": str(most + 1)}
     for name in ("swept.json", "g1/manifest.json", "g1/claim.json", "g1/x.lmdb/y"):

@@ -98,7 +98,7 @@ def test_all_that_belongs_to_a_dataset() -> None:
 
 
 def test_a_server_outlives_its_stateful_set_for_as_long_as_it_takes_to_end() -> None:
-    """Its room is not free before: a shard-by-shard rollout has none to spare."""
+    """Its room is taken until then: a shard-by-shard rollout has none to spare."""
     server = pod("airports-r1-s0-0", "pod-1", ("StatefulSet", "set-1"), owner_name="airports-r1-s0")
     cache = cached(("LookupDataset", dataset()), ("StatefulSet", shard_set()), ("Pod", server))
     cache.drop("StatefulSet", "maps", "airports-r1-s0", "set-1", "9")
@@ -220,7 +220,7 @@ def test_what_is_gone_stays_gone() -> None:
 
 
 def test_an_object_whose_label_was_taken_away_and_given_back_is_there_again() -> None:
-    """A watch by label reports the first as a deletion, in the version of that change."""
+    """A watch by label reports the removal of the label as a deletion, with that change's version."""
     cache = cached(("LookupDataset", dataset()), ("Job", job()))
     assert cache.drop("Job", "maps", "airports-g1-build", "job-1", "5") == KEY
     assert cache.put("Job", job(version=4)) is None, "an answer that came late"
@@ -417,7 +417,7 @@ async def test_nobody_goes_on_before_it_is_known_whether_there_are_image_volumes
 async def test_a_namespace_that_refuses_for_another_reason_says_nothing_of_others() -> None:
     probed, now = _Probed(), BORN
     images = ImageVolumes(cast(Cluster, probed), lambda: now)
-    assert await images.are_kept("refusing"), "nothing is known: the StatefulSets will be refused themselves"
+    assert await images.are_kept("refusing"), "it is not known: the StatefulSets would be refused as well"
     assert not await images.are_kept("maps")
     assert not await images.are_kept("refusing")
     assert probed.asked == ["refusing", "maps"]

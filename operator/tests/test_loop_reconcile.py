@@ -42,7 +42,7 @@ async def test_status_first_then_what_should_be_then_what_should_not(bench: Benc
         "apply Job gently",
         "delete Service u-9",
     ]
-    assert bench.cache.kinds == ["LookupDataset", "Job"], "the next look sees what this one wrote, but no Secret"
+    assert bench.cache.kinds == ["LookupDataset", "Job"], "the next pass sees what this one wrote, but no Secret"
     assert bench.count("done") == 1
 
 

@@ -29,7 +29,7 @@ def refused(world: World | None = None) -> World:
 
 
 def overridden_during_build(found: str = "good", **spec: Any) -> World:
-    """g1 served, a gate had rejected g2, and the source was as for g1 again, or as ``found``. That is the result of g3,
+    """g1 served, a gate had rejected g2, and the source was g1's again, or as ``found``. That is the result of g3,
     which compared with both; meanwhile the gate was overridden for g2."""
     data = ["good"]
     world = World(takes=Takes(build=20))

@@ -162,7 +162,7 @@ class TestWhatHasServed:
         assert [generation.served_by for generation in world.status.generations] == [3, 4]
 
     def test_is_known_again_of_what_serves_when_somebody_has_taken_it_away(self) -> None:
-        """The other ones must be named."""
+        """A rollback to another one must name it."""
         world = serving(rollout={"drainSeconds": 5})
         _refreshed(world, "two")
         world.settle()

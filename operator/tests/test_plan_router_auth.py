@@ -1,4 +1,4 @@
-"""Access to lookups: the objects of a dataset for it, and the writes after a change."""
+"""Access to lookups: the objects that it needs, and the writes after a change."""
 
 from __future__ import annotations
 

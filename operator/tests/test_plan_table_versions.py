@@ -98,8 +98,8 @@ class TestAVersionThatLeavesTooFewAboveIt:
 
 
 def _annotated(world: World, version: int, *, changed: str) -> Observed:
-    """Return what is seen when the annotation of the routing table says ``version``; without status if nobody edited
-    it."""
+    """Return what is seen when the annotation of the routing table says ``version``; its ``changed`` is empty if nobody
+    edited it."""
     observed = world.observe()
     others = (
         replace(other, table_version=version, changed=changed) if other.table_version else other

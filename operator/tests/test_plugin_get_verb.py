@@ -124,7 +124,7 @@ async def test_who_may_not_look_up_is_asked_for_a_token(kube: Kube, plugin: Run)
 async def test_a_token_is_shown_to_a_router_itself(
     kube: Kube, plugin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API server's proxy uses the header itself, and passes none on."""
+    """The API server's proxy does not pass the Authorization header on."""
     shown, forwarded = [], []
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -90,7 +90,7 @@ def test_it_is_bounded_and_goes_with_its_dataset() -> None:
     assert job["metadata"]["name"] != _job(keys=["a"])["metadata"]["name"]
     labels = spec["template"]["metadata"]["labels"]
     assert labels == job["metadata"]["labels"] == LOAD_LABELS == {names.APP: "lookupdb", names.COMPONENT: "load"}
-    assert names.DATASET not in labels, "the operator takes it for nobody's"
+    assert names.DATASET not in labels, "the operator ignores it"
     resources = _container(_job("--processes", "3", keys=["a"]))["resources"]
     assert resources["limits"].keys() == resources["requests"].keys() == {"cpu", "memory", "ephemeral-storage"}
     assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == ("2000m", "4")

@@ -255,7 +255,7 @@ class TestRefusals:
 
 
 class TestActiveGenerationThatIsLost:
-    """Nothing that happens to the store may keep builds from it for ever, and no gate is passed unseen."""
+    """No damage to the store may block builds for ever, and no gate may be skipped silently."""
 
     @pytest.fixture
     def project(self, project: Project) -> Project:

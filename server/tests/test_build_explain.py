@@ -224,7 +224,7 @@ class TestFirstRows:
 
 
 class TestExplainedColumns:
-    """``--explain`` looks for the spec's columns where files have their names."""
+    """``--explain`` checks the spec's columns against those that files name."""
 
     def lines(self, project: Project, file: str, key: str) -> list[str]:
         project.describe(source={"url": file}, key={"columns": [key]})

@@ -1,5 +1,5 @@
 """A refresh keeps the dictionary of the active generation, so that values that have not changed keep their stored
-bytes; and a build trains one, and says why, where it cannot."""
+bytes. If it cannot, the build trains one and says why."""
 
 from __future__ import annotations
 

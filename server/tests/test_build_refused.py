@@ -159,7 +159,7 @@ class TestOverride:
         after = project.dataset.manifest("g2")
         assert (after.refused, after.shards) == (None, before.shards)
         assert before.refused is not None
-        assert after.overridden == before.refused.reasons, "it remains to be seen"
+        assert after.overridden == before.refused.reasons, "it stays on record"
         assert project.report("--override-gates", "g2") == {**report, "seconds": pytest.approx(0, abs=60)} | {
             "peakMemoryBytes": pytest.approx(report["peakMemoryBytes"], rel=1)
         }

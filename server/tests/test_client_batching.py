@@ -232,7 +232,7 @@ def test_whom_a_leader_leaves_behind_ask_again() -> None:
 
 
 def test_a_lookup_within_a_lookup_of_the_same_thread_does_not_wait_for_itself() -> None:
-    """As of a signal handler, or of the function that names the trace."""
+    """As in a signal handler, or in the function that names the trace."""
     with scripted() as router:
         inner: list[str] = []
 

@@ -303,7 +303,7 @@ class Large:
 
 
 def assert_forgotten(client: Client) -> None:
-    """The frame of who asks, and all that it has, would be held by the traceback of an error that was met."""
+    """The traceback of a kept error would hold the caller's frame, and all that it refers to."""
 
     def ask() -> weakref.ref[Large]:
         large = Large()
@@ -387,7 +387,7 @@ def test_a_router_that_hangs_is_left_for_another_connection(kind: Kind) -> None:
 
 
 def test_looks_at_an_answer_end_with_it(kind: Kind) -> None:
-    """They would take the next one's time for too long, by the timeout of one before."""
+    """A timer left behind would end a later request at an earlier one's deadline."""
 
     def trickle(connection: socket.socket, asked: Asked) -> bytes:
         told = found_all(connection, asked)

@@ -55,7 +55,7 @@ class Walk:
         return (self.folder / "output").read_text()
 
     def play(self, line: str) -> None:
-        """Run a command, and compare what it prints with the JSON that its comment may be."""
+        """Run a command, and compare what it prints with its comment, if that is JSON."""
         command, _, comment = (part.strip() for part in line.partition("  # "))
         if " up " in command:
             assert "--port 8081 --watch" in command

@@ -43,7 +43,7 @@ esac
 
 
 class Machine:
-    """A copy of the crate's place, and a cargo and a C compiler that are all that PATH has."""
+    """A copy of the crate's folder, and a PATH with only a cargo and a C compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.crate = folder / "server" / "native"

@@ -260,14 +260,14 @@ async def test_the_generation_before_is_unknown_once_a_shard_of_it_is_gone_and_n
 async def test_connections_that_stay_are_kept_and_those_that_go_are_closed(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
-    """The table names both, so that neither stays for who asks for the generation before."""
+    """g1 was not active, so it does not stay for clients that request the previous generation."""
     router.core.cutover._settings = replace(router.core.cutover._settings, deadline_seconds=0.05)
-    await started(router, entries["g1"], entries["g2"])
+    await started(router, entries["g2"], entries["g1"])
     pool = router.core.cutover._pool._endpoints
     before = set(pool.values())
     router.write(table_file(entries["g2"], version=2))
     await router.in_effect(2)
-    await soon(lambda: len(pool) == 3, "the old generation's endpoints are closed")
+    await soon(lambda: len(pool) == 3, "the other generation's endpoints are closed")
     assert set(pool.values()) <= before
 
 
@@ -342,7 +342,7 @@ async def test_an_older_version_is_refused_and_said_so(router: Router, entries: 
 async def test_it_reports_the_digest_of_the_text_that_it_answers_from(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
-    """Somebody has given an edited table the version of the next one: only the digest tells, until that is read."""
+    """An edited table took the next version: until a newer one is read, only the digest shows it."""
     assert router.status["tableDigest"] is None
     first, edited = table_file(entries["g1"]), table_file(entries["g1"], version=2, notes="edited by hand")
     edited = edited.replace(b'"records":', b'"records":1')

@@ -74,7 +74,7 @@ async def test_when_the_only_replica_answers_wrong_its_keys_are_unavailable_or_r
 
 @pytest.mark.parametrize("asked", [1, 2], ids=["a key", "two keys"])
 async def test_what_a_shard_answers_too_much_is_nobodys(stack: AsyncExitStack, asked: int) -> None:
-    """So many keys wait that they leave as soon as there is an answer, and the surplus has a value for each of them."""
+    """So many keys wait that they are sent at the first answer, and the surplus has a value for each of them."""
     gate = asyncio.Event()
 
     async def surplus(shard: ScriptedShard, command: list[bytes]) -> bytes:

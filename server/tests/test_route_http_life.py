@@ -152,7 +152,7 @@ def test_every_phase_leads_to_the_end_and_only_reading_is_come_back_to() -> None
 
 
 def test_nothing_else_sets_a_phase() -> None:
-    """But the first one, and ``_enter``."""
+    """Only __init__ and ``_enter`` do."""
     assert inspect.getsource(life).count("self.phase = ") == 2
     assert "self.phase = " not in inspect.getsource(connection_module)
 

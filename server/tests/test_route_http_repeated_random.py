@@ -221,7 +221,7 @@ class RepeatingClient:
         self._sends_batches = random.random() < 0.8
 
     def usual(self) -> bytes:
-        """As it always asks."""
+        """Its usual request."""
         return self._batch(make_body(self._random)) if self._sends_batches else self._lookup()
 
     def request(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Clients of RESP where not everybody may look up: AUTH, what is answered before it, and when they are judged again."""
+"""Clients of RESP when only some may look up: AUTH, what is answered before it, and when they are judged again."""
 
 from __future__ import annotations
 

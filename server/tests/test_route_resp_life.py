@@ -161,7 +161,7 @@ PIECES = [MUCH, GET, GET * 3, command("MGET", "a", "b"), b"PING\r\n", PART, HUGE
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_lives_keep_the_invariants(record: Record, seed: int) -> None:
-    """Each ends, whatever a client sends, takes and leaves, and nothing is held for it any more."""
+    """Each ends, whatever a client sends or does not read, and then holds none of the budget."""
     chance = random.Random(seed)
     lookups = ScriptedLookups(values={"a": b"1", "held": b"2", "huge": b" " * 3_000_000})
     timeouts: dict[str, Any] = {

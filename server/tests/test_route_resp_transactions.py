@@ -1,4 +1,4 @@
-"""MULTI … EXEC on a router: one look-up for all keys, errors in their places, bounds, and what ends a transaction."""
+"""MULTI … EXEC on a router: one lookup for all keys, errors in their places, bounds, and what ends a transaction."""
 
 from __future__ import annotations
 

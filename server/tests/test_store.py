@@ -333,7 +333,7 @@ class TestObjects:
     def test_a_scratch_folder_that_may_not_be_written_to_is_told_and_not_the_store(
         self, bucket: Bucket, scratch: Path
     ) -> None:
-        dataset, folder = BucketDataset(bucket, ADDRESS), Path("/sys")  # where nobody may make anything, root neither
+        dataset, folder = BucketDataset(bucket, ADDRESS), Path("/sys")  # where not even root may create anything
         (shard, *_) = publish(dataset, "g1", CONTENT, scratch).shards
         with pytest.raises(FolderDenied, match=f" to {folder}: "), dataset.shard("g1", shard, folder):
             pass

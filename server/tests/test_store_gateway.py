@@ -313,7 +313,7 @@ class TestListings:
 
 
 def test_objects_and_answers_that_break_off_are_not_taken_for_whole(gateway: FakeGateway) -> None:
-    """A half of a claim would be somebody else's."""
+    """A claim that is cut off would look like another's."""
     gateway.put(PATH, b'{"owner": "me"}')
     gateway.cuts_answers = 2
     assert gateway_bucket(gateway.url, retries=2).read(PATH).body == b'{"owner": "me"}'

@@ -153,7 +153,7 @@ class TestSweep:
         s3_place.living()
         for clock.ahead, counted in ((25 * HOUR, (1, 0)), (50 * HOUR, (0, 1)), (75 * HOUR, (0, 0))):
             sums = swept(s3_place)[1]
-            assert (sums["marked"], sums["removedDatasets"]) == counted, "and then it is nothing of ours"
+            assert (sums["marked"], sums["removedDatasets"]) == counted, "and then nothing of ours is left"
 
     def test_a_namespace_with_too_many_folders(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever may write in a namespace makes as many as they like: others are swept, and memory is bounded."""

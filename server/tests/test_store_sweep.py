@@ -57,7 +57,7 @@ class TestLiving:
         assert people.generations() == ("g2", "g3", "g4", "g5")
 
     def test_of_one_of_which_nothing_is_known_to_serve_nothing_goes(self, place: Place) -> None:
-        """As of one whose status was lost, or cannot be read."""
+        """Such as one whose status was lost or cannot be read."""
         people = place.publish(place.dataset("people"), "g1", "g2", "g3")
         place.living(people, keep=1)
         assert swept(place)[0] == []

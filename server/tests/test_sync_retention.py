@@ -130,7 +130,7 @@ class World:
             number = self.random.choice([*self.built])
             is_there = self.ages.get(f"g{number}") == (self.life, number)
             if self.are_clocks_wrong and not is_there:
-                return  # fetched again with a clock that was ahead it looks like the first of a new life
+                return  # fetched again, one from a fast clock looks like the first of a new life
         self._serve(number)
 
     def _serve(self, number: int) -> None:

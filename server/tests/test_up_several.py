@@ -67,7 +67,7 @@ def test_twenty_datasets_have_one_router_and_a_bad_one_leaves_the_others_alone(
 
 
 def check_console(connection: urllib3.HTTPConnectionPool) -> None:
-    """The same port serves the console, to this machine's names for itself alone."""
+    """The same port serves the console, but only under this machine's own names."""
     page = connection.request("GET", "/").data.decode()
     assert all(f'href="/datasets/default/{name}"' in page for name in ("people", "others"))
     found = connection.request(

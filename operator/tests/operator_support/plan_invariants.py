@@ -95,9 +95,9 @@ class Invariants:
         self.has_forgotten = True
 
     def pass_again(self, now: datetime, *, is_known: bool) -> None:
-        """Note that the operator's clock, perhaps set back, says ``now``. The operator knows only one slot that passes
-        again: the one it has noted; ``is_known`` says whether that is the next one. It notes the moment of an edit in
-        place of a slot when the schedule changes."""
+        """Note that the operator's clock, perhaps set back, says ``now``. When a slot passes again, the operator
+        recognises only the one it has noted; ``is_known`` says whether that is the next one. It notes the moment of an
+        edit in place of a slot when the schedule changes."""
         if not is_known:
             self.checked = {slot: at for slot, at in self.checked.items() if parse_moment(slot) <= now}
         self.checked = {slot: min(at, now) for slot, at in self.checked.items()}
@@ -213,7 +213,7 @@ class Invariants:
                 f"{build.generation} is built for {newest.generation}, which is lost, and may be found the same"
             )
         if self.operator_now is not None and parse_moment(lost.retry_at) > self.operator_now:
-            raise Broken(f"{build.generation} is built for {newest.generation}, which is lost, before its time")
+            raise Broken(f"{build.generation} is built before {newest.generation}, which is lost, may be tried again")
 
     def _check_suspended(self, before: DatasetStatus, after: DatasetStatus) -> None:
         """Check that nothing begins, and no new table is written."""
@@ -418,8 +418,8 @@ class Invariants:
 
 
 def _check_surge(before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
-    """Check that a shard-by-shard rollout keeps the number of shards within bounds. Exception: another rollout begins
-    while routers do not leave the servers replaced before it."""
+    """Check that a shard-by-shard rollout keeps the number of shards within bounds. Exception: a rollout that begins
+    while routers still use the servers replaced before it."""
     known = {rollout.rollout: rollout for rollout in before.rollouts}
     for rollout in after.rollouts:
         generation, old = after.find_generation(rollout.generation), known.get(rollout.rollout)

@@ -418,7 +418,7 @@ class World:
                 return
             self.step(max(1.0, min(planned.next_look_in or 1.0, 100.0)) if idle else 1.0)
         assert until is None, f"it has not come to that in {seconds} s:\n{self.describe()}"
-        raise AssertionError(f"nothing is settled after {seconds} s:\n{self.describe()}")
+        raise AssertionError(f"not all is settled after {seconds} s:\n{self.describe()}")
 
     def is_settled(self) -> bool:
         """Return whether everything that was asked for serves, and nothing is left to do."""

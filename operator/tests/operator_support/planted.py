@@ -34,7 +34,7 @@ def list_forms(secret: str | bytes) -> set[str]:
 
 
 def _encode_within(raw: bytes, offset: int) -> str:
-    """Return the base64 that stays the same whatever ``offset`` bytes precede ``raw``, and whatever follows it."""
+    """Return the part of the base64 that depends on ``raw`` alone if ``offset`` bytes precede it."""
     encoded = base64.b64encode(bytes(offset) + raw).decode()
     first, last = (4 if offset else 0), 4 * ((offset + len(raw)) // 3)
     return encoded[first:last]

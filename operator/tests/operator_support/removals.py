@@ -1,5 +1,5 @@
-"""Builders of a dataset with a store of its own remove generations as ordered (`lookupdb build --keep`), soon or late;
-and the generations that they must not remove."""
+"""Builders of a dataset with a store of its own remove generations as ordered (`lookupdb build --keep`), sooner or
+later. Generations in use must stay."""
 
 from __future__ import annotations
 

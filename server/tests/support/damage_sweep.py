@@ -75,7 +75,7 @@ SWEEPS: Final[Mapping[str, Callable[[bytes], Iterator[list[Damage]]]]] = {
 
 
 def main(sweep: str, folder: Path) -> None:
-    """Check every damage of a sweep, on a file in memory that is mended behind each."""
+    """Check every damage of a sweep, on a file in memory that is repaired after each."""
     history: list[Changes] = [LARGE, CONTENT, dict.fromkeys(list(CONTENT)[::7]), CONTENT]
     sound = write_lmdb(folder / "f", history, dictionary=b"d" * 5000).read_bytes()
     keys = [*CONTENT, *LARGE, b"absent", b"key-100", b"z"]

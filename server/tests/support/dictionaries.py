@@ -1,4 +1,4 @@
-"""Two generations with dictionaries of their own, whose stored bytes tell nothing of whether their values are equal.
+"""Two generations with their own dictionaries: stored bytes do not show whether values are equal.
 
 publish(dataset, "g1", BEFORE, scratch, dictionary=OLD_DICTIONARY)
 publish(dataset, "g2", AFTER, scratch, dictionary=NEW_DICTIONARY)

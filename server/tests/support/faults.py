@@ -219,7 +219,7 @@ def _handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
 
 @contextlib.contextmanager
 def faulty_proxy(target: str) -> Iterator[tuple[str, Proxy]]:
-    """Its URL, and the proxy before the server at ``target``."""
+    """A proxy before the server at ``target``: its URL and itself."""
     proxy = Proxy(target)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy)) as server:
         server.daemon_threads = True

@@ -55,7 +55,7 @@ def u16(content: bytes | bytearray, offset: int) -> int:
 
 
 def pages_of(content: bytes | bytearray, kind: int) -> Iterator[int]:
-    """The numbers of the pages that have the flags ``kind``, and their own number at their place."""
+    """The numbers of the pages that have the flags ``kind`` and begin with their own number."""
     for number in range(len(content) // PAGE):
         if struct.unpack_from("<Q", content, number * PAGE)[0] == number and u16(content, number * PAGE + 10) == kind:
             yield number

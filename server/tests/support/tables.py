@@ -55,7 +55,7 @@ def make_catalog(folder: Path, **properties: str) -> Catalog:
 
 
 def as_json(value: Any) -> Any:
-    """A value of Arrow as the page on sources says that it is written."""
+    """An Arrow value as JSON, as the page on sources describes it."""
     if isinstance(value, dict):
         return {name: as_json(member) for name, member in value.items()}
     if isinstance(value, list):
