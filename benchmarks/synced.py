@@ -140,7 +140,7 @@ class _Measurement:
         print(f"| memory of all workers, mapped files included | {of_workers / 1e6:,.0f} MB |")
         print(f"| of lookupdb sync | {of_sync / 1e6:,.0f} MB |")
         print(f"| of a worker with the records in a dict | {of_dict / 1e6:,.0f} MB |")
-        print(f"| workers and sync : {self._workers} such dicts | {(of_workers + of_sync) / dicts:.3f} |")
+        print(f"| (workers + sync) / {self._workers} such dicts | {(of_workers + of_sync) / dicts:.3f} |")
 
     def _measure_dict(self, source: Path) -> int:
         """Return the bytes of a process that holds the records in a dict."""

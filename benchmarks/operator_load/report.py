@@ -46,10 +46,10 @@ columns are CPU seconds.
 
 {table}
 
-A start ends when every dataset was looked at and nothing is left to do; nothing is written in it. A refresh covers all
+A start ends when every dataset has been reconciled and nothing is left to do; it writes nothing. A refresh covers all
 datasets, fifty at a time: build, rollout, cutover and the end of the old rollout. A check of all is asked for by their
 schedules, within a minute, and finds nothing new. An hour at rest is computed:
-{resyncs} resyncs, whose CPU time was measured at short intervals. Memory is the most that was ever resident in any.
+{resyncs} resyncs, whose CPU time was measured at short intervals. Memory is the operator's peak resident memory.
 An empty cell was not measured.
 """
 

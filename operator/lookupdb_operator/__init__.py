@@ -1,4 +1,4 @@
-"""The control plane of lookupdb: the only code that knows Kubernetes.
+"""The control plane of lookupdb: operator, gateway, console, kubectl plugin, and the loop of `lookupdb up`.
 
 watch      informers (kopf, reflectors) ──▶ cache; they wake datasets
 loop       queue ──▶ reconcile: observe (cache → Observed) ──▶ plan (pure) ──▶ apply, delete (cluster)

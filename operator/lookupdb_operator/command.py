@@ -136,7 +136,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     default=DEFAULT_IDENTITY,
     help="NAMESPACE/RELEASE of this installation: a dataset is acted on by one only, the first that saw it.",
 )
-@option("--living-list", default="", help="ConfigMap in its own namespace to keep the list of living datasets in.")
+@option("--living-list", default="", help="ConfigMap in its own namespace to keep the list of live datasets in.")
 @option(
     "--image-pull-policy",
     type=click.Choice(["Always", "IfNotPresent", "Never"]),

@@ -138,7 +138,7 @@ class DatasetEvents:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.builds = Counter(
             "lookupdb_operator_builds_total",
-            "Builds that ended: succeeded, also because the source is unchanged; failed; or rejected by a gate.",
+            "Builds that ended: succeeded (also if the source is unchanged), failed, or rejected by a gate.",
             ["namespace", "dataset", "outcome"],
             registry=registry,
         )

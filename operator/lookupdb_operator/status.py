@@ -88,7 +88,7 @@ class BuiltGeneration:
     value_format: Literal["json", "raw"]
     built_at: str
     refresh: str = ""
-    """The last refresh annotation that it answers: it was built for it, or found up to date."""
+    """The last refresh annotation for which it was built, or found up to date."""
     verified_by: int = 0
     """The number of the last build that found the source unchanged; 0: none since its own."""
     success_file: str = ""
@@ -226,7 +226,7 @@ class Stall:
     reason: str
     """One of ``plan.reasons``."""
     since: str
-    """Since when it is blocked, whatever the first cause was."""
+    """The time since which it is blocked, even if the cause has changed."""
 
 
 @dataclass(frozen=True, slots=True)

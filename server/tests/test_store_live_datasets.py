@@ -1,4 +1,4 @@
-"""Lists of living datasets that a sweep refuses, and whose datasets it sweeps."""
+"""Lists of live datasets that a sweep refuses, and whose datasets it sweeps."""
 
 from __future__ import annotations
 

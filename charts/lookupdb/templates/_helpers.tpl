@@ -84,8 +84,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
-{{/* Arguments: root, image (repository, tag, digest), tag (when it has none). The registry of all charts goes before a
-repository that does not begin with one of its own: with a name that has a dot or a port, as docker reads it. */}}
+{{/* Arguments: root, image (repository, tag, digest), tag (when it has none). global.imageRegistry goes before a
+repository that does not begin with a registry of its own: localhost, or a name with a dot or a port, as for docker. */}}
 {{- define "lookupdb.imageOf" -}}
 {{- $registry := .root.Values.global.imageRegistry }}
 {{- if and $registry (not (regexMatch "^(localhost|[^/]*[.:][^/]*)/" .image.repository)) -}}

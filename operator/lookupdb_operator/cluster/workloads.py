@@ -572,7 +572,7 @@ def _job_state(body: Body) -> JobState:
 
 
 def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
-    """Return a manual change that keeps the Job from pushing."""
+    """Return why the Job does not push: it is suspended, or has failed."""
     if state == "Running":
         is_suspended = (body.get("spec") or {}).get("suspend") is True
         return PUSH_SUSPENDED.trouble(name=name) if is_suspended else None

@@ -98,8 +98,8 @@ class TokenAccess:
         other_audiences: Callable[[], Collection[str]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``overseers`` see all datasets. ``other_audiences`` returns those of datasets. Raises ValueError for a
-        subject that is none."""
+        """``overseers`` see all datasets. ``other_audiences`` returns those of datasets. Raises ValueError for an
+        invalid subject."""
         self.audience = audience
         self._keys = keys
         self._overseers = Subjects(overseers)
@@ -187,7 +187,7 @@ class ProxyAccess:
         if not separator or not hmac.compare_digest(password.encode(), self._read_password()):
             raise NotAdmitted("the proxy's password is not the one in the Secret")
         if not user.isprintable() or len(user.encode()) > _MAX_USER_BYTES:
-            raise NotAdmitted("the proxy's name of the user cannot be read")
+            raise NotAdmitted("the proxy's name of the user is too long or not printable")
         return Visitor(user or "a user of the proxy", sees_all=True)
 
     def _read_password(self) -> bytes:

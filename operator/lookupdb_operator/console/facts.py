@@ -488,7 +488,7 @@ class Action:
 
 
 def list_actions(dataset: Dataset, facts: StatusFacts) -> Iterator[Action]:
-    """Yield the commands that apply to a dataset as it is, those that it waits for first."""
+    """Yield the commands that apply to a dataset as it is, first those that it waits for."""
     if facts.candidate is not None:
         generation = facts.candidate.generation
         yield Action(f"Look at {generation} first", dataset.command("get", "KEY", "--generation", generation))

@@ -137,7 +137,7 @@ class _Connections(web.Server):
         )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Count a client. The oldest idle one is closed to make room; if all others are busy, that is the new one."""
+        """Count a client. The oldest idle one is closed to make room; if all others are busy, the new one is closed."""
         super().connection_made(handler, transport)
         while len(self._connections) > self._most:
             oldest = next(connection for connection in self.connections if connection not in self.busy)

@@ -124,7 +124,7 @@ class Admission:
 # for another one's waiting requests, and some room is always left. Transfers of files have their own budget, apart from
 # short requests.
 #
-# A request without room waits for a while, in the order of its namespace.
+# A request without room waits for a while behind those of its namespace.
 
 
 WAIT_SECONDS: Final = 10.0

@@ -27,7 +27,7 @@ _PREFIX: Final = "LOOKUPDB_"
 SERVER_VARIABLES: Final = frozenset(
     {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
 )
-"""Variables of lookupdb that shard servers and routers get, besides their flags: LOOKUPDB_PORT is not for shards."""
+"""The variables of lookupdb that shard servers and routers get. LOOKUPDB_PORT, for example, is not for shards."""
 BUILDER_VARIABLES: Final = frozenset(
     {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
 )

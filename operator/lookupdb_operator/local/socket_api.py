@@ -243,7 +243,7 @@ def _parse_head(head: bytes) -> tuple[str, dict[str, str]]:
 
 
 def render_error(error: ApiError) -> Answer:
-    """Return the answer that tells a client of ``error``."""
+    """Return the answer that reports ``error``."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
     reason = "AlreadyExists" if isinstance(error, AlreadyExists) else type(error).__name__
     status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": error.message}

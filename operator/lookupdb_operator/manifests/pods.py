@@ -43,7 +43,7 @@ def render_placement(
 
 
 def _spread_pods(selector: Mapping[str, str]) -> Placement:
-    """Spread over nodes and zones if there are several; on one node the pods run all the same.
+    """Spread over nodes and zones if there are several; on one node the pods still run.
 
     The preference for other zones is not a spread constraint: the scheduler ignores nodes that lack a constraint's
     label, so that in a cluster without zones nothing would be spread.

@@ -122,7 +122,7 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
         return None
     if seconds_until(build.started_at, turns.PATIENCE, situation.now) > 0:
         return None
-    why = " and is being deleted, but something keeps it, for example a finalizer" if job.deleting else ""
+    why = "; it is being deleted, but something keeps it, for example a finalizer" if job.deleting else ""
     return Trouble(reasons.INTERRUPTED, f"Job {job.ref.name} has no pod that runs{why}")
 
 
@@ -141,7 +141,7 @@ def is_running(pod: Pod) -> bool:
 # Job, because a published generation stays.
 
 
-_NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
+_NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a result; its log may say why.")
 
 
 def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -209,7 +209,7 @@ def _with_verified_generation(
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """Return ``status`` after ``build`` has succeeded. A build that something else requested ends a series of
+    """Return ``status`` after ``build`` has succeeded. A build requested for another reason ends a series of
     losses."""
     lost = status.find_generation(status.lost.generation) if status.lost else None
     is_of_another_spec = lost is not None and lost.content != build.content

@@ -123,12 +123,12 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, if a router answers from an older one whose servers are
-    kept: its lookups must drain too. This includes a router with other content under the same version, and an edited
-    active generation in the status: routers then report it again."""
+    kept: its lookups must drain too. The same if a router has other content under that version, or the status's active
+    generation was edited: routers then report it again."""
     table = status.table
     if table is None:
         return status
-    # If several generations serve, only a removed one is noticed.
+    # If several generations serve, only an empty field is noticed.
     is_edited = not status.generation if table.is_mixed else status.generation != table.generation
     if not (
         (table.confirmed_at and (is_edited or routing_tables.is_contradicted(table, status, situation)))

@@ -380,7 +380,7 @@ TRANSITIONS: Final = (
         name="ask for a check",
         step=turns.advance_schedule,
         edges=(),
-        when="a slot of the schedule is due; the schedule changes, begins or rests",
+        when="a slot of the schedule is due; the schedule begins, changes or stops",
         written_first="`schedule`, `nextCheck`",
         may_be_deleted="nothing",
     ),

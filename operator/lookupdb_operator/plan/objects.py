@@ -61,7 +61,7 @@ class ObjectChanges:
 def plan_changes(
     status: DatasetStatus, target: PassTarget, secrets: tuple[Manifest, ...], situation: Situation
 ) -> ObjectChanges:
-    """Return the writes and deletions after which exactly the objects that ``status`` asks for exist. ``secrets`` are
+    """Return the writes and deletions that leave exactly the objects that ``status`` requires. ``secrets`` are
     the Secrets that are due: the store's, and that of the password key."""
     observed = situation.observed
     # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left

@@ -391,7 +391,7 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
 FIRST_RETRY_DELAY: Final = 30.0
 """Seconds. A source that is being uploaded is there the next time."""
 LONGEST_RETRY_DELAY: Final = 1800.0
-"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
+"""Seconds. A source that has been broken for days is not read every minute. A new spec or refresh is built at once."""
 LONGEST_WAIT: Final = 300.0
 """Seconds between two looks for a success file that is not there, or for a push after one that was rejected: it is
 expected, and data is late until it is seen."""

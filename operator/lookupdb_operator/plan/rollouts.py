@@ -532,8 +532,8 @@ def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situatio
 
 
 def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situation: Situation) -> str:
-    """Return a sentence about an annotation without effect. One that promotes the generation that is about to be rolled
-    out has an effect."""
+    """Return a sentence about an annotation without effect. A promotion of the generation that comes next has an
+    effect."""
     generation, promoted = target.generation, situation.desired.promote
     is_next = generation is not None and generation.generation == promoted
     is_early = is_next and not generations.is_premature(promoted, status)

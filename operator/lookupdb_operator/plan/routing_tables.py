@@ -136,8 +136,8 @@ def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
         return pod.ready
     if report is None or report.newest:
         return True
-    # What a container died of stays in a pod's status long after it runs again: only of one that does not answer when
-    # it is asked either does it say that nobody is there.
+    # A pod's status keeps the cause of a container's death long after it runs again. So it counts only if the router
+    # does not answer the operator either.
     return pod.trouble is None and not report.is_empty
 
 
@@ -188,7 +188,7 @@ def _confirms(report: RouterReport, table: TableStatus, digest: str) -> bool:
 
 
 def diagnose_late_routers(observed: Observed, table: TableStatus, digest: str) -> Mapping[str, str]:
-    """Pod → why it does not answer from ``table`` yet, whose text has ``digest``; of routers that may be answering."""
+    """Return pod → why it does not answer from ``table`` yet, for routers that may answer. ``digest``: of its text."""
     late: dict[str, str] = {}
     for pod in list_answering_routers(observed):
         report = observed.routers.get(pod.uid)

@@ -146,7 +146,7 @@ class Desired:
     """The refresh annotation; empty for none."""
     schedule: DesiredSchedule | None
     is_pushed: bool
-    """``spec.source.pushed``: builders copy what was pushed. Its age counts from then, however often they look."""
+    """``spec.source.pushed``: builders copy what was pushed. Its age counts from the push, even after later checks."""
     stale_after_seconds: int | None
     """Age in seconds at which the served data are too old."""
     build_digest: str
@@ -560,7 +560,7 @@ class _TurnQueue:
             self._enter(key, place[1].since, place[0])
 
     def find_turn(self, key: Key, is_urgent: bool, now: datetime) -> Turn:
-        """Return the turn of ``key``; one that is not known yet comes last."""
+        """Return the turn of ``key``; that of an unknown key comes last."""
         turn = self._turns.get(key)
         if turn is not None:
             return Turn(must_yield=self._must_yield(key, turn, now))

@@ -85,8 +85,7 @@ def _split(message: str) -> list[str]:
 
 
 def _is_shown(text: str, facts: StatusFacts) -> bool:
-    """Return whether ``text``, which may have several lines, or its beginning is shown as what the dataset waits
-    for."""
+    """Return whether ``text``, or its beginning if it was cut, is shown as what the dataset waits for."""
     begin = reasons.join_lines(text.removesuffix("…"))
     return bool(begin) and any(begin in wait.detail for wait in facts.waits)
 

@@ -1,4 +1,4 @@
-{{/* What the operator may do wherever it acts on datasets: what it does, and no more (charts/tests/test_chart_rights.py).
+{{/* The rights of the operator wherever it acts on datasets: those that it uses, and no more (charts/tests/test_chart_rights.py).
 It lists and watches, and never gets one object. What it applies it patches; where an apply makes an object, it creates.
 With a gateway it can do nothing with Secrets there but make one that is not there: the key of a dataset's passwords.
 Without one, none is got or listed; but who patches one is answered with what it holds. */}}
