@@ -119,7 +119,7 @@ def test_executors_that_a_quota_keeps_out_are_refused_in_the_words_of_kubernetes
 
 def test_an_api_server_that_does_not_answer_is_no_missing_right(api: Api, account: Path) -> None:
     api.status = 500
-    with pytest.raises(EngineMissing, match=r"Kubernetes does not report .*: 500 wrong") as caught:
+    with pytest.raises(EngineMissing, match=r"cannot be checked with Kubernetes: 500 wrong") as caught:
         check_pods(api.master, {}, 1, 1, account)
     assert not isinstance(caught.value, RightsMissing)
 
