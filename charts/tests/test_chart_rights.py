@@ -12,7 +12,7 @@ import pytest
 import yaml
 from operator_support.kube import Kube, serving
 from operator_support.kube_rights import Grant, Need, grants
-from operator_support.kube_story import all_steps, condition, dataset, respecified, seen, step_to_build
+from operator_support.kube_story import all_steps, condition, dataset, respecified, seen, step_to_build, step_to_servers
 from operator_support.kubelet import Kubelet, kubelet_of
 from operator_support.running import operating, until
 from support.ports import free_port
@@ -140,8 +140,7 @@ async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
     """Change the number of shards: a build, a rollout, and the end of the one before."""
     kube.put(respecified(kube, **SPEC, shards=3))
     await until(lambda: kube.get("Job", "shop", "airports-g2-build"), "the next build", lambda: seen(kube))
-    kubelet.end_builds()
-    await until(lambda: len(kube.all("StatefulSet")) == 5, "both rollouts' servers", lambda: seen(kube))
+    await step_to_servers(kube, kubelet, count=5)
     kubelet.start_servers()
     await until(lambda: len(kube.all("StatefulSet")) == 3, "the first rollout's end", lambda: seen(kube))
     await until(lambda: condition(kube, "RolledOut")["reason"] == "UpToDate", "the end", lambda: seen(kube))
