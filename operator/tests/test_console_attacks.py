@@ -23,7 +23,7 @@ from support.signers import claims_of, jwks, rsa_signer
 from yarl import URL
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster import account_keys
+from lookupdb_operator.cluster import client
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.console import service
 from lookupdb_operator.console.service import Console
@@ -267,7 +267,7 @@ class TestLogin:
     async def test_while_keys_cannot_be_read_nobody_is_judged(
         self, console: Standing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(account_keys, "UNKNOWN_KEY_SECONDS", 0.0)
+        monkeypatch.setattr(client, "UNKNOWN_KEY_SECONDS", 0.0)
         console.kube.refused["/openid/v1/jwks"] = Refusal(500, "not now")
         made = rsa_signer("rsa-new").token("shop", aud=[OURS])
         assert (await console.as_holder(made)).status == 503

@@ -16,11 +16,11 @@ from operator_support.loopback import listening
 from operator_support.running import until
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster import reflector
+from lookupdb_operator.cluster import informers
 from lookupdb_operator.cluster.api import Refused, Unreachable
 from lookupdb_operator.cluster.client import Api
+from lookupdb_operator.cluster.informers import Reflector
 from lookupdb_operator.cluster.parse import Header, parse_header
-from lookupdb_operator.cluster.reflector import Reflector
 from lookupdb_operator.names import Kind
 
 Json = dict[str, Any]
@@ -134,7 +134,7 @@ async def test_everything_is_listed_page_by_page_and_watched_from_there() -> Non
             await until(lambda: len(server.watched_from) >= 2, "the second watch")
     assert sink.told == ["changed a 5", "changed b 6", "changed c 3", "changed a 8", "deleted b"]
     assert [query.get("continue") for query in server.lists] == [None, "next"]
-    assert all(query["limit"] == str(reflector.PAGE) and query["labelSelector"] == "ours" for query in server.lists)
+    assert all(query["limit"] == str(informers.PAGE) and query["labelSelector"] == "ours" for query in server.lists)
     assert server.watched_from[:2] == ["7", "20"], "from where the list was, then from where the bookmark says"
     watch = next(query for query in server.asked if "watch" in query)
     assert watch["allowWatchBookmarks"] == "true"

@@ -1,4 +1,11 @@
-"""The connection to the API server, and the public keys of service accounts for routers, which use no API server."""
+"""The connection to the API server, and the public keys of service accounts that are read through it.
+
+The kubernetes client provides credentials, certificates and kubeconfig; it rereads a rotated service account token
+every minute. Nothing is retried here. After a ``Retry-After``, all requests wait.
+
+The keys are read for routers, which use no API server (``AccountKeys``), and for gateway and console, which check
+tokens themselves (``Keys``).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,9 @@ import copy
 import logging
 import os
 import random
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, Self
 
 import aiohttp
@@ -16,20 +25,12 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from lookupdb import __version__
-from lookupdb.account_tokens import parse_keys
+from lookupdb.account_tokens import VerificationKey, are_same, parse_keys
 from lookupdb.errors import UsageError
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import (
-    JSON,
-    Answer,
-    ApiError,
-    Unreachable,
-    make_error,
-)
+from lookupdb_operator.cluster.api import JSON, Answer, ApiError, Unreachable, make_error
 
-# The kubernetes client provides credentials, certificates and kubeconfig; it rereads a rotated service account token
-# every minute. Nothing is retried here. After a ``Retry-After``, all requests wait.
-
+log = logging.getLogger(__name__)
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 _CONNECTIONS: Final = 16
@@ -210,8 +211,6 @@ async def fetch_account_keys(api: Api) -> Answer:
     return await api.fetch(JWKS_PATH, subject=SUBJECT)
 
 
-log = logging.getLogger(__name__)
-
 REFRESH_SECONDS: Final = 60.0
 MAX_BYTES: Final = 256 << 10
 """Most bytes of the keys: a quarter of what a ConfigMap takes."""
@@ -256,3 +255,76 @@ class AccountKeys:
         if problem and problem != self._problem:
             log.warning("%s", problem)
         self._problem = problem
+
+
+_KEYS_REREAD_SECONDS: Final = 600.0
+UNKNOWN_KEY_SECONDS: Final = 10.0
+"""Minimum seconds between two reads for unknown keys."""
+MOST_WAITING: Final = 16
+"""Most requests that wait for a read: anyone can send something like a token."""
+_RETRY_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 10.0
+
+
+class Keys:
+    """The keys as last read through ``api``."""
+
+    def __init__(self, api: Api) -> None:
+        self._fetch = partial(fetch_account_keys, api)
+        self._read_at: float | None = None
+        self._tried_at: float | None = None
+        self._reading: asyncio.Task[bool] | None = None
+        self._waiting = 0
+        self.read_timestamp: float | None = None
+        """Seconds since 1970 of the last read; None before the first."""
+        self.current: Mapping[str, VerificationKey] = {}
+
+    @property
+    def age(self) -> float | None:
+        """Return seconds since the last read; None before the first."""
+        return None if self._read_at is None else time.monotonic() - self._read_at
+
+    async def run(self) -> None:
+        """Read the keys regularly."""
+        while True:
+            is_read = await self._read_shared()
+            await asyncio.sleep(_KEYS_REREAD_SECONDS if is_read else _RETRY_SECONDS)
+
+    async def look_again(self) -> bool:
+        """Read the keys because one is unknown, unless that was just tried. Return whether the known keys are current;
+        False if too many requests wait already."""
+        is_reading = self._reading is not None and not self._reading.done()
+        if not is_reading and self._tried_at is not None:
+            age = time.monotonic() - self._tried_at
+            if age < UNKNOWN_KEY_SECONDS:
+                return self._read_at is not None and self._read_at >= self._tried_at
+        if self._waiting >= MOST_WAITING:
+            return False
+        self._waiting += 1
+        try:
+            return await self._read_shared()
+        finally:
+            self._waiting -= 1
+
+    async def _read_shared(self) -> bool:
+        """Read the keys, or wait for the read under way. Return whether it succeeded."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="reading keys")
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> bool:
+        self._tried_at = time.monotonic()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                answer = await self._fetch()
+            if answer.status != 200:
+                raise answer.make_error(SUBJECT)
+            keys = parse_keys(answer.body)
+        except (ApiError, TimeoutError, ValueError) as error:
+            log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")
+            return False
+        self._read_at, self.read_timestamp = time.monotonic(), time.time()
+        if not are_same(keys, self.current):
+            log.info("read the keys of service accounts", extra={"keys": len(keys)})
+            self.current = keys
+        return True

@@ -21,7 +21,7 @@ import orjson
 from lookupdb.account_tokens import InvalidToken, TokenCache, decode_part, find_key_id
 from lookupdb.router.access import MIN_TOKEN_BYTES
 from lookupdb.tokens import Subjects
-from lookupdb_operator.cluster.account_keys import Keys
+from lookupdb_operator.cluster.client import Keys
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cache import Key
 from lookupdb_operator.cluster.client import Api
+from lookupdb_operator.cluster.informers import LISTS_AT_ONCE, Reflector
 from lookupdb_operator.cluster.parse import Header, parse_header
-from lookupdb_operator.cluster.reflector import LISTS_AT_ONCE, Reflector
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.access import Visitor, read_accounts
 from lookupdb_operator.console.answers import Lookup, UnavailableKey

@@ -23,8 +23,7 @@ from lookupdb.errors import UsageError
 from lookupdb.process import listeners
 from lookupdb.process.admin import AdminPort, MetricFamily, labelled_counter
 from lookupdb.tokens import is_subject
-from lookupdb_operator.cluster.account_keys import Keys
-from lookupdb_operator.cluster.client import Api, run_service
+from lookupdb_operator.cluster.client import Api, Keys, run_service
 from lookupdb_operator.console.access import AccessMode, OpenAccess, ProxyAccess, TokenAccess
 from lookupdb_operator.console.cluster_source import ClusterSource
 from lookupdb_operator.console.login import Door

@@ -16,7 +16,7 @@ from lookupdb.account_tokens import Caller, InvalidToken, TokenCache
 from lookupdb.process import listeners
 from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
 from lookupdb.tokens import MAX_TOKEN_BYTES
-from lookupdb_operator.cluster.account_keys import Keys
+from lookupdb_operator.cluster.client import Keys
 from lookupdb_operator.gateway.request import (
     CONTENT_TYPE,
     Access,

@@ -26,9 +26,8 @@ from lookupdb.process.memory import private_bytes
 from lookupdb.store.dataset import check_cluster_id
 from lookupdb.store.objects import PART_BYTES
 from lookupdb.wording import strip_secrets
-from lookupdb_operator.cluster.account_keys import Keys
 from lookupdb_operator.cluster.api import ApiError
-from lookupdb_operator.cluster.client import Api, run_service
+from lookupdb_operator.cluster.client import Api, Keys, run_service
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.request import Access
