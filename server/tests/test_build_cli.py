@@ -15,7 +15,7 @@ from support.build_project import Project
 from support.terminals import run_at_terminal
 
 from lookupdb.builder import build
-from lookupdb.builder import progress as progress_display
+from lookupdb.builder import options as progress_display
 from lookupdb.builder.options import BuildReport
 from lookupdb.cli.build import command
 from lookupdb.errors import (

@@ -309,15 +309,15 @@ def test_a_file_that_is_replaced_after_the_check_is_never_served(
     """Whoever pushes may do so at any time; servers compare what they fetch with the checksum in the copied index."""
     project.push(10)
     first = project.inbox.manifest("g1").shards[0]
-    from lookupdb.builder import pushes
+    from lookupdb.builder import build
 
-    verify = pushes.verify_push
+    verify = build.verify_push
 
     def verify_and_replace(*arguments: Any) -> None:
         verify(*arguments)
         project.put(f"g1/{first.file}", bytes(first.bytes))
 
-    monkeypatch.setattr(pushes, "verify_push", verify_and_replace)
+    monkeypatch.setattr(build, "verify_push", verify_and_replace)
     report = project.take()
     if report["error"] is not None:
         assert isinstance(report["error"], PushRejected), "a directory's copy is verified"

@@ -23,8 +23,8 @@ import orjson
 from lookupdb import store
 from lookupdb.announcement import Announcement
 from lookupdb.builder import existing
+from lookupdb.builder.build import find_push, fingerprint_push
 from lookupdb.builder.listing import describe_success_file, open_source, read_success_file
-from lookupdb.builder.pushes import find_push, fingerprint_push
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, describe_left_out, parse_resource, read_resource
 from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
 from lookupdb.manifest import generation_number

@@ -8,8 +8,9 @@
   and one shard file. ``dictionary``: the dictionary is kept or trained.
 
 ``build`` runs the core on this machine, with a ``crew`` of processes for a large source, checks the ``gates``, and
-publishes the generation. ``options`` divides the memory limit. ``existing`` finds earlier generations, gathers the data
-for the gates, and adopts generations; ``pushes`` takes those that were pushed.
+publishes the generation; it also takes those that were pushed. ``options`` divides the memory limit, and shows
+progress. ``existing`` finds earlier generations, gathers the data for the gates, and adopts generations.
+``explain`` and ``draft`` look at a source before a build.
 """
 
 from __future__ import annotations

@@ -31,17 +31,21 @@ from typing import Any, Final
 import orjson
 import zstandard
 
-from lookupdb.builder.binaries import BINARY_CONVERTS, Form, check_binaries, find_form, make_forms
 from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.rows import (
+    BINARY_CONVERTS,
     MAX_DIGITS,
     NOT_FINITE,
     Convert,
     DictRows,
+    Form,
     RowRejected,
     UnusableRow,
+    check_binaries,
     check_names_once,
     choose_columns,
+    find_form,
+    make_forms,
     shorten_name,
     unwritable_column_error,
 )

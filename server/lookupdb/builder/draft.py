@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
+from lookupdb.builder.explain import FirstColumn, FirstRows, read_first_rows, write_column, write_yaml
 from lookupdb.builder.files import (
     ENDINGS,
     FIRST_BYTES,
@@ -32,11 +33,9 @@ from lookupdb.builder.files import (
     recognize,
     wrong_kind_error,
 )
-from lookupdb.builder.first_rows import FirstColumn, FirstRows, read_first_rows, write_column, write_yaml
 from lookupdb.builder.json_rows import find_wrapped_array, split_objects
 from lookupdb.builder.listing import FORMATS, SourceObject, find_files, open_source, read_beginning, split_suffixes
-from lookupdb.builder.options import MIB, BuildBudget
-from lookupdb.builder.progress import format_quantity
+from lookupdb.builder.options import MIB, BuildBudget, format_quantity
 from lookupdb.builder.rows import read_partitions, unknown_column_error
 from lookupdb.dataset.schema import api_version
 from lookupdb.dataset.spec import DatasetSpec, Key, parse_resource

@@ -22,9 +22,9 @@ from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.rows import (
     NOT_FINITE,
     DictRows,
-    MemberValues,
     QuotesSeen,
     ReportProgress,
+    RowRejected,
     SliceRecords,
     UnusableRow,
     describe_json_error,
@@ -257,9 +257,13 @@ class JsonLinesParser:
 
 def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
     """Return the error for a row that is JSON but not an object."""
-    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
     hint = array_hint if type(value) is list else None
-    return BadSource(f"{where} is {kinds.get(type(value), 'a number')}, expected an object", hint=hint)
+    return BadSource(f"{where} is {_describe_kind(value)}, expected an object", hint=hint)
+
+
+def _describe_kind(value: Any) -> str:
+    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
 
 
 log = logging.getLogger(__name__)
@@ -536,12 +540,25 @@ class JsonMembersParser(_Document):
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(file, raw, max_row_bytes)
-        values = MemberValues(spec, file.name)
-        self.columns, self.value = values.columns, values.value
+        self._objects = DictRows(spec, file.name)
+        self.columns = self._objects.columns
+        self._role = value_columns(spec.value)[0] if self.columns.roles else None
+        """The field of the spec that selects a part of the member's content."""
 
     def key(self, row: tuple[str, Any]) -> str:
         """Return the member's name."""
         return row[0]
+
+    def value(self, row: tuple[str, Any]) -> bytes:
+        """Return the member's whole content, or part of it if that is an object."""
+        member = row[1]
+        if type(member) is UnusableRow:
+            raise RowRejected(member.reason)
+        if self._role is None:
+            return orjson.dumps(member)
+        if type(member) is not dict:
+            raise RowRejected(f"its value is {_describe_kind(member)}, and {self._role} chooses from objects")
+        return self._objects.value(member)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"

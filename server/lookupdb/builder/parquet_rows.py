@@ -23,17 +23,22 @@ from typing import Any, Final, Self
 import duckdb
 import orjson
 
-from lookupdb.builder.binaries import BINARY_CONVERTS, Form, check_binaries, decode_text, find_form, make_forms
 from lookupdb.builder.files import LocalFile
 from lookupdb.builder.rows import (
+    BINARY_CONVERTS,
     MAX_DIGITS,
     NOT_FINITE,
     Convert,
     DictRows,
+    Form,
     RowRejected,
     UnusableRow,
+    check_binaries,
     check_names_once,
     choose_columns,
+    decode_text,
+    find_form,
+    make_forms,
     shorten_name,
     unwritable_column_error,
 )

@@ -10,11 +10,12 @@ import csv
 import difflib
 import json
 import re
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import orjson
@@ -151,22 +152,18 @@ def unknown_column_error(
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
         )
     partitions = [other for other in read_partitions(where) if other not in names]
-    similar = _find_similar_column(name, [*names, *nested, *partitions])
+    known = [*names, *nested, *partitions]
+    close = difflib.get_close_matches(name, known, n=1)
+    if not close:  # perhaps the last part of a dotted name, in another case
+        ends = {other.rpartition(".")[2].lower(): other for other in reversed(known)}
+        close = [ends[end] for end in difflib.get_close_matches(name.lower(), ends, n=1)]
     listed = [*names, *nested] if "." in name else names
     return BadSource(
         f"{where}: {role} names the column {name!r}, {lack}"
-        + (f"; did you mean {shorten_name(similar)!r}?" if similar else ""),
+        + (f"; did you mean {shorten_name(close[0])!r}?" if close else ""),
         hint=(f"its columns are {format_names(listed)}" if names else "it has no columns")
         + (f", and those of its path {format_names(partitions)}" if partitions else ""),
     )
-
-
-def _find_similar_column(name: str, names: Sequence[str]) -> str | None:
-    if close := difflib.get_close_matches(name, names, n=1):
-        return close[0]
-    ends = {other.rpartition(".")[2].lower(): other for other in reversed(names)}
-    near = difflib.get_close_matches(name.lower(), ends, n=1)
-    return ends[near[0]] if near else None
 
 
 def read_partitions(url: str) -> dict[str, str | None]:
@@ -396,17 +393,14 @@ class UniformColumns:
             return
         first, expected = self._first
         if expected.symmetric_difference(names):
-            raise _difference_error(where, names, first, expected)
-
-
-def _difference_error(where: str, names: Sequence[str], first: str, expected: frozenset[str]) -> BadSource:
-    found = frozenset(names)
-    changes = (("lacks", expected - found), ("adds", found - expected))
-    difference = " and ".join(f"{word} {_list_names(columns)}" for word, columns in changes if columns)
-    return BadSource(
-        f"{where} has other columns than {first}: it {difference}",
-        hint="give all files of a source the same columns, or name those to store: value.columns takes nothing else",
-    )
+            found = frozenset(names)
+            changes = (("lacks", expected - found), ("adds", found - expected))
+            difference = " and ".join(f"{word} {_list_names(columns)}" for word, columns in changes if columns)
+            raise BadSource(
+                f"{where} has other columns than {first}: it {difference}",
+                hint="give all files of a source the same columns, or name those to store: value.columns takes nothing "
+                "else",
+            )
 
 
 def _list_names(names: Iterable[str]) -> str:
@@ -458,32 +452,6 @@ class DictRows:
         self.columns.missing.clear()
 
 
-class MemberValues:
-    """Make values of the members of one JSON object: a member's whole content, or part of it if that is an object."""
-
-    def __init__(self, spec: DatasetSpec, where: str) -> None:
-        objects = DictRows(spec, where)
-        self.columns, self._object_value = objects.columns, objects.value
-        self._role = value_columns(spec.value)[0] if self.columns.roles else None
-        """The field of the spec that selects a part."""
-
-    def value(self, row: tuple[str, Any]) -> bytes:
-        """Return the value of a pair of name and content. Raises RowRejected or orjson.JSONEncodeError."""
-        member = row[1]
-        if type(member) is UnusableRow:
-            raise RowRejected(member.reason)
-        if self._role is None:
-            return orjson.dumps(member)
-        if type(member) is not dict:
-            raise RowRejected(f"its value is {_kind(member)}, and {self._role} chooses from objects")
-        return self._object_value(member)
-
-
-def _kind(value: Any) -> str:
-    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
-    return kinds.get(type(value), "a number")
-
-
 def _make_key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
     columns, separator = spec.key.columns, spec.key.separator
     if len(columns) != 1:
@@ -514,19 +482,12 @@ def _make_value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]
 
     def all_but_key(record: dict[str, Any]) -> bytes:
         for name in keys:
-            _remove_column(record, name)
+            owner, last = (record, name) if name in record else find_owner(record, name)
+            if owner is not None:
+                owner.pop(last, None)
         return dumps(record)
 
     return all_but_key
-
-
-def _remove_column(record: dict[str, Any], name: str) -> None:
-    if name in record:
-        del record[name]
-        return
-    owner, last = find_owner(record, name)
-    if owner is not None:
-        owner.pop(last, None)
 
 
 def _require_column(record: dict[str, Any], name: str) -> Any:
@@ -604,6 +565,67 @@ def choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
     wanted, known = (*spec.key.columns, *chosen), set(names)
     needed = {name if name in known else name.partition(".")[0] for name in wanted}
     return [number for number, name in enumerate(names) if not chosen or name in needed]
+
+
+# The forms of binaries in the columns of files with types. They are never guessed from their content.
+
+
+Form = Literal["base64", "text", "key", "raw"]
+"""The form of a binary: base64 text; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
+
+
+def make_forms(spec: DatasetSpec) -> dict[str, Form]:
+    """Return the forms of binaries that ``spec`` gives, by column. They apply to nested ones, too."""
+    forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
+    if spec.value.column is not None:
+        forms[spec.value.column] = "raw"
+    return {**forms, **dict.fromkeys(spec.key.columns, "key")}
+
+
+def find_form(path: str, forms: Mapping[str, Form]) -> Form:
+    """Return the form of the binary at ``path``, by its own name or that of the nearest column around it."""
+    while path not in forms and "." in path:
+        path = path.rpartition(".")[0]
+    return forms.get(path, "base64")
+
+
+def check_binaries(
+    spec: DatasetSpec, where: str, binaries: Set[str], names: Sequence[str], nested: Sequence[str]
+) -> None:
+    """Raise BadSource if ``source.parquet.columns`` names a column of ``where`` that is missing or not binary."""
+    role = "source.parquet.columns"
+    for name in (column.name for column in spec.source.parquet.columns):
+        if any(path == name or path.startswith(f"{name}.") for path in binaries):
+            continue
+        if name not in names and name not in nested:
+            raise unknown_column_error(where, role, name, names, nested=nested)
+        raise BadSource(
+            f"{where}: {role} names the column {name!r}, which is not binary",
+            hint="leave it out there: columns of other types keep their types",
+        )
+
+
+def decode_text(content: bytes) -> str:
+    """Return the text of a binary that the spec calls text. Raises RowRejected."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise RowRejected("holds binary that is not UTF-8, and source.parquet.columns says that it is text") from None
+
+
+def _decode_key(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content  # ``key_column_text`` rejects the row for it
+
+
+BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
+    "base64": lambda content: b64encode(content).decode(),
+    "text": decode_text,
+    "key": _decode_key,
+    "raw": None,
+}
 
 
 # The records of a slice, and what reads one natively.

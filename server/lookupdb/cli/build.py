@@ -19,8 +19,7 @@ from lookupdb import store, tracing
 from lookupdb.builder import build, existing, explain
 from lookupdb.builder import options as build_report
 from lookupdb.builder import options as scratch
-from lookupdb.builder import progress as progress_display
-from lookupdb.builder.options import BuildOptions, EarlierDataset
+from lookupdb.builder.options import BuildOptions, EarlierDataset, open_progress
 from lookupdb.cli import addressing, output
 from lookupdb.cli import options as announced
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
@@ -273,7 +272,7 @@ def command(
         with (
             tracing.open_tracing("lookupdb-build"),
             tracing.open_span("build", spec.namespace, spec.name, chosen.generation) as span,
-            progress_display.open_progress(style, span) as progress,
+            open_progress(style, span) as progress,
         ):
             result = build.build_generation(spec, place, chosen, progress, runner)
             span.describe(generation=result.generation, records=result.records)

@@ -11,8 +11,7 @@ from typing import Final
 import click
 
 from lookupdb import store
-from lookupdb.builder.options import Progress
-from lookupdb.builder.progress import open_progress
+from lookupdb.builder.options import Progress, open_progress
 from lookupdb.cli.addressing import cluster_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, log_format, option, progress_option
 from lookupdb.cli.output import say_of_failure

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.builder.progress import open_progress
+from lookupdb.builder.options import open_progress
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.fetch import patience_option
 from lookupdb.cli.options import GenerationAddress, log_format, option, progress_option

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from lookupdb.builder.progress import format_quantity
+from lookupdb.builder.options import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.output import render_line, render_member
 from lookupdb.disk import raise_limit

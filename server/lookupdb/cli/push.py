@@ -13,9 +13,8 @@ import click
 
 from lookupdb import store
 from lookupdb.builder import build
-from lookupdb.builder import progress as progress_display
 from lookupdb.builder.files import Format
-from lookupdb.builder.options import BuildOptions
+from lookupdb.builder.options import BuildOptions, open_progress
 from lookupdb.cli import output
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.build import report_outcome
@@ -105,5 +104,5 @@ def command(
         place.wait(store_wait)
         options = BuildOptions(scratch=scratch, memory_limit=memory_limit, threads=threads)
         urls = [name if "://" in name else str(Path(name).absolute()) for name in files]
-        with progress_display.open_progress(style) as progress:
+        with open_progress(style) as progress:
             attempt.result = build.push_generation(spec, place, urls, options, progress, file_format)

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from lookupdb.builder import build as pipeline
-from lookupdb.builder.options import BuildOptions
-from lookupdb.builder.progress import open_progress
+from lookupdb.builder.options import BuildOptions, open_progress
 from lookupdb.dataset.spec import DatasetSpec, read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import FILE_NAME
