@@ -8,8 +8,16 @@ from fuzzing.target import Target, in_pieces
 from lookupdb.batch_frames import MEDIA_TYPE, InvalidFrames, decode, encode_start
 from lookupdb.batch_frames import MISSING as MISSING_SIZE
 from lookupdb.batch_frames import UNAVAILABLE as UNAVAILABLE_SIZE
-from lookupdb.client.answers import MISSING, is_of_the_connection, read_batch_answer, read_dataset, read_key_answer
-from lookupdb.client.wire import MAX_HEAD_BYTES, Response, ResponseReader
+from lookupdb.client.wire import (
+    MAX_HEAD_BYTES,
+    MISSING,
+    Response,
+    ResponseReader,
+    is_of_the_connection,
+    read_batch_answer,
+    read_dataset,
+    read_key_answer,
+)
 from lookupdb.errors import InvalidAnswer, LookupFailed
 
 _MAX_BODY: Final = 2048

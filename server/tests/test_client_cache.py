@@ -10,8 +10,8 @@ from support.clients import Kind, blocking
 from support.faulty_router import answer, batch, found_all, problem, scripted
 
 from lookupdb.client import Unavailable
-from lookupdb.client.answers import MISSING, decode_json
 from lookupdb.client.core import GenerationCache
+from lookupdb.client.wire import MISSING, decode_json
 
 
 def test_it_keeps_found_and_missing_keys_of_one_generation() -> None:

@@ -16,10 +16,10 @@ from support.faulty_router import CLOSE, Asked, answer, batch, found_all, script
 from support.waiting import until
 
 from lookupdb.client import AsyncClient, Client, Unavailable, sync_transport
-from lookupdb.client.answers import MISSING, KeyAnswer
 from lookupdb.client.async_transport import AsyncCombiner
 from lookupdb.client.core import ClientCore, SharedAnswer, may_leave_together
 from lookupdb.client.settings import check_settings
+from lookupdb.client.wire import MISSING, KeyAnswer
 
 pytest_plugins = ["support.client_fixtures"]
 

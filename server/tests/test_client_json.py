@@ -11,8 +11,8 @@ from support.clients import Kind, blocking
 from support.faulty_router import answer, scripted
 
 from lookupdb.client import AsyncClient
-from lookupdb.client.answers import decode_json
 from lookupdb.client.core import copy_value
+from lookupdb.client.wire import decode_json
 
 pytest_plugins = ["support.client_fixtures"]
 

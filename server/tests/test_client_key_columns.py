@@ -19,7 +19,7 @@ import lookupdb
 from lookupdb import native
 from lookupdb.builder.rows import RowRejected, join_key
 from lookupdb.client import Client, Unavailable, UnknownGeneration
-from lookupdb.client.answers import KeyColumns
+from lookupdb.client.wire import KeyColumns
 from lookupdb.errors import UsageError
 from lookupdb.key_columns import join_key as join_readers_key
 from lookupdb.keys import InvalidKey, make_columns_encoder

@@ -9,8 +9,8 @@ from support.clients import Kind, blocking
 from support.faulty_router import Action, Asked, batch, found_all, problem, scripted
 
 from lookupdb.client import InvalidAnswer, RequestRefused, Unavailable, UnknownGeneration
-from lookupdb.client.answers import KeysAnswer
 from lookupdb.client.core import ManyKeys
+from lookupdb.client.wire import KeysAnswer
 
 pytest_plugins = ["support.client_fixtures"]
 

@@ -41,7 +41,7 @@ def supervisors(generation: Path, *options: str) -> Iterator[list[subprocess.Pop
 def test_a_supervisor_imports_nothing_it_does_not_need(role: str) -> None:
     """Memory is paid for in every pod: what reads options, files of shards, requests and TLS does not belong there."""
     program = (
-        f"from lookupdb.process import start; start.leave_out_tls(); import {role}, sys\n"
+        f"from lookupdb.process import leave_out_tls; leave_out_tls(); import {role}, sys\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
     command = [sys.executable, "-c", program]

@@ -21,7 +21,7 @@ from test_resp import ODD_KEYS, request
 from lookupdb import native
 from lookupdb.keys import file_name
 from lookupdb.resp.requests import RequestParser
-from lookupdb.shard import loop
+from lookupdb.shard import worker as worker_module
 from lookupdb.shard.limits import CHUNK_BYTES, DURATIONS, READ_BYTES, ServerLimits
 from lookupdb.shardfile import ShardReader, frame
 
@@ -231,7 +231,7 @@ def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_who
 ) -> None:
     value, clients = bytes(2 << 20), 30
     path = write_generation(tmp_path, {"large": value}) / file_name(0, 1)
-    monkeypatch.setattr(loop, "TIME_SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(worker_module, "TIME_SLICE_SECONDS", -1.0)
     with InProcessWorker(path, kernels, ServerLimits(max_held_bytes=1 << 30)) as worker:
         sockets = [worker.connect() for _ in range(clients)]
         for client in sockets:

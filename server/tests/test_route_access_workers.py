@@ -146,7 +146,7 @@ def test_a_service_account_looks_up_until_its_token_expires(table: Path, tmp_pat
 def test_only_a_worker_that_judges_service_accounts_imports_what_verifies_them() -> None:
     """Sixteen MB in each worker."""
     program = (
-        "from lookupdb.process import start; start.leave_out_tls(); import lookupdb.router.worker, sys; "
+        "from lookupdb.process import leave_out_tls; leave_out_tls(); import lookupdb.router.worker, sys; "
         "from lookupdb.router.access import _make_accounts; "
         "from lookupdb.router.access import AccessSettings; "
         "_make_accounts(AccessSettings(tokens='x')); print('jwt' in sys.modules, 'cryptography' in sys.modules); "

@@ -222,7 +222,7 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(table: Pat
 
 def test_a_worker_imports_nothing_it_does_not_need() -> None:
     """Memory is paid for in every worker: neither the command line nor builders nor admin ports belong there."""
-    program = "from lookupdb.process import start; start.leave_out_tls(); import lookupdb.router.worker, sys; "
+    program = "from lookupdb.process import leave_out_tls; leave_out_tls(); import lookupdb.router.worker, sys; "
     program += "print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert {"hiredis", "httptools", "uvloop"} <= set(loaded)

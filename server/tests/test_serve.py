@@ -235,7 +235,7 @@ def test_status_says_what_is_served_and_how_the_workers_are(server: Running) -> 
 
 def test_a_worker_imports_nothing_it_does_not_need() -> None:
     """Memory is paid for in every worker: neither the command line nor builders nor admin ports belong there."""
-    program = "from lookupdb.process import start; start.leave_out_tls(); import lookupdb.shard.worker, sys; "
+    program = "from lookupdb.process import leave_out_tls; leave_out_tls(); import lookupdb.shard.worker, sys; "
     program += "print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert {"lmdb", "zstandard"} <= set(loaded)

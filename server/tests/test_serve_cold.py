@@ -25,7 +25,7 @@ from lookupdb.shard import limits
 from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.connection import BUSY, CLOSED, DRAIN_READING, HALF_CLOSED, READ, READING
 from lookupdb.shard.limits import ServerIdentity, ServerLimits
-from lookupdb.shard.loop import WorkerLoop
+from lookupdb.shard.worker import WorkerLoop
 from lookupdb.shardfile import ShardReader
 
 pytestmark = pytest.mark.long
@@ -334,7 +334,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
         def test_answers_some_of_many_that_can_be_answered_and_then_others(
             self, shard: ShardReader, served: ServedShard, monkeypatch: pytest.MonkeyPatch
         ) -> None:
-            monkeypatch.setattr("lookupdb.shard.loop.TIME_SLICE_SECONDS", 0.0)
+            monkeypatch.setattr("lookupdb.shard.worker.TIME_SLICE_SECONDS", 0.0)
             answered: list[int] = []
 
             class Parked:

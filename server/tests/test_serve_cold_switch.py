@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.shard.loop import COLD_FAULTS, SECONDS, WARM_READS, ColdSwitch, Usage
+from lookupdb.shard.worker import COLD_FAULTS, SECONDS, WARM_READS, ColdSwitch, Usage
 
 START = Usage(seconds=1000.0, faults=5000, reads=70_000, cpu=20.0, waited=30.0)
 """The usage of a process at startup, which does not count."""

@@ -12,7 +12,7 @@ raised if its shard cannot be reached now. The modules, in the order of a lookup
 async_client, sync_client    the public classes; the one for threads is generated from the one for asyncio
 core                         decisions without I/O: which lookups share a batch, parts of a large call, retries; cache
 async_transport, sync_transport    batches and connections
-wire, answers                requests and answers as bytes, and the meaning of an answer
+wire                         requests and answers as bytes, and the meaning of an answer
 settings                     a client's arguments, its token and its certificates
 """
 
@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lookupdb.client.answers import DatasetDescription, Lookup, LookupResults
 from lookupdb.client.sync_client import Client, Lookups
+from lookupdb.client.wire import DatasetDescription, Lookup, LookupResults
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
 
 if TYPE_CHECKING:

@@ -21,18 +21,20 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from lookupdb.client.answers import (
+from lookupdb.client.settings import ClientSettings, TokenSource
+from lookupdb.client.wire import (
+    MAX_TARGET_CHARACTERS,
     MISSING,
     DatasetDescription,
     KeyAnswer,
     KeyColumns,
     KeysAnswer,
     LookupResults,
+    check_keys,
     decode_json,
     make_unavailable,
+    render_deadline,
 )
-from lookupdb.client.settings import ClientSettings, TokenSource
-from lookupdb.client.wire import MAX_TARGET_CHARACTERS, check_keys, render_deadline
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration, UsageError
 from lookupdb.tls_failures import (
     describe_tls_error,

@@ -12,19 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, Unpack
 
-from lookupdb.client.answers import (
-    MISSING,
-    DatasetDescription,
-    KeyAnswer,
-    KeyColumns,
-    KeysAnswer,
-    Lookup,
-    LookupResults,
-    is_of_the_connection,
-    read_batch_answer,
-    read_dataset,
-    read_key_answer,
-)
 from lookupdb.client.core import (
     MAX_PASSES,
     TOO_MANY_CONNECTIONS,
@@ -43,7 +30,24 @@ from lookupdb.client.core import (
 )
 from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
 from lookupdb.client.sync_transport import Combiner, RouterLink
-from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
+from lookupdb.client.wire import (
+    MAX_TARGET_CHARACTERS,
+    MISSING,
+    DatasetDescription,
+    KeyAnswer,
+    KeyColumns,
+    KeysAnswer,
+    Lookup,
+    LookupResults,
+    Render,
+    RequestRenderer,
+    Response,
+    check_key,
+    is_of_the_connection,
+    read_batch_answer,
+    read_dataset,
+    read_key_answer,
+)
 from lookupdb.errors import LookupFailed, RequestRefused, UnknownGeneration
 from lookupdb.key_columns import Key
 

@@ -24,10 +24,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.client import core
-from lookupdb.client.answers import KeyAnswer
 from lookupdb.client.core import ClientCore, SharedAnswer
 from lookupdb.client.settings import MAX_ANSWER_BYTES, PROCESS, ClientSettings, TlsContexts
-from lookupdb.client.wire import Render, Response, ResponseReader
+from lookupdb.client.wire import KeyAnswer, Render, Response, ResponseReader
 
 if TYPE_CHECKING:
     import ssl

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
 
-from lookupdb import logs
+from lookupdb import logs, process
 from lookupdb.errors import LookupdbError
 from lookupdb.wording import check_path, escape_controls, to_utf8
 
@@ -106,8 +106,7 @@ def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
     os.pwrite(fd, orjson.dumps(settings), 0)
     sys.stdout.flush()
     sys.stderr.flush()
-    words = [sys.executable, "-P", "-m", "lookupdb.process.start", role, str(fd), *sys.argv[1:]]
-    os.execv(sys.executable, words)  # noqa: S606 - no shell is needed
+    os.execv(sys.executable, [*process.START, role, str(fd), *sys.argv[1:]])  # noqa: S606 - no shell is needed
 
 
 def _check_texts(settings: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import orjson
 
 from lookupdb.backoff import delay_after
 from lookupdb.errors import LookupdbError
-from lookupdb.process import memory
+from lookupdb.process import START, memory
 from lookupdb.process.worker import BEAT_SECONDS, MAX_REPORT_BYTES, Counters, WorkerBoot
 
 START_ATTEMPTS: Final = 3
@@ -290,7 +289,7 @@ class WorkerProcess:
         os.pwrite(boot_fd, boot.to_json(), 0)
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "lookupdb.process.start", fleet.module, str(boot_fd)),
+                *(*START, fleet.module, str(boot_fd)),
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, **fleet.environment},
                 pass_fds=(*inherited, boot.counters_fd, *boot.sockets),

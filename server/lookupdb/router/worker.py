@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from lookupdb import tracing
-from lookupdb.process import start as process_start
-from lookupdb.process import worker
+from lookupdb.process import take_in_tls, worker
 from lookupdb.process.listeners import bound_port
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
 from lookupdb.process.worker import WorkerBoot
@@ -70,7 +69,7 @@ class Entrance:
         self.certificates: Certificates | None = None
         """None if clients speak plain HTTP."""
         if config["tls"]:
-            process_start.take_in_tls()
+            take_in_tls()
             from lookupdb.router.clients.tls import Certificates, TlsFiles
 
             self.certificates = Certificates(TlsFiles.from_config(config["tls"]), counters, on_change)
@@ -284,7 +283,7 @@ def _open_spans(counters: memoryview) -> Spans | None:
     """Return what makes spans and counts them; None if the environment wants none."""
     if not tracing.is_wanted():
         return None
-    process_start.take_in_tls()
+    take_in_tls()
     sys.setswitchinterval(EXPORTER_TURN_SECONDS)
     spans = tracing.open_spans("lookupdb-router", samples_roots=False)
     if spans is not None:

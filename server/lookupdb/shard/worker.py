@@ -1,28 +1,493 @@
-"""A shard worker's life: map the shard, serve on the inherited socket, drain, end.
+"""A shard worker: its life, and its event loop with the hot path.
 
-Every worker pays for each import here.
+A worker maps the shard, serves on the inherited socket, drains and ends (``main``). Every worker pays for each import
+here.
+
+The loop accepts clients, and passes each event on. A turn answers lookups. The native turn reads from all ready clients
+before it looks their keys up together; everything that is no lookup goes to the connection. The turn of the Python
+fallback leaves all events to the connections. The loop is our own, because the transports, protocols and write queues
+of an event loop would cost as much as a lookup.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import logging
+import os
+import resource
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lookupdb.errors import CorruptFile, opening_error
 from lookupdb.process import listeners
 from lookupdb.process.worker import BEAT_SECONDS, WorkerBoot, run_worker
-from lookupdb.shard.commands import WorkerContext
-from lookupdb.shard.limits import OPEN_CONNECTIONS, ServerIdentity, ServerLimits
-from lookupdb.shard.loop import WorkerLoop
+from lookupdb.resp.requests import error
+from lookupdb.shard import limits
+from lookupdb.shard.commands import NativeReplies, WorkerContext
+from lookupdb.shard.connection import Poller, RespConnection
+from lookupdb.shard.limits import TIME_SLICE_SECONDS, ServerIdentity, ServerLimits
 from lookupdb.shardfile import ShardReader
 
+if TYPE_CHECKING:
+    from lookupdb._native import ShardKernel
+
 log = logging.getLogger(__name__)
+
+# Cold data: parks requests until their pages are read from disk, so that not the whole worker waits for page faults.
+#
+# Data is cold while the loop waits for a disk more than it computes (``ColdSwitch``). Connections then park lookups.
+# Threads let the kernel read all needed pages together, and the loop answers the lookups as usual. When the disk is
+# quiet, the hot path is used again.
+
+
+# The switch weighs time: the loop's waits against its computation, because a key costs up to five times the CPU while
+# data is cold. A few pages of a large file that have left the page cache are no reason to switch.
+
+
+COLD_FAULTS: Final = 100
+"""Fewer page faults per second never make data cold: they take 1 % of the time, except on the slowest disks."""
+COLD_WAITS: Final = 1.0
+"""Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
+WARM_WAITS: Final = 0.1
+"""Data becomes warm when the loop would have waited this many times as long as is computed, which is now more."""
+WARM_READS: Final = 100
+"""With fewer pages read per second, data is warm in any case."""
+SECONDS: Final = 1.0
+"""The period that is weighed. Short, because neither waiting nor being cold costs much in that time."""
+
+
+class Usage(NamedTuple):
+    """A worker's use of resources since its start, or in a period."""
+
+    seconds: float
+    faults: int
+    reads: int
+    cpu: float
+    waited: float
+    """Seconds in which the loop's thread waited for a disk: neither computing, nor waiting for clients or a CPU."""
+
+    def __sub__(self, start: Usage) -> Usage:
+        """Return the use since ``start``."""
+        return Usage(
+            seconds=self.seconds - start.seconds,
+            faults=self.faults - start.faults,
+            reads=self.reads - start.reads,
+            cpu=self.cpu - start.cpu,
+            waited=self.waited - start.waited,
+        )
+
+
+class ColdSwitch:
+    """Decides whether data is cold from the use since ``start``, which excludes the many faults of a process start."""
+
+    def __init__(self, start: Usage) -> None:
+        self.is_cold = False
+        self._start = start
+        self._page_seconds = 0.0
+        """Seconds that a page fault took on average when data became cold."""
+
+    def is_due(self, seconds: float, faults: int) -> bool:
+        """Return whether ``update`` could change anything or would begin a new period."""
+        is_over = seconds - self._start.seconds >= SECONDS
+        return is_over or (not self.is_cold and faults - self._start.faults >= COLD_FAULTS)
+
+    def update(self, usage: Usage) -> Usage | None:
+        """Weigh ``usage``. If data becomes cold or warm, return what was weighed."""
+        delta = usage - self._start
+        is_over = delta.seconds >= SECONDS
+        has_changed = is_over and self._is_warm(delta) if self.is_cold else _is_cold(delta)
+        if has_changed or is_over:
+            self._start = usage
+        if not has_changed:
+            return None
+        self.is_cold = not self.is_cold
+        if self.is_cold:
+            self._page_seconds = delta.waited / delta.faults
+        return delta
+
+    def _is_warm(self, delta: Usage) -> bool:
+        return delta.reads < WARM_READS or delta.reads * self._page_seconds < WARM_WAITS * delta.cpu
+
+
+def _is_cold(delta: Usage) -> bool:
+    return delta.faults >= COLD_FAULTS and delta.waited >= COLD_WAITS * delta.cpu
+
+
+_THREADS: Final = 4
+"""Several threads, so that new requests need not wait for the reads of earlier ones."""
+_TOGETHER: Final = 16
+"""Limit of requests whose pages a thread requests together."""
+_BLOCKS_A_PAGE: Final = 8
+"""The kernel counts reads in blocks of 512 bytes."""
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds for which this thread ran and waited for a CPU, and the number of runs."""
+
+
+class Parkable(Protocol):
+    """A connection with lookups to park."""
+
+    fd: int
+    parked: bytes
+    """The parked bytes; empty after closing."""
+
+    def list_lookups(self) -> bytes:
+        """Return the parked lookups and all others that will follow, in pieces of RESP. Callable from any thread."""
+
+    def unpark(self) -> None:
+        """Answer the parked requests."""
+
+    def choose_path(self) -> None:
+        """Join or leave the hot path, as the poller requires."""
+
+
+class ColdData:
+    """Parks requests while data is cold. ``ring`` makes the loop answer those whose pages were read
+    (``pop_warmed``)."""
+
+    def __init__(self, poller: Poller, kernel: ShardKernel, ring: Callable[[], None]) -> None:
+        self._poller = poller
+        self._kernel = kernel
+        self._warmer = kernel.warmer()
+        self._ring = ring
+        self._switch: ColdSwitch | None = None
+        self._parked: SimpleQueue[Parkable] = SimpleQueue()
+        self._warmed: deque[Parkable] = deque()
+        self._has_threads = False
+
+    def check(self, connections: Mapping[int, Parkable]) -> None:
+        """Check whether data became cold or warm. If so, make all ``connections`` change their path.
+
+        Call it from the loop's thread. The first call starts the switch with the use so far.
+        """
+        if self._switch is None:
+            self._switch = ColdSwitch(self._measure_usage())
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+        if self._switch.is_due(time.monotonic(), faults) and (delta := self._switch.update(self._measure_usage())):
+            is_cold = self._switch.is_cold
+            what = "pages are read from disk before requests are answered" if is_cold else "the disk is quiet again"
+            log.info(what, extra={name: round(value, 3) for name, value in delta._asdict().items()})
+            self.use(is_cold, connections)
+
+    def _measure_usage(self) -> Usage:
+        now, idle, delayed = time.monotonic(), self._kernel.idle_seconds(), _read_run_delay()
+        thread, process = resource.getrusage(resource.RUSAGE_THREAD), resource.getrusage(resource.RUSAGE_SELF)
+        return Usage(
+            seconds=now,
+            faults=thread.ru_majflt,
+            reads=process.ru_inblock // _BLOCKS_A_PAGE,
+            cpu=process.ru_utime + process.ru_stime,
+            waited=now - idle - delayed - thread.ru_utime - thread.ru_stime,
+        )
+
+    def use(self, is_cold: bool, connections: Mapping[int, Parkable]) -> None:
+        """Start or stop parking. Parked requests are answered in either case."""
+        if is_cold and not self._has_threads:
+            self._has_threads = self._start_threads()
+            is_cold = self._has_threads
+        self._poller.park = self._park if is_cold else None
+        for connection in connections.values():
+            connection.choose_path()
+
+    def _start_threads(self) -> bool:
+        """Start the threads. Return whether there is at least one; without any, the loop itself waits for the disk."""
+        for number in range(_THREADS):
+            try:
+                threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
+            except RuntimeError as problem:
+                log.warning("only %d of %d threads could be started: %s", number, _THREADS, problem)
+                return number > 0
+        return True
+
+    def pop_warmed(self) -> Parkable | None:
+        """Return the next connection whose pages were read, or None."""
+        return self._warmed.popleft() if self._warmed else None
+
+    def _park(self, connection: Parkable) -> None:
+        self._parked.put(connection)  # not its bytes, which are freed at once if the client is cut off
+
+    def _warm(self) -> None:
+        while True:
+            batch = [self._parked.get()]
+            with contextlib.suppress(Empty):
+                while len(batch) < _TOGETHER:
+                    batch.append(self._parked.get_nowait())
+            try:
+                self._warmer.warm([connection.list_lookups() for connection in batch])
+            except Exception:
+                log.exception("pages could not be read ahead of requests")
+            self._warmed.extend(batch)
+            self._ring()
+
+
+def _read_run_delay() -> float:
+    """Return the seconds that this thread has waited for a CPU, or 0 if the kernel does not report it."""
+    with contextlib.suppress(OSError):
+        return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
+    return 0.0
+
+
+_EVENTS: Final = 256
+
+
+class EventHandler(Protocol):
+    """The loop as a turn uses it, for all events that are no lookups."""
+
+    until: float
+
+    def handle(self, fd: int, events: int) -> None:
+        """Handle ``events`` of ``fd``."""
+
+    def close_broken(self, fd: int, problem: Exception) -> None:
+        """Close the connection of ``fd``, whose event ended in ``problem``."""
+
+    def check_disk(self) -> None:
+        """Check whether lookups wait for a disk."""
+
+
+def make_turn(worker: WorkerContext, poller: Poller) -> NativeTurn | PythonTurn:
+    """Make the turn for the worker's replies."""
+    replies = worker.replies
+    return NativeTurn(worker, poller, replies) if isinstance(replies, NativeReplies) else PythonTurn(poller)
+
+
+class LateEvents:
+    """Events that are no lookups, in order of arrival.
+
+    Each may take a client's time slice. What exceeds a turn is left to later turns, so that lookups and the worker's
+    heartbeat come in between.
+    """
+
+    def __init__(self) -> None:
+        self._events: OrderedDict[int, int] = OrderedDict()
+        """Events by file descriptor. A poll repeats a waiting event, which keeps its place."""
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, events: Iterable[tuple[int, int]]) -> None:
+        """Queue events behind the waiting ones."""
+        self._events.update(events)
+
+    def handle(self, loop: EventHandler) -> None:
+        """Handle one event, and more within a time slice. The descriptor may be another socket's by now, so handlers
+        check that the event still applies."""
+        end = time.monotonic() + TIME_SLICE_SECONDS
+        while self._events:
+            fd, events = self._events.popitem(last=False)
+            try:
+                loop.handle(fd, events)
+            except Exception as problem:  # ends one connection, never the worker
+                loop.close_broken(fd, problem)
+            if time.monotonic() > end:
+                return
+
+
+class NativeTurn:
+    """Lets the kernel poll, read and answer until something is no lookup, or a client does not read."""
+
+    def __init__(self, worker: WorkerContext, poller: Poller, replies: NativeReplies) -> None:
+        self._connections = worker.connections
+        self._poller = poller
+        self._replies = replies
+        self._late = LateEvents()
+
+    def run(self, loop: EventHandler) -> None:
+        """Take turns until ``loop.until``."""
+        run, report_damage, now = self._replies.kernel.run, self._replies.report_damage, time.monotonic
+        epoll, poller, connections, late = self._poller.epoll.fileno(), self._poller, self._connections, self._late
+        while (remaining := loop.until - now()) > 0:
+            wait = 0.0 if late else remaining
+            handed, events, is_slow, arrived = run(epoll, poller.fast_path, poller.protocols, wait)
+            report_damage()
+            end = now() + TIME_SLICE_SECONDS
+            for fd, failure, *progress in handed:  # before any event, which could accept a client on one of these
+                try:
+                    if failure:
+                        raise OSError(failure, os.strerror(failure))
+                    if fd in connections:  # an earlier one may have cut it
+                        connections[fd].resume(*progress, arrived, is_late=now() > end)
+                except Exception as problem:  # ends one connection, never the worker
+                    loop.close_broken(fd, problem)
+            late.add(events)
+            late.handle(loop)
+            if is_slow:
+                loop.check_disk()
+
+
+class PythonTurn:
+    """Leaves every event to its connection: the Python fallback of ``NativeTurn``."""
+
+    def __init__(self, poller: Poller) -> None:
+        self._epoll = poller.epoll
+        self._late = LateEvents()
+
+    def run(self, loop: EventHandler) -> None:
+        """Take turns until ``loop.until``."""
+        while (remaining := loop.until - time.monotonic()) > 0:
+            self._late.add(self._epoll.poll(0.0 if self._late else remaining, _EVENTS))
+            self._late.handle(loop)
+
+
+_UNREACHABLE: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""Errors of a client's socket that are no ConnectionError: its node is lost, and sent bytes are not acknowledged."""
+_TOO_MANY: Final = error("ERR max number of clients reached")
+_ACCEPTED: Final = 64
+"""Limit of clients accepted at once, because connected clients wait meanwhile."""
+
+
+class WorkerLoop:
+    """Accepts clients from ``listener`` and answers them while it runs."""
+
+    def __init__(self, worker: WorkerContext, listener: socket.socket) -> None:
+        self._worker = worker
+        self._listener = listener
+        self._poller = Poller()
+        self._poller.add(listener.fileno())
+        self._accepting = True
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Spare descriptor, to answer a client when no others are left; -1 if it is used."""
+        self.until = 0.0
+        self._turn = make_turn(worker, self._poller)
+        self._alarm, self._bell = socket.socketpair()
+        for end in (self._alarm, self._bell):
+            end.setblocking(False)
+        self._poller.add(self._alarm.fileno())
+        replies = worker.replies
+        self.cold_data: Final = (
+            ColdData(self._poller, replies.kernel, self._ring) if isinstance(replies, NativeReplies) else None
+        )
+
+    @property
+    def bell(self) -> int:
+        """File descriptor: a byte written to it makes the loop check whether to stop."""
+        return self._bell.fileno()
+
+    def stop(self) -> None:
+        """Make ``run`` return. A signal handler may call it if the signal rings the bell."""
+        self.until = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Serve for ``seconds``, or until ``stop``."""
+        self.until = time.monotonic() + seconds
+        self._turn.run(self)
+
+    def handle(self, fd: int, events: int) -> None:
+        """Handle an event that is no lookup."""
+        connection = self._worker.connections.get(fd)
+        if connection is not None:
+            connection.handle_events(events)
+        elif fd == self._listener.fileno():
+            self._accept()
+        elif fd == self._alarm.fileno():
+            self._alarm.recv(4096)
+            self._answer_warmed()
+
+    def check_disk(self) -> None:
+        """Check whether lookups wait for a disk: after a slow turn, and regularly."""
+        if self.cold_data is not None:
+            self.cold_data.check(self._worker.connections)
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # the bell has enough bytes, or the loop is gone
+            self._bell.send(b"\0")
+
+    def _answer_warmed(self) -> None:
+        end = time.monotonic() + TIME_SLICE_SECONDS
+        while self.cold_data is not None and (connection := self.cold_data.pop_warmed()):
+            try:
+                connection.unpark()
+            except Exception as problem:  # ends one connection, never the worker
+                self.close_broken(connection.fd, problem)
+            if time.monotonic() > end:  # other clients get their turn first
+                self._ring()
+                return
+
+    def close_broken(self, fd: int, problem: Exception) -> None:
+        """Close the connection of ``fd`` after ``problem``: the client is gone, or there is a bug."""
+        if isinstance(problem, BlockingIOError):
+            return
+        if not isinstance(problem, ConnectionError) and getattr(problem, "errno", None) not in _UNREACHABLE:
+            log.error(
+                "a connection is closed because of an error in the server",
+                exc_info=problem,
+            )
+        if fd in self._worker.connections:
+            self._worker.connections[fd].close()
+
+    def _accept(self) -> None:
+        worker = self._worker
+        for _ in range(_ACCEPTED):
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                self._refuse_waiting_clients(problem)
+                return
+            client.setblocking(False)
+            if not self._has_room():
+                self._refuse_client(client)
+                continue
+            connection = RespConnection(worker, self._poller, client)
+            worker.connections[connection.fd] = connection
+            worker.slot[limits.CONNECTIONS] += 1
+            worker.slot[limits.OPEN_CONNECTIONS] = len(worker.connections)
+
+    def _has_room(self) -> bool:
+        """Return whether another client can be accepted, perhaps in place of one that has not authenticated."""
+        worker = self._worker
+        is_full = len(worker.connections) >= worker.limits.max_connections
+        if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= worker.limits.max_unauthenticated):
+            next(iter(worker.unauthenticated.values())).cut()
+            return True
+        return not is_full
+
+    def _refuse_client(self, client: socket.socket) -> None:
+        self._worker.slot[limits.CONNECTIONS_REFUSED] += 1
+        with client, contextlib.suppress(OSError):
+            client.send(_TOO_MANY)
+
+    def _refuse_waiting_clients(self, problem: OSError) -> None:
+        """Refuse waiting clients, and accept none until the next sweep. Without descriptors or memory, the listener
+        would be ready again at once. The spare descriptor makes the refusals possible.
+        """
+        if not self._accepting:
+            return
+        log.warning("cannot accept clients for now: %s", problem)
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1  # its number may be reused
+        with contextlib.suppress(OSError):
+            for _ in range(_ACCEPTED):
+                self._refuse_client(self._listener.accept()[0])
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.stop_accepting()
+
+    def stop_accepting(self) -> None:
+        """Stop accepting: clients that connect wait."""
+        if self._accepting:
+            self._accepting = False
+            self._poller.remove(self._listener.fileno())
+
+    def resume_accepting(self) -> None:
+        """Accept again, after ``stop_accepting``."""
+        if not self._accepting:
+            self._accepting = True
+            self._poller.add(self._listener.fileno())
+
+
+# The worker's life.
+
 
 SWEEP_SECONDS: Final = BEAT_SECONDS
 """Interval of the sweep for idle and slow clients."""
@@ -36,7 +501,7 @@ def main(boot: WorkerBoot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     (listener,) = boot.listeners()
     context = _open_context(boot, listener)
-    context.slot[OPEN_CONNECTIONS] = 0  # those of a previous worker are gone
+    context.slot[limits.OPEN_CONNECTIONS] = 0  # those of a previous worker are gone
     # Existing objects live as long as the process. Requests make no cycles, so collections may be rare.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

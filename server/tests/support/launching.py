@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 import orjson
 
+from lookupdb.process import START
+
 Verb = Literal["serve", "route"]
 _LOCK = threading.Lock()
 """Guards the patch: fleets start their servers in parallel."""
@@ -31,7 +33,7 @@ def start(
     fd = os.memfd_create("lookupdb-supervisor", 0)
     try:
         os.pwrite(fd, orjson.dumps(settings), 0)
-        command = [sys.executable, "-P", "-m", "lookupdb.process.start", role, str(fd), verb, *words]
+        command = [*START, role, str(fd), verb, *words]
         return subprocess.Popen(_limited(command, open_files), pass_fds=[fd])
     finally:
         os.close(fd)

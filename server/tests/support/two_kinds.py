@@ -23,7 +23,7 @@ from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.connection import Poller, RespConnection
 from lookupdb.shard.limits import ServerIdentity, ServerLimits
-from lookupdb.shard.loop import make_turn
+from lookupdb.shard.worker import make_turn
 from lookupdb.shardfile import ShardReader
 
 KINDS = ("python",) if native.kernels() is None else ("native", "python")
