@@ -44,6 +44,7 @@ from lookupdb.builder.rows import (
     check_binaries,
     check_names_once,
     choose_columns,
+    convert_members,
     find_form,
     make_forms,
     shorten_name,
@@ -74,10 +75,6 @@ def _write_time(ticks: int, digits: int) -> str:
         raise RowRejected("holds a time of day that is out of range")
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{text}.{fraction:0{digits}}".rstrip("0") if fraction else text
-
-
-def _make_time_writer(digits: int) -> Convert:
-    return lambda ticks: _write_time(ticks, digits)
 
 
 def _make_moment_writer(digits: int, zone: str) -> Convert:
@@ -118,21 +115,17 @@ def _write_float(value: float) -> Any:
     return float(f"{value:.9g}")
 
 
-def _write_double(value: float) -> Any:
-    return value if math.isfinite(value) else NOT_FINITE
-
-
 _CONVERTS: Final[dict[tuple[str, str], Convert | None]] = {
     ("int", "date"): _write_date,
-    ("int", "time-millis"): _make_time_writer(3),
-    ("long", "time-micros"): _make_time_writer(6),
+    ("int", "time-millis"): lambda ticks: _write_time(ticks, 3),
+    ("long", "time-micros"): lambda ticks: _write_time(ticks, 6),
     **{
         ("long", f"{local}timestamp-{unit}"): _make_moment_writer(digits, zone)
         for local, zone in (("", "Z"), ("local-", ""))
         for unit, digits in (("millis", 3), ("micros", 6), ("nanos", 9))
     },
     ("float", ""): _write_float,
-    ("double", ""): _write_double,
+    ("double", ""): lambda value: value if math.isfinite(value) else NOT_FINITE,
 }
 """Maps type and logical type to the function for its values. Other logical types are ignored."""
 _PYTHON_TYPES: Final[dict[str, type]] = {
@@ -243,7 +236,7 @@ class _Schema:
                 self.nested.append(inner)
                 if convert := self._plan(field["type"], inner, column, owners):
                     converts.append((field["name"], convert))
-            return _convert_members(converts) if converts else None
+            return convert_members(converts) if converts else None
         return _CONVERTS.get((kind, schema.get("logicalType", "")), _CONVERTS.get((kind, "")))
 
     def _resolve(self, schema: Any) -> Any:
@@ -311,16 +304,6 @@ def _convert_items(convert: Convert, kind: str) -> Convert:
     if kind == "array":
         return lambda items: [None if item is None else convert(item) for item in items]
     return lambda members: {name: None if item is None else convert(item) for name, item in members.items()}
-
-
-def _convert_members(converts: list[tuple[str, Convert]]) -> Convert:
-    def convert_members(record: dict[str, Any]) -> dict[str, Any]:
-        for name, convert in converts:
-            if record[name] is not None:
-                record[name] = convert(record[name])
-        return record
-
-    return convert_members
 
 
 # The container: a header with the schema, and blocks of records, each followed by the file's marker.
@@ -474,20 +457,19 @@ class AvroParser:
                     record: Any = read(block, writer, reader)
                 except Exception as error:  # many kinds, and their text may quote a value
                     raise self._damaged_error(_Damaged(f"({type(error).__name__})")) from error
-                yield self._finish(record, converts)
+                for name in self._unread:
+                    del record[name]
+                try:
+                    for name, convert in converts:
+                        if record[name] is not None:
+                            record[name] = convert(record[name])
+                except RowRejected as rejected:
+                    record = UnusableRow(f"the column {shorten_name(name)} {rejected}")
+                else:
+                    record |= self._partitions
+                yield record
             if block.tell() != len(content):
                 raise self._damaged_error(_Damaged("a block has more bytes than records"))
-
-    def _finish(self, record: dict[str, Any], converts: list[tuple[str, Convert]]) -> dict[str, Any]:
-        for name in self._unread:
-            del record[name]
-        try:
-            for name, convert in converts:
-                if record[name] is not None:
-                    record[name] = convert(record[name])
-        except RowRejected as rejected:
-            return UnusableRow(f"the column {shorten_name(name)} {rejected}")
-        return record | self._partitions if self._partitions else record
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """Yield the number of records in each block, and its content. Raises BadSource, NotEnoughRoom."""

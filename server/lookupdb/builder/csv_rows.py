@@ -199,10 +199,6 @@ def _parse_boolean(field: str) -> bool:
     return found
 
 
-def _parse_json(field: str) -> orjson.Fragment:
-    return orjson.Fragment(check_json_text(field.encode(), describe_field(field)))
-
-
 def describe_field(field: str) -> str:
     """Return the shape of ``field``, without its content."""
     if not field:
@@ -216,7 +212,7 @@ _TYPES: Final[dict[str, Convert | None]] = {
     "integer": _parse_integer,
     "number": _parse_number,
     "boolean": _parse_boolean,
-    "json": _parse_json,
+    "json": lambda field: orjson.Fragment(check_json_text(field.encode(), describe_field(field))),
 }
 
 
@@ -292,7 +288,7 @@ class CsvParser:
             raise self._utf8_error() from error
         self._row_length.characters = 0
         if self._row_end_lines is not None:
-            self._row_end_lines.end_row()
+            self._row_end_lines.in_row = False
         return _check_header(names, self._file.name), reader
 
     def __iter__(self) -> Iterator[list[str | None]]:
@@ -429,35 +425,30 @@ class LinesToRowEnd:
         self._file, self._limit = file, limit
         self.end = piece.end
         """Offset in the file at which the last line read ends."""
-        self._in_row = False
+        self.in_row = False
+        """True while a row is open."""
 
     def rows(self, reader: Iterable[list[str | None]]) -> Iterator[list[str | None]]:
         """Yield the rows of ``reader``, which parses the lines of ``extend``."""
         for fields in reader:
-            self._in_row = False
+            self.in_row = False
             yield fields
-
-    def end_row(self) -> None:
-        """Note that a row ended."""
-        self._in_row = False
 
     def extend(self, lines: Iterator[str]) -> Iterator[str]:
         """Yield the slice's own ``lines``, then the lines behind it while a row is open."""
         for line in lines:
-            self._in_row = True
+            self.in_row = True
             yield line
-        if self._in_row:
-            yield from self._read_behind_slice()
-
-    def _read_behind_slice(self) -> Iterator[str]:
+        if not self.in_row:
+            return
         with SliceFile(self._file.path, Slice(0, self.end)) as raw:
             for line in _read_lines(
                 _open_text(raw, "utf-8", buffer=_ROW_END_BUFFER_BYTES), self._limit, self._file.name
             ):
                 self.end += len(line) if line.isascii() else len(line.encode())
-                self._in_row = True
+                self.in_row = True
                 yield line
-                if not self._in_row:
+                if not self.in_row:
                     return
 
 
@@ -703,16 +694,12 @@ class NativeCsv:
         inside = len(self._block) - self._at
         with SliceFile(self._file.path, Slice(self._piece.file, self._piece.end)) as behind:
             self._is_last, self._window = False, _ROW_END_WINDOW
-            fields = self._next_fields_behind(behind)
+            position = self.position
+            self._read_more(behind)
+            fields = self._next_fields(behind)
+            self.position = position
             if fields is None or len(fields) != len(self._parser.names):
                 return False
-            self.end = self._piece.end + self._row_bytes - inside
+            self.end = self._piece.end + self._at - inside
         self._records.take(self._parser.key, self._parser.value, fields)
         return True
-
-    def _next_fields_behind(self, file: SliceFile) -> list[str | None] | None:
-        position = self.position
-        self._read_more(file)
-        fields = self._next_fields(file)
-        self._row_bytes, self.position = self._at, position
-        return fields

@@ -68,16 +68,12 @@ def is_nested_too_deeply(text: bytes) -> bool:
     return False
 
 
-def _number_text(text: str) -> orjson.Fragment:
-    return orjson.Fragment(text)
-
-
 def _parse_integer(text: str) -> int | orjson.Fragment:
     return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
 
 
 EXACT_DECODER: Final = json.JSONDecoder(
-    parse_float=_number_text, parse_int=_parse_integer, parse_constant=lambda _: NOT_FINITE
+    parse_float=orjson.Fragment, parse_int=_parse_integer, parse_constant=lambda _: NOT_FINITE
 )
 """Returns numbers that Python would change as fragments of their text. Accepts NaN, infinities and lone surrogates,
 which other programs write: a row is rejected only if its key or value holds one."""
@@ -202,7 +198,11 @@ class JsonLinesParser:
         try:
             record = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            record = self._parse_leniently(text, error)
+            # The faults may all be in its values: the row is rejected if its key or value holds one.
+            try:
+                record = too_deep_row() if "depth limit" in str(error) else decode_exactly(text)
+            except (ValueError, RecursionError):
+                raise error from None
         else:
             try:
                 if type(record) is dict and not is_exact(record, text):
@@ -218,18 +218,6 @@ class JsonLinesParser:
         if self.columns.missing:
             self.columns.observe(record)
         return record
-
-    def _parse_leniently(self, text: bytes, error: orjson.JSONDecodeError) -> Any:
-        """Parse a row whose faults may all be in its values: it is rejected if its key or value holds one.
-
-        Raises ``error`` for any other fault.
-        """
-        if "depth limit" in str(error):
-            return too_deep_row()
-        try:
-            return decode_exactly(text)
-        except (ValueError, RecursionError):
-            raise error from None
 
     def _malformed_row_error(
         self, text: bytes, error: Exception, row: int, line: int, *, is_cut: bool = False
@@ -371,7 +359,7 @@ class _Document:
             except RecursionError:
                 self._skip_element(where)
                 return too_deep_row()
-            except ValueError as error:
+            except json.JSONDecodeError as error:
                 self._widen_window(where, error)
                 continue
             if len(self._window) - end <= _NUMBER_TAIL:
@@ -379,20 +367,17 @@ class _Document:
                 if self._read_more(_WINDOW):
                     continue
             begin, self._offset = self._offset, end
-            return too_deep_row() if self._is_too_deep(begin, end) else element
+            # Counting its brackets quickly clears most elements.
+            brackets = self._window.count("[", begin, end) + self._window.count("{", begin, end)
+            if brackets > MAX_NESTING and is_nested_too_deeply(self._window[begin:end].encode(errors="replace")):
+                return too_deep_row()
+            return element
 
-    def _is_too_deep(self, begin: int, end: int) -> bool:
-        """Return whether this element is nested too deeply. Counting its brackets quickly clears most."""
-        if self._window.count("[", begin, end) + self._window.count("{", begin, end) <= MAX_NESTING:
-            return False
-        return is_nested_too_deeply(self._window[begin:end].encode(errors="replace"))
-
-    def _widen_window(self, where: str, error: ValueError) -> None:
+    def _widen_window(self, where: str, error: json.JSONDecodeError) -> None:
         """Read more, because the element may not end within the window. Raises BadSource, NotEnoughRoom."""
-        why = str(getattr(error, "msg", error)).removesuffix(" at")
-        distance = max(0, getattr(error, "pos", self._offset) - self._offset)
-        is_wrong = not self._may_go_on(error)
-        if is_wrong or not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
+        why, distance = error.msg.removesuffix(" at"), max(0, error.pos - self._offset)
+        may_go_on = error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
+        if not may_go_on or not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
             raise BadSource(
                 f"{where} is not JSON: {why}, at {self._locate(distance)}",
                 hint=_CORRECT,
@@ -403,11 +388,6 @@ class _Document:
                 f"or is not JSON: {why}",
                 hint="raise --memory-limit, or correct the row",
             ) from error
-
-    def _may_go_on(self, error: ValueError) -> bool:
-        """Return whether ``error`` may only mean that the element continues behind the window."""
-        assert isinstance(error, json.JSONDecodeError)
-        return error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
 
     def _skip_element(self, where: str) -> None:
         """Skip an element that is nested too deeply to parse, of any length, up to its closing bracket."""

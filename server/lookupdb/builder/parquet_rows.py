@@ -17,6 +17,7 @@ With ``value.column`` binary is what the column holds: JSON, or with ``format: r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -36,6 +37,7 @@ from lookupdb.builder.rows import (
     check_binaries,
     check_names_once,
     choose_columns,
+    convert_members,
     decode_text,
     find_form,
     make_forms,
@@ -340,7 +342,7 @@ class ParquetParser:
                     record |= self._partitions
                 yield record
 
-    def _errors(self) -> _duckdb_errors:
+    def _errors(self) -> AbstractContextManager[None]:
         return _duckdb_errors(self._file.name, self._describe_error)
 
     def _describe_error(self, error: Exception) -> str:
@@ -449,14 +451,7 @@ def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: boo
             return None
         plans[name] = plan
     converts = [(name, plan.convert) for name, plan in plans.items() if plan.convert is not None]
-
-    def convert_members(record: dict[str, Any]) -> dict[str, Any]:
-        for name, convert in converts:
-            if record[name] is not None:
-                record[name] = convert(record[name])
-        return record
-
-    convert = convert_members if converts else None
+    convert = convert_members(converts) if converts else None
     if all(plan.cast is not None for plan in plans.values()):
         return _cast_to(
             f"STRUCT({', '.join(f'{quote_name(name)} {plan.cast}' for name, plan in plans.items())})", convert
@@ -590,21 +585,16 @@ def _check_magic(file: LocalFile) -> None:
         )
 
 
-class _duckdb_errors:  # noqa: N801 - used as a function
-    """Turns DuckDB's errors about a Parquet file into ours."""
-
-    def __init__(self, where: str, describe: Callable[[Exception], str]) -> None:
-        self._where, self._describe = where, describe
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, duckdb.OutOfMemoryException):
-            raise NotEnoughRoom(
-                f"{self._where}: its row groups need more memory than the limit leaves to read them: "
-                + describe_memory_error(error),
-                hint="raise --memory-limit, or write the file with smaller row groups",
-            ) from error
-        if isinstance(error, (duckdb.Error, UnicodeDecodeError)):
-            raise BadSource(f"{self._where} cannot be read{self._describe(error)}") from error
+@contextmanager
+def _duckdb_errors(where: str, describe: Callable[[Exception], str]) -> Iterator[None]:
+    """Turn DuckDB's errors about a Parquet file into ours."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise NotEnoughRoom(
+            f"{where}: its row groups need more memory than the limit leaves to read them: "
+            + describe_memory_error(error),
+            hint="raise --memory-limit, or write the file with smaller row groups",
+        ) from error
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        raise BadSource(f"{where} cannot be read{describe(error)}") from error

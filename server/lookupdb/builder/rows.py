@@ -559,6 +559,18 @@ MAX_DIGITS: Final = 38
 """The most digits of a decimal that is read exactly."""
 
 
+def convert_members(converts: Sequence[tuple[str, Convert]]) -> Convert:
+    """Return the function that converts members of a nested record, in place."""
+
+    def convert_in_place(record: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in converts:
+            if record[name] is not None:
+                record[name] = convert(record[name])
+        return record
+
+    return convert_in_place
+
+
 def choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
     """Return the numbers of the columns for keys and values. Dots reach into nested columns."""
     _, chosen = value_columns(spec.value)

@@ -302,19 +302,16 @@ class Sorter:
 
     def _reduce_runs(self) -> None:
         """Merge neighbouring runs until the rest can be merged at once."""
-        width = self._max_merge_width()
+        width = max(2, min(self.memory // BLOCK_MEMORY, _MAX_MERGED_RUNS, free_descriptors() - _SPARE_DESCRIPTORS))
         while (count := len(self._runs)) > width:
             surplus = count - width + 1
             if surplus > width:
                 groups = [self._runs[start : start + width] for start in range(0, count, width)]
                 self._runs = [self._merge(group) for group in groups]
             else:
-                start = _find_smallest_window([run.stat().st_size for run in self._runs], surplus)
+                sizes = [run.stat().st_size for run in self._runs]
+                start = min(range(width), key=lambda start: sum(sizes[start : start + surplus]))
                 self._runs[start : start + surplus] = [self._merge(self._runs[start : start + surplus])]
-
-    def _max_merge_width(self) -> int:
-        width = min(self.memory // BLOCK_MEMORY, _MAX_MERGED_RUNS, free_descriptors() - _SPARE_DESCRIPTORS)
-        return max(2, width)
 
     def _merge(self, group: Sequence[Path]) -> Path:
         if len(group) == 1:
@@ -386,12 +383,6 @@ class Sorter:
     ) -> None:
         self._open.close()
         self.records, self._runs, self._spool, self._spools = make_record_buffer(), [], None, {}
-
-
-def _find_smallest_window(sizes: Sequence[int], length: int) -> int:
-    """Return the start of the ``length`` consecutive ``sizes`` with the smallest sum."""
-    starts = range(len(sizes) - length + 1)
-    return min(starts, key=lambda start: sum(sizes[start : start + length]))
 
 
 # Compress each value if that makes it smaller. The result is deterministic.
