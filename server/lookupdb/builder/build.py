@@ -21,7 +21,6 @@ from lookupdb.builder import crew, existing, gates
 from lookupdb.builder.core import (
     PARALLEL_FROM,
     MergedSlices,
-    ReducedShards,
     add_up,
     check_open_files,
     garbage_collection_paused,
@@ -57,7 +56,7 @@ from lookupdb.builder.rows import ReportProgress
 from lookupdb.builder.write import Batch, Sample, Sorter, make_sample
 from lookupdb.dataset.spec import LOCAL, DatasetSpec
 from lookupdb.errors import CorruptFile, GenerationExists, InvalidManifest, PushRejected, SourceUnreadable
-from lookupdb.manifest import DictionaryChoice, ExcludedRows, Manifest, Refusal, ShardFile, SourceFile, Totals
+from lookupdb.manifest import DictionaryChoice, ExcludedRows, Manifest, ShardFile, SourceFile, Totals
 from lookupdb.process.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta, ShardReader
 from lookupdb.store import BuildClaim, Store, StoredDataset
@@ -145,10 +144,8 @@ def _build_from_source(
         if unchanged := find_unchanged(fingerprint):
             return unchanged
         active = find_active()
-        if fingerprint is not None and options.unless_refused is not None:
-            refused = existing.find_refusal(dataset, options.unless_refused, spec, fingerprint, active)
-            if refused is not None and refused.refused is not None:
-                raise existing.refusal_error(refused.refused, refused)
+        if fingerprint is not None:
+            existing.check_refusal(dataset, options.unless_refused, spec, fingerprint, active)
         return None
 
     if success_file is not None and success_file == options.unless_success_file:
@@ -332,8 +329,18 @@ class GenerationBuild:
             return decided
         sorting = SortedRecords(spec, files, self.scratch, options.memory_limit, options.threads, progress)
         with garbage_collection_paused(), sorting as records:
-            dictionary, choice = self.train(records.sample, records.rows, self.options.threads)
-            reduced = self._write(records, dictionary)
+            dictionary, choice = self.train(records.sample, records.rows, options.threads)
+            reduced = reduce_shards(
+                records,
+                self.claim.folder,
+                self.describe_shards(),
+                dictionary,
+                spec.duplicates,
+                progress,
+                rows=records.rows,
+                threads=options.threads,
+                packers=count_packers(options.memory_limit, shards=spec.shards, threads=options.threads),
+            )
             urls = [file.description.url for file in files]
             duplicates = reduced.duplicates.describe(spec.duplicates, urls, records.find_origin)
         fingerprint = self.source.fingerprint or records.plan.fingerprint
@@ -357,7 +364,11 @@ class GenerationBuild:
         """Check the gates of the generation that an engine has written, and publish it. Raises GenerationRefused."""
         spec, progress = self.spec, self.progress
         totals = result.totals
-        refused = self._judge(generation, totals, result.rejected)
+        facts = existing.gather_facts(
+            generation, totals, result.rejected, self.active, self.dataset, self.scratch, progress
+        )
+        closed = gates.find_closed_gates(spec.gates, facts)
+        refused = existing.make_refusal(spec, closed, self.active) if closed else None
         is_pushed = spec.source.pushed
         if refused is not None and (is_pushed or totals.records == 0):
             raise existing.refusal_error(refused, None, is_pushed=is_pushed)
@@ -401,14 +412,6 @@ class GenerationBuild:
             raise existing.refusal_error(refused, published)
         return built_report(published, result.peak_memory)
 
-    def _judge(self, generation: existing.WrittenGeneration, totals: Totals, rejected: ExcludedRows) -> Refusal | None:
-        """Return why the generation must not be rolled out; None if every gate passed."""
-        facts = existing.gather_facts(
-            generation, totals, rejected, self.active, self.dataset, self.scratch, self.progress
-        )
-        closed = gates.find_closed_gates(self.spec.gates, facts)
-        return existing.make_refusal(self.spec, closed, self.active) if closed else None
-
     def train(self, sample: Sequence[bytes], rows: int, threads: int) -> tuple[bytes, DictionaryChoice | None]:
         """Return the dictionary for ``sample`` of ``rows`` rows, and why it was chosen; nothing without compression.
         Each of ``threads`` needs memory of its own."""
@@ -432,21 +435,6 @@ class GenerationBuild:
             value_format=spec.value.format,
             compression=spec.value.compression,
             content=spec.content_hash(),
-        )
-
-    def _write(self, records: SortedRecords, dictionary: bytes) -> ReducedShards:
-        spec, threads = self.spec, self.options.threads
-        packers = count_packers(self.options.memory_limit, shards=spec.shards, threads=threads)
-        return reduce_shards(
-            records,
-            self.claim.folder,
-            self.describe_shards(),
-            dictionary,
-            spec.duplicates,
-            self.progress,
-            rows=records.rows,
-            threads=threads,
-            packers=packers,
         )
 
 
@@ -555,10 +543,7 @@ def take_push(spec: DatasetSpec, store: Store, options: BuildOptions, progress: 
         message = f"{push.generation} is still the newest push; nothing was copied"
         return idle_report(spec, started_at, "unchanged", "Unchanged", message, fingerprint)
     active = existing.find_active(dataset, options.active, options.active_records, spec.gates)
-    if options.unless_refused is not None:
-        refused = existing.find_refusal(dataset, options.unless_refused, spec, fingerprint, active)
-        if refused is not None and refused.refused is not None:
-            raise existing.refusal_error(refused.refused, refused)
+    existing.check_refusal(dataset, options.unless_refused, spec, fingerprint, active)
     try:
         with scratch_folder(options.scratch) as scratch:
             return _copy(spec, dataset, inbox, push, active, options, scratch, progress, started_at)

@@ -376,14 +376,13 @@ def _read_rows(
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
     """Pause the garbage collector: millions of records make no reference cycles."""
-    if not gc.isenabled():
-        yield
-        return
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 # Merge: outcomes in the source's order.

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import orjson
 
@@ -227,9 +227,14 @@ class SliceJob:
     def from_json(cls, text: bytes) -> Self:
         """Return the job that ``to_json`` wrote."""
         members = orjson.loads(text)
+        files = []
+        for file in members["files"]:
+            description, path = SourceFile(**file.pop("description")), Path(file.pop("path"))
+            table = None if file["table"] is None else TableFile.from_members(file["table"])
+            files.append(LocalFile(**file | {"description": description, "path": path, "table": table}))
         return cls(
             DatasetSpec.from_json(members["spec"]),
-            [_parse_local_file(file) for file in members["files"]],
+            files,
             [Slice(**piece) for piece in members["pieces"]],
             Path(members["folder"]),
             BuildBudget(**members["budget"]),
@@ -247,13 +252,6 @@ class SliceJob:
                 sample.write_run(self.folder / f"{name}-sample")
             names, spool = sorter.detach()
         return SliceResult(outcome, names, spool, f"{name}-sample")
-
-
-def _parse_local_file(members: dict[str, Any]) -> LocalFile:
-    description, path = SourceFile(**members.pop("description")), Path(members.pop("path"))
-    table = members.pop("table")
-    parsed = None if table is None else TableFile.from_members(table)
-    return LocalFile(description=description, path=path, table=parsed, **members)
 
 
 _REPORT_SECONDS: Final = 0.2

@@ -441,20 +441,21 @@ def _is_same_build(manifest: Manifest, spec: DatasetSpec, fingerprint: str) -> b
     return is_same and (spec.source.takes_pushes or has_same_normalization(manifest.normalize, manifest.unicode))
 
 
-def find_refusal(
-    dataset: StoredDataset, generation: str, spec: DatasetSpec, fingerprint: str, active: ActiveGeneration | None
-) -> Manifest | None:
-    """Return the manifest of ``generation`` if a gate rejected it and a build now would give the same result: same
+def check_refusal(
+    dataset: StoredDataset, generation: str | None, spec: DatasetSpec, fingerprint: str, active: ActiveGeneration | None
+) -> None:
+    """Raise GenerationRefused again if a gate rejected ``generation`` and a build now would give the same result: same
     content, gates and active generation. Raises StoreError."""
-    if generation not in dataset.refused_generations():
-        return None
+    if generation is None or generation not in dataset.refused_generations():
+        return
     manifest = read_or_none(dataset, generation)
     if manifest is None or manifest.refused is None or not _is_same_build(manifest, spec, fingerprint):
-        return None
+        return
     if manifest.refused.unjudged and manifest.refused.active in dataset.whole_manifests():
-        return None  # its files may have come back
+        return  # its files may have come back
     judged_by = (manifest.refused.gates, manifest.refused.active)
-    return manifest if judged_by == (spec.gates.content_hash(), active.generation if active else "") else None
+    if judged_by == (spec.gates.content_hash(), active.generation if active else ""):
+        raise refusal_error(manifest.refused, manifest)
 
 
 # Generations that exist when a build begins or ends: adopted, rejected, or passed with an override.
@@ -470,8 +471,14 @@ def adopt_generation(
     """Report ``generation``, which the store already holds. Raises GenerationExists if it was built from another spec
     or by another build than ``build_id``; GenerationRefused if it failed a gate."""
     manifest = dataset.manifest(generation)
-    if build_id is not None:
-        _check_build(manifest, build_id, dataset)
+    if build_id is not None and manifest.build != build_id:
+        next_free = _next_free(dataset, generation)
+        raise GenerationExists(
+            f"generation {generation} of {dataset.address} already exists in {dataset.url}, built at"
+            f" {manifest.built_at} by another build",
+            hint=f"a generation never changes: the next free one is {next_free}",
+            next_free=next_free,
+        )
     _check_content(manifest, spec, dataset)
     if manifest.refused is not None:
         raise refusal_error(manifest.refused, manifest)
@@ -512,33 +519,19 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
         uid, generation = manifest.adopted.uid, manifest.adopted.generation
         records = format_count(manifest.totals.records, "record")
         message = f"{manifest.generation} is {generation} of the dataset {uid}, built at {manifest.built_at}: {records}"
+    message += "; nothing was built"
+    if not has_same_normalization(manifest.normalize, manifest.unicode):
+        # Routers of this version may miss such keys. Keep it short: a status keeps 256 characters of the message.
+        message += (
+            f". its keys were normalised with Unicode {manifest.unicode}, not {UNICODE_VERSION}: some may not be found"
+            " until a refresh"
+        )
     return replace(
         built_report(manifest, 0),
         outcome="adopted",
         seconds=round(time.monotonic() - started_at, 3),
         reason="Adopted",
-        message=f"{message}; nothing was built{_describe_other_tables(manifest)}",
-    )
-
-
-def _describe_other_tables(manifest: Manifest) -> str:
-    """Return a note that routers of this version may miss keys of ``manifest``; empty if they normalise keys alike.
-    Keep it short: a status keeps 256 characters of the message."""
-    if has_same_normalization(manifest.normalize, manifest.unicode):
-        return ""
-    tables = f"its keys were normalised with Unicode {manifest.unicode}, not {UNICODE_VERSION}"
-    return f". {tables}: some may not be found until a refresh"
-
-
-def _check_build(manifest: Manifest, build_id: str, dataset: StoredDataset) -> None:
-    if manifest.build == build_id:
-        return
-    next_free = _next_free(dataset, manifest.generation)
-    raise GenerationExists(
-        f"generation {manifest.generation} of {dataset.address} already exists in {dataset.url}, built at"
-        f" {manifest.built_at} by another build",
-        hint=f"a generation never changes: the next free one is {next_free}",
-        next_free=next_free,
+        message=message,
     )
 
 

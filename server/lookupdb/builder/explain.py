@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -124,17 +124,13 @@ class FirstColumn:
 
     def guess_type(self, *, is_csv: bool) -> str:
         """Return the type that all values look like, or several for a file with types; "unknown" without a value."""
-        if is_csv and self._is_boolean():
+        # Words for true and false: digits alone are numbers, and a single word, such as a country's no, may mean
+        # anything.
+        are_words = {BOOLEANS.get(word) for word in self.words} == {True, False} and not self.words <= {"0", "1"}
+        if is_csv and self.words and (self.words <= {"true", "false"} or are_words):
             return "boolean"
         kinds = self.kinds - ({"integer"} if "number" in self.kinds else set())
         return "text" if is_csv and len(kinds) > 1 else " or ".join(sorted(kinds)) or "unknown"
-
-    def _is_boolean(self) -> bool:
-        """Return whether the values are words for true and false. Digits alone are numbers, and a single word, such as
-        a country's no, may mean anything."""
-        if self.words <= {"true", "false"}:
-            return bool(self.words)
-        return {BOOLEANS.get(word) for word in self.words} == {True, False} and not self.words <= {"0", "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,7 +538,21 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     generation = options.generation or dataset.next_generation()
     shard_names = [file_name(number, spec.shards) for number in (0, spec.shards - 1)]
     now = datetime.now(UTC)
-    source_bytes = sum(item.description.bytes for item in objects)
+    limit, least, free, source_bytes = (
+        format_quantity(size, "bytes")
+        for size in (
+            options.memory_limit,
+            min_memory_limit(spec.shards),
+            free_bytes(options.scratch),
+            sum(item.description.bytes for item in objects),
+        )
+    )
+    cores, shards = format_count(options.threads, "core"), format_count(spec.shards, "shard")
+    memory = f"{limit} at most, on {cores}; a build into {shards} needs at least {least}"
+    scratch = f"{options.scratch}, {free} free; a build needs about twice the uncompressed source"
+    left_out: Iterable[str] = ()
+    if spec.uid == LOCAL:  # a cluster gives a dataset its uid, and uses these fields
+        left_out = describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),
         (
@@ -564,15 +574,15 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
         ("shards", [f"{spec.shards}: {' … '.join(dict.fromkeys(shard_names))}"]),
         ("gates", list(_gate_lines(spec.gates, active))),
         ("engine", list(_engine_line(spec, options))),
-        ("memory", [_memory_line(spec, options)]),
+        ("memory", [memory]),
         ("open files", [f"{max_open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
-        ("scratch", [_scratch_line(options, source_bytes)]),
+        ("scratch", [f"{scratch} (its files have {source_bytes})"]),
         ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset)]),
         (
             "fingerprint",
             [_fingerprint_line(fingerprint, options, dataset, spec)] if push or not spec.source.takes_pushes else [],
         ),
-        ("left out", list(_left_out_lines(spec, options))),
+        ("left out", list(left_out)),
     ]
     return "\n".join(
         f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
@@ -695,32 +705,11 @@ def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
         yield f"these keys have the values that are expected: {keys}"
 
 
-def _memory_line(spec: DatasetSpec, options: BuildOptions) -> str:
-    limit, least = (format_quantity(size, "bytes") for size in (options.memory_limit, min_memory_limit(spec.shards)))
-    shards = format_count(spec.shards, "shard")
-    return f"{limit} at most, on {format_count(options.threads, 'core')}; a build into {shards} needs at least {least}"
-
-
-def _scratch_line(options: BuildOptions, source_bytes: int) -> str:
-    free = free_bytes(options.scratch)
-    return (
-        f"{options.scratch}, {format_quantity(free, 'bytes')} free; a build needs about twice the uncompressed source "
-        f"(its files have {format_quantity(source_bytes, 'bytes')})"
-    )
-
-
 def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
     if obstacle := dataset.find_write_obstacle():
         yield f"the build would fail: {obstacle}"
     elif (free := dataset.free_bytes()) is not None:
         yield f"{format_quantity(free, 'bytes')} free"
-
-
-def _left_out_lines(spec: DatasetSpec, options: BuildOptions) -> Iterator[str]:
-    """Yield what applies only to a laptop's build; nothing in a cluster, which gives a dataset its uid."""
-    if spec.uid != LOCAL:
-        return
-    yield from describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
 
 
 def _fingerprint_line(fingerprint: str | None, options: BuildOptions, dataset: StoredDataset, spec: DatasetSpec) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -44,10 +44,10 @@ from lookupdb.builder.files import (
 from lookupdb.builder.options import Progress, scratch_errors
 from lookupdb.builder.remote import HttpStream, RemoteObject, find_http, find_objects, remote_errors
 from lookupdb.builder.table_files import (
+    ExtraMissing,
+    TableAccess,
     TableDataFile,
     collect_deleted,
-    find_access,
-    import_errors,
     missing_file_errors,
 )
 from lookupdb.builder.tables import TableFile
@@ -114,13 +114,17 @@ def open_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool = T
     if table_format not in ("iceberg", "delta"):
         objects = resolve_source(spec, volume=volume, local_files=local_files)
         return OpenSource(source_fingerprint(objects), lambda: objects)
-    access = find_access(spec, volume, local_files=local_files)
-    with import_errors(table_format):
+    try:
         if table_format == "iceberg":
             from lookupdb.builder.iceberg import open_iceberg as open_table
         else:
             from lookupdb.builder.delta import open_delta as open_table
-    table = open_table(spec, access)
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            f"source.format: {table_format} needs the package {error.name or table_format}, which is not installed",
+            hint=f'pip install "lookupdb[{table_format}]"',
+        ) from error
+    table = open_table(spec, TableAccess(local_files, None if volume is None else volume.resolve()))
 
     def list_files() -> tuple[SourceObject, ...]:
         return tuple(
@@ -177,29 +181,26 @@ def find_files(url: str, *, base: Path | None, volume: Path | None) -> list[Loca
     """Return the files that ``url`` names or, with wildcards, matches, sorted by path; at least one. Raises
     BadSource."""
     label = strip_secrets(url)
+    scheme, separator, rest = url.partition("://")
+    finder = SCHEMES.get(scheme)
     try:
-        return _dispatch(url, label, base, volume)
+        if not separator:
+            return find_path(label, url, base)
+        if scheme == "volume":
+            return find_in_volume(label, rest, volume)
+        if finder is not None:
+            return finder(url, label)
     except OSError as error:  # a folder without search permission, a name that is too long
         raise SourceUnreadable(f"{label} cannot be read: {error.strerror or error}") from error
     except (ValueError, re.error) as error:
         why = "" if label != url and "netloc" in str(error) else f": {error}"  # the error quotes the password
         raise BadSource(f"{label!r} is not a url{why}", hint="check source.url") from error
 
-
-def _dispatch(url: str, label: str, base: Path | None, volume: Path | None) -> list[LocatedFile]:
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return find_path(label, url, base)
-    if scheme == "volume":
-        return find_in_volume(label, rest, volume)
-    finder = SCHEMES.get(scheme)
-    if finder is None:
-        schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume"))
-        raise BadSource(
-            f"{label}: {scheme}:// is not a scheme of a source",
-            hint=f"use one of {schemes}; http:// is for this machine alone",
-        )
-    return finder(url, label)
+    schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume"))
+    raise BadSource(
+        f"{label}: {scheme}:// is not a scheme of a source",
+        hint=f"use one of {schemes}; http:// is for this machine alone",
+    )
 
 
 SCHEMES: Final[dict[str, Callable[[str, str], list[LocatedFile]]]] = {
@@ -378,20 +379,16 @@ def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progre
     for number, item in enumerate(objects):
         file = fetch(item, f"source-{number:05d}")
         if item.data_file is not None:
-            file = _add_table(file, item.data_file, paths, scratch / f"deleted-{number:05d}")
+            deleted, target = collect_deleted(item.data_file, paths), scratch / f"deleted-{number:05d}"
+            if deleted:
+                with scratch_errors(scratch):
+                    target.write_bytes(deleted)
+            table = replace(item.data_file.table, deleted=str(target) if deleted else None)
+            file = replace(file, table=table)
         files.append(file)
     if copies:
         progress.end_phase()
     return tuple(files)
-
-
-def _add_table(file: LocalFile, data_file: TableDataFile, paths: Mapping[str, Path], target: Path) -> LocalFile:
-    """Return ``file`` as a part of its table. The positions of its deleted rows, if any, are written to ``target``."""
-    deleted = collect_deleted(data_file, paths)
-    if deleted:
-        with scratch_errors(target.parent):
-            target.write_bytes(deleted)
-    return replace(file, table=replace(data_file.table, deleted=str(target) if deleted else None))
 
 
 def find_local_file(item: SourceObject) -> LocalFile | None:

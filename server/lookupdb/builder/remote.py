@@ -156,6 +156,7 @@ def find_objects(url: str, label: str) -> list[LocatedFile]:
 _ODD: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ODD_NAMES: Final = "an empty part (`//`), a part that is `.` or `..`, a control character"
 _RENAME: Final = "copy the object to another name"
+_NO_TIME: Final = "1970-01-01T00:00:00Z"
 _MAX_LEVELS: Final = 100
 """The most folders of a bucket to list one by one; beyond that, everything below the pattern's fixed part is listed."""
 _MAX_PARENTS: Final = 16
@@ -237,9 +238,13 @@ class _Bucket:
         """Folders that were listed at any depth."""
 
     def _open_store(self, **options: Any) -> Any:
+        # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). obstore ignores the variable that
+        # allows it when other client options are given.
+        provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[self._scheme]
+        allow_http = os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
         return obstore.store.from_url(  # type: ignore[call-overload]
             self.url,
-            client_options={**_CLIENT, "allow_http": _allows_http(self._scheme)},
+            client_options={**_CLIENT, "allow_http": allow_http},
             retry_config=_RETRIES,
             **options,
         )
@@ -314,8 +319,15 @@ class _Bucket:
             endpoint = f"{bucket_url}?{urlencode(query, quote_via=quote)}&x-path="
             url = self._sign(self._open_store(endpoint=endpoint, virtual_hosted_style_request=True))
             page = call_interruptibly(_read_page, url)
-            for entry in page.iterfind("{*}Contents"):
-                objects.append(_describe_entry(entry))
+            objects += [
+                {
+                    "path": unquote_plus(entry.findtext("{*}Key", "")),
+                    "size": int(entry.findtext("{*}Size", "0")),
+                    "e_tag": entry.findtext("{*}ETag"),
+                    "last_modified": datetime.datetime.fromisoformat(entry.findtext("{*}LastModified", _NO_TIME)),
+                }
+                for entry in page.iterfind("{*}Contents")
+            ]
             prefixes += [unquote_plus(entry.text or "") for entry in page.iterfind("{*}CommonPrefixes/{*}Prefix")]
             token = page.findtext("{*}NextContinuationToken")
             if not token:
@@ -365,31 +377,10 @@ def _read_page(url: str) -> ElementTree.Element:
         raise ValueError(f"its listing is not XML: {error}") from error
 
 
-def _describe_entry(entry: ElementTree.Element) -> dict[str, Any]:
-    """Describe an object of a listing as the client does."""
-    return {
-        "path": unquote_plus(entry.findtext("{*}Key", "")),
-        "size": int(entry.findtext("{*}Size", "0")),
-        "e_tag": entry.findtext("{*}ETag"),
-        "last_modified": datetime.datetime.fromisoformat(entry.findtext("{*}LastModified", "1970-01-01T00:00:00Z")),
-    }
-
-
-def _allows_http(scheme: str) -> bool:
-    """Return whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …). A private store
-    may need it. obstore ignores these variables when other client options are given."""
-    provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
-    return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
-
-
 def _describe_object(url: str, meta: Any) -> SourceFile:
-    return SourceFile(url, meta["size"], meta["e_tag"], _format_time(meta))
-
-
-def _format_time(meta: Any) -> str | None:
-    """Return the object's time; None if the server sends none, which obstore reports as 1970."""
-    moment: datetime.datetime = meta["last_modified"]
-    return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
+    moment: datetime.datetime = meta["last_modified"]  # 1970 if the server sends none
+    modified = moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
+    return SourceFile(url, meta["size"], meta["e_tag"], modified)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from lookupdb.builder.files import LocatedFile
 from lookupdb.builder.options import MIB
 from lookupdb.builder.remote import open_bucket, remote_errors
 from lookupdb.builder.tables import TableFile, connect_duckdb
-from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, LookupdbError, SourceMissing, SourceUnreadable, UsageError
 from lookupdb.manifest import SourceFile
 from lookupdb.process.launch import call_interruptibly, iterate_interruptibly
@@ -177,23 +176,6 @@ def missing_file_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def import_errors(extra: str) -> Iterator[None]:
-    """Turn ImportError into an error that names the extra of lookupdb with the missing package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ExtraMissing(
-            f"source.format: {extra} needs the package {error.name or extra}, which is not installed",
-            hint=f'pip install "lookupdb[{extra}]"',
-        ) from error
-
-
-def find_access(spec: DatasetSpec, volume: Path | None, *, local_files: bool) -> TableAccess:
-    """Return the places that the files of the spec's table may be in."""
-    return TableAccess(local_files, None if volume is None else volume.resolve())
-
-
 # Deleted rows: the positions of rows in a data file, from 0.
 #
 # A deletion vector is the same in Iceberg and Delta: its length, a mark, a 64-bit roaring bitmap, a checksum.
@@ -223,7 +205,11 @@ def collect_deleted(file: TableDataFile, paths: Mapping[str, Path]) -> bytes:
             if is_puffin:
                 found |= _read_vectors(path.read_bytes(), file.path)
             else:
-                _add_positions(path, file.path, found)
+                with connect_duckdb(_DELETES_MEMORY, 1) as connection:
+                    query = "SELECT pos FROM read_parquet($1, hive_partitioning=false) WHERE file_path = $2"
+                    connection.execute(query, [str(path), file.path])
+                    while rows := connection.fetchmany(_DELETES_BATCH):
+                        found.update(position for (position,) in rows)
         except LookupdbError:
             raise
         except Exception as error:
@@ -254,11 +240,3 @@ def parse_vector(blob: bytes) -> Any:
     if blob[4:8] != _VECTOR_MARK or zlib.crc32(blob[4:end]).to_bytes(4, "big") != blob[end : end + 4]:
         raise ValueError("a deletion vector is damaged")
     return BitMap64.deserialize(blob[8:end])
-
-
-def _add_positions(path: Path, data_file: str, found: Any) -> None:
-    with connect_duckdb(_DELETES_MEMORY, 1) as connection:
-        query = "SELECT pos FROM read_parquet($1, hive_partitioning=false) WHERE file_path = $2"
-        connection.execute(query, [str(path), data_file])
-        while rows := connection.fetchmany(_DELETES_BATCH):
-            found.update(position for (position,) in rows)
