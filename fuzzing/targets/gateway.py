@@ -9,7 +9,7 @@ from fuzzing.target import Target, in_pieces
 from lookupdb.account_tokens import InvalidToken, find_key_id
 from lookupdb.store import gateway
 from lookupdb.store.gateway import BrokenListing, InvalidListing
-from lookupdb.store.gateway_wire import parse_problem
+from lookupdb.store.objects import parse_problem
 from lookupdb_operator.gateway.request import Operation, RequestProblem, owns_folder, owns_object, parse_target
 from lookupdb_operator.gateway.transfers import parse_mode, parse_paths
 

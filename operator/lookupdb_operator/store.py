@@ -31,7 +31,7 @@ from lookupdb import shard_passwords
 from lookupdb.announcement import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.store.dataset import StoreAddress
-from lookupdb.store.gateway_wire import (
+from lookupdb.store.objects import (
     CA_FILE_VARIABLE,
     CREATE,
     MODE_HEADER,

@@ -14,7 +14,7 @@ from operator_support.running import until
 
 from lookupdb.store import bucket as bucket_objects
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.gateway_wire import STREAM_HEADER
+from lookupdb.store.objects import STREAM_HEADER
 from lookupdb_operator.gateway.transfers import CHUNK_BYTES
 
 pytest_plugins = ["operator_support.gateway_fixtures"]

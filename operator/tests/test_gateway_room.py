@@ -20,7 +20,7 @@ from support.signers import Signer, ec_signer, jwks, rsa_signer
 
 from lookupdb import account_tokens
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.gateway_wire import MODE_HEADER
+from lookupdb.store.objects import MODE_HEADER
 from lookupdb_operator.cluster.api import Answer
 from lookupdb_operator.cluster.client import MOST_WAITING
 from lookupdb_operator.gateway.request import RequestProblem

@@ -25,7 +25,7 @@ from test_manifests_pods import violations
 from lookupdb.cli.build import command
 from lookupdb.dataset.spec import parse_resource
 from lookupdb.errors import InvalidManifest
-from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
+from lookupdb.store.objects import TOKEN_FILE_VARIABLE
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Config, ObservedDataset
 

@@ -21,7 +21,7 @@ from manifest_samples import (
     with_own_store,
 )
 
-from lookupdb.store import gateway_wire
+from lookupdb.store import objects
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Config, ObservedDataset
 
@@ -69,10 +69,10 @@ class TestBehindAGateway:
             variables = {variable["name"]: variable.get("value") for variable in container["env"]}
             mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/var/run/secrets")]
             if container["name"] in readers:
-                assert variables[gateway_wire.TOKEN_FILE_VARIABLE] == f"{FOLDER}/token"
+                assert variables[objects.TOKEN_FILE_VARIABLE] == f"{FOLDER}/token"
                 assert mounts == [{"name": "store-token", "mountPath": FOLDER, "readOnly": True}]
             else:
-                assert gateway_wire.TOKEN_FILE_VARIABLE not in variables
+                assert objects.TOKEN_FILE_VARIABLE not in variables
                 assert mounts == []
 
     def test_the_store_is_the_gateway(self, of: ObservedDataset) -> None:
@@ -99,7 +99,7 @@ def test_the_token_is_for_the_gateway_of_ones_own_installation() -> None:
 def test_what_the_secret_of_a_source_says_of_the_token_counts_less() -> None:
     (container,) = (each for each in _containers(everything(), GATEWAY_CONFIG) if each["name"] == "build")
     assert container["envFrom"] == [{"secretRef": {"name": everything().spec["source"]["secretName"]}}]
-    assert gateway_wire.TOKEN_FILE_VARIABLE in {variable["name"] for variable in container["env"]}, "which comes first"
+    assert objects.TOKEN_FILE_VARIABLE in {variable["name"] for variable in container["env"]}, "which comes first"
 
 
 def test_a_gateway_is_another_template_and_another_build() -> None:
@@ -131,7 +131,7 @@ class TestOwnStore:
         for pod in _pods(of, config):
             assert [volume for volume in pod["volumes"] if "projected" in volume] == []
             text = orjson.dumps(pod)
-            assert gateway_wire.TOKEN_FILE_VARIABLE.encode() not in text
+            assert objects.TOKEN_FILE_VARIABLE.encode() not in text
             assert names.store_secret(of.name, of.uid).encode() not in text
 
     def test_without_a_secret_it_is_the_identity_of_the_pods(self, config: Config) -> None:

@@ -22,7 +22,7 @@ from lookupdb.store import gateway as gateway_client
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.store.gateway import GatewayAnswer
-from lookupdb.store.gateway_wire import (
+from lookupdb.store.objects import (
     CA_FILE_VARIABLE,
     MAX_CONDITIONAL_BYTES,
     MAX_DELETED_PATHS,

@@ -10,7 +10,7 @@ from support.gateways import FakeGateway, PresignedStore, fake_gateway, gateway_
 
 from lookupdb.errors import StoreUnreachable
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.gateway_wire import STREAM_HEADER
+from lookupdb.store.objects import STREAM_HEADER
 
 FOLDER = "local/default/things-local/g1"
 SHARD, MANIFEST = f"{FOLDER}/shard.lmdb", f"{FOLDER}/manifest.json"

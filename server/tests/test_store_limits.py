@@ -16,8 +16,7 @@ from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket, ObjectState, ObstoreObjects
 from lookupdb.store.bucket_dataset import BucketDataset, _read_member
-from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
-from lookupdb.store.objects import folder_names
+from lookupdb.store.objects import MAX_CONDITIONAL_BYTES, folder_names
 from lookupdb.store.sweep import MARK_NOTE
 
 pytest_plugins = ["support.sweep_fixtures"]

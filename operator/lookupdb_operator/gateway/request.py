@@ -18,7 +18,7 @@ from lookupdb.account_tokens import Caller
 from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
 from lookupdb.store.dataset import INBOX, StoreAddress
-from lookupdb.store.gateway_wire import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
+from lookupdb.store.objects import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
 
 # Refusals: problem details (RFC 9457) with a ``kind`` for clients.
 

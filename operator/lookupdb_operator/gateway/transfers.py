@@ -34,7 +34,7 @@ from lookupdb.process.admin import (
     process_families,
 )
 from lookupdb.store.bucket import ObstoreObjects
-from lookupdb.store.gateway_wire import (
+from lookupdb.store.objects import (
     CREATE,
     END,
     MAX_CONDITIONAL_BYTES,
@@ -42,12 +42,15 @@ from lookupdb.store.gateway_wire import (
     MAX_DELETE_BYTES,
     MAX_DELETED_PATHS,
     MODE_HEADER,
+    PART_BYTES,
     REDIRECTED_SUFFIX,
     STREAM_HEADER,
     VERSION_HEADER,
     ErrorKind,
+    Version,
+    folder_names,
+    object_version,
 )
-from lookupdb.store.objects import PART_BYTES, Version, folder_names, object_version
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.request import (
     Access,

@@ -13,8 +13,7 @@ import orjson
 
 from lookupdb import shard_passwords
 from lookupdb.router.table.routing_table import digest_table
-from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
-from lookupdb.store.objects import SECRET_VARIABLE
+from lookupdb.store.objects import SECRET_VARIABLE, TOKEN_FILE_VARIABLE
 from lookupdb.wording import parse_quantity
 from lookupdb_operator import names
 from lookupdb_operator.model import Config, Manifest, ObservedDataset, StoreAccess

@@ -38,8 +38,7 @@ from lookupdb.store.dataset import (
     verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
-from lookupdb.store.objects import PutMode, Version, object_version
+from lookupdb.store.objects import MAX_CONDITIONAL_BYTES, PutMode, Version, object_version
 
 # Publish a generation in a bucket: shard by shard, then at once.
 #

@@ -29,40 +29,38 @@ from lookupdb.backoff import Backoff
 from lookupdb.errors import StoreDenied, StoreError, UsageError
 from lookupdb.network import describe_socket_failure, trust_also
 from lookupdb.store.directory import store_errors
-from lookupdb.store.gateway_wire import (
+from lookupdb.store.objects import (
     CA_FILE_VARIABLE,
     COPY_PATH,
     DELETE_PATH,
     END,
     LIST_PATH,
     LISTING_TYPE,
+    MAX_BACKOFF_SECONDS,
     MAX_CONDITIONAL_BYTES,
+    MAX_COPY_BYTES,
     MAX_DELETED_PATHS,
     MODE_HEADER,
     OBJECT_PATH,
+    PROBE_CONNECT_SECONDS,
+    PROBE_SECONDS,
     REDIRECTED_SUFFIX,
+    RETRIES,
     STREAM_HEADER,
     TOKEN_FILE_VARIABLE,
     VERSION_HEADER,
     ErrorKind,
     GatewayProblem,
-    TransientFailure,
-    absent_error,
-    is_object_path,
-    no_gateway_error,
-    parse_problem,
-)
-from lookupdb.store.objects import (
-    MAX_BACKOFF_SECONDS,
-    MAX_COPY_BYTES,
-    PROBE_CONNECT_SECONDS,
-    PROBE_SECONDS,
-    RETRIES,
     PutMode,
+    TransientFailure,
     Version,
+    absent_error,
     check_small,
     identify_store,
+    is_object_path,
+    no_gateway_error,
     object_version,
+    parse_problem,
 )
 from lookupdb.tokens import MAX_TOKEN_BYTES
 

@@ -1,6 +1,8 @@
-"""The interface to objects that a bucket needs, and the credentials of buckets.
+"""The objects of a store: their interface, the protocol between a gateway and its clients, and credentials of buckets.
 
-``ObstoreObjects`` implements the interface for S3, GCS and Azure, ``GatewayObjects`` for a gateway.
+``ObstoreObjects`` implements the interface for S3, GCS and Azure, ``GatewayObjects`` for a gateway. Only the gateway
+has the store's credentials; its clients send a token, whose namespace decides their part of the store. See
+docs/concepts/architecture.md.
 
 A builder reads the user's source and writes the operator's store, and takes the credentials of both from environment
 variables. LOOKUPDB_STORE_<NAME> is <NAME> for the store alone, for example LOOKUPDB_STORE_AWS_ACCESS_KEY_ID. If there
@@ -12,14 +14,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from lookupdb.errors import CorruptFile
-from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
+import orjson
+
+from lookupdb.errors import CorruptFile, StoreDenied, StoreError, StoreUnreachable
 
 PART_BYTES: Final = 8 << 20
 """Size of a part of a large object that is put or read in parts."""
@@ -111,6 +117,160 @@ def folder_names(entries: Iterable[Mapping[str, Any]], path: str) -> Iterator[st
 def object_version(entry: Mapping[str, Any]) -> Version:
     """Return the version in an entry of the store's listing."""
     return {name: entry[name] for name in ("e_tag", "version") if entry.get(name) is not None}
+
+
+# The HTTP protocol between a gateway and its clients, version 1: paths, headers, kinds of errors, limits.
+
+
+TOKEN_FILE_VARIABLE: Final = "LOOKUPDB_STORE_TOKEN_FILE"  # noqa: S105 - the name of a variable
+"""The variable with the path of the token file, which is read for each request, because it is replaced before it
+expires."""
+CA_FILE_VARIABLE: Final = "LOOKUPDB_STORE_CA_FILE"
+"""The variable with the path of the CA file for a gateway's certificate, if the system does not know the CA."""
+
+OBJECT_PATH: Final = "/v1/object/"
+"""Followed by the object's path, percent-encoded: GET, HEAD, PUT."""
+LIST_PATH: Final = "/v1/list"
+DELETE_PATH: Final = "/v1/delete"
+COPY_PATH: Final = "/v1/copy"
+"""POST of {"from": path, "to": path}: copies a shard file to a path without an object."""
+
+VERSION_HEADER: Final = "Lookupdb-Version"
+"""The version of the object in an answer: {"e_tag": …, "version": …}, without members that the store does not send."""
+MODE_HEADER: Final = "Lookupdb-Mode"
+"""The condition of a put: ``create``, or the version to replace, as in ``VERSION_HEADER``."""
+CREATE: Final = "create"
+
+MAX_PATH_BYTES: Final = 1024
+MAX_CONDITIONAL_BYTES: Final = 16 << 20
+"""The largest object that is put on a condition: manifests and claims."""
+MAX_DELETED_PATHS: Final = 1000
+"""The most paths of one request."""
+MAX_DELETE_BYTES: Final = MAX_DELETED_PATHS * (MAX_PATH_BYTES + 16)
+MAX_COPY_REQUEST_BYTES: Final = 4 << 10
+LISTING_TYPE: Final = "application/x-ndjson"
+END: Final = "end"
+"""The name of the member in a listing's last line. A listing without that line is incomplete."""
+STREAM_HEADER: Final = "Lookupdb-Stream"
+"""Asks for the bytes themselves instead of a redirect that the client could not follow."""
+REDIRECTED_SUFFIX: Final = ".lmdb"
+"""Only shard files are worth a second request."""
+
+_PATH: Final = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
+
+
+class ErrorKind(StrEnum):
+    """The member ``kind`` of a problem, which decides the client's reaction."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    MISSING = "missing"
+    PRECONDITION = "precondition"
+    TOO_LARGE = "too-large"
+    INVALID = "invalid"
+    BUSY = "busy"
+    STORE_DENIED = "store-denied"
+    STORE_UNREACHABLE = "store-unreachable"
+    STORE_FAILED = "store-failed"
+
+
+def is_object_path(path: str) -> bool:
+    """Return whether ``path`` can name an object: plain segments, none of which leads elsewhere."""
+    return len(path) <= MAX_PATH_BYTES and _PATH.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
+
+
+# Error answers of a gateway, as its client understands them. No I/O.
+
+
+_MAX_DETAIL: Final = 2000
+_MAX_PAUSE_SECONDS: Final = 10.0
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f]+")
+_DENIALS: Final = {
+    ErrorKind.UNAUTHENTICATED: "check that the token is of a service account of this cluster, and for this gateway",
+    ErrorKind.FORBIDDEN: "a token reaches the part of its own cluster and namespace: check --cluster-id and --dataset",
+    ErrorKind.STORE_DENIED: "check the gateway's credentials for the store, and their permissions",
+}
+_TRANSIENT: Final = (ErrorKind.BUSY, ErrorKind.STORE_UNREACHABLE)
+_ABSENT_HINT: Final = "check that the gateway and its store run, its address, and the network in between"
+
+
+class TransientFailure(Exception):
+    """A request failed, but may succeed a little later."""
+
+    def __init__(self, error: StoreError, pause: float = 0.0) -> None:
+        super().__init__()
+        self.error = error
+        """The error to raise if it does not."""
+        self.pause = pause
+        """The seconds that the gateway asks to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayProblem:
+    """An answer that is no success."""
+
+    status: int
+    kind: ErrorKind | None
+    """None if the answer is not a gateway's."""
+    detail: str
+    pause: float = 0.0
+
+    @property
+    def is_transient(self) -> bool:
+        """Return whether a retry may help. Proxies in front of a gateway answer 5xx in their own format."""
+        return self.kind in _TRANSIENT or (self.kind is None and self.status >= 500)
+
+    def error(self, message: str) -> StoreError:
+        """Return the error for a user; ``message`` says what could not be done."""
+        if self.kind in _DENIALS:
+            return StoreDenied(f"{message}: {self.detail}", hint=_DENIALS[self.kind])
+        if self.is_transient:
+            return StoreUnreachable(f"{message}: {self.detail}", hint=_ABSENT_HINT)
+        if self.kind is None:
+            return no_gateway_error(message, f"it answers with status {self.status}")
+        return StoreError(f"{message}: {self.detail}", hint="look at the gateway's log, and at its store")
+
+
+_KINDS: Final = {
+    401: ErrorKind.UNAUTHENTICATED,
+    403: ErrorKind.FORBIDDEN,
+    404: ErrorKind.MISSING,
+    502: ErrorKind.STORE_FAILED,
+    503: ErrorKind.BUSY,
+}
+"""Status of an answer to HEAD, which has no body, → the kind of problem."""
+
+
+def parse_problem(status: int, content_type: str, body: bytes | None, retry_after: str) -> GatewayProblem:
+    """Parse an error answer; without a ``kind`` unless all of it is valid. ``body`` is None if the answer can have
+    none."""
+    pause = min(float(retry_after), _MAX_PAUSE_SECONDS) if re.fullmatch(r"[0-9]{1,6}", retry_after) else 0.0
+    is_problem = content_type.partition(";")[0].strip().lower() == "application/problem+json"
+    if is_problem and body is None:
+        return GatewayProblem(status, _KINDS.get(status), f"it answers with status {status}", pause)
+    try:
+        members = orjson.loads(body) if is_problem and body else {}
+    except ValueError:
+        members = {}
+    members = members if isinstance(members, dict) else {}
+    kind, detail = members.get("kind"), members.get("detail") or members.get("title")
+    if not isinstance(kind, str) or kind not in set(ErrorKind):
+        return GatewayProblem(status, None, f"it answers with status {status}", pause)
+    text = _UNPRINTABLE.sub(" ", detail) if isinstance(detail, str) else f"{kind}, with status {status}"
+    return GatewayProblem(status, ErrorKind(kind), text[:_MAX_DETAIL], pause)
+
+
+def absent_error(message: str) -> StoreUnreachable:
+    """Return the error for a gateway that does not answer, or not completely."""
+    return StoreUnreachable(message, hint=_ABSENT_HINT)
+
+
+def no_gateway_error(message: str, reason: str) -> StoreError:
+    """Return the error for a server that is not a gateway."""
+    return StoreError(
+        f"{message}: that is no lookupdb gateway: {reason}",
+        hint="check the URL: a store behind http is a gateway of this version, a bucket is s3://, gs:// or az://",
+    )
 
 
 # Credentials of a bucket.

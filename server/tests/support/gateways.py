@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.gateway_wire import (
+from lookupdb.store.objects import (
     COPY_PATH,
     CREATE,
     DELETE_PATH,
