@@ -40,7 +40,8 @@ class CachedObject:
     header: Header
     item: ObservedDataset | BuildJob | ShardSet | Pod | ExistingObject
     awaits_images: bool = False
-    """For a pod: whether the kubelet has not reached its images; only events say why."""
+    """For a pod: whether it still waits for a node, its volumes or its network. Unless it waits for a node, only events
+    say what is wrong."""
     accepted: str = ""
     """Hash of the operator's fields in the API server's answer to its write, if a mutating webhook changed them.
     Writing them again would not help."""
@@ -75,7 +76,8 @@ class ObjectCache:
         location = (header.namespace, header.name)
         key = location if kind == names.DATASET_KIND.name else (header.namespace, header.dataset)
         if header.uid in self._deleted:
-            if not _is_later(header.resource_version, self._deleted[header.uid]):
+            new, deleted = header.resource_version, self._deleted[header.uid]
+            if not (new.isdecimal() and deleted.isdecimal() and int(new) > int(deleted)):
                 return None
             # A watch by label reports an object that loses its label as deleted, and as added when it gets it back.
             del self._deleted[header.uid]
@@ -200,10 +202,6 @@ def _parse(kind: str, header: Header, body: Body, before: CachedObject | None) -
     return CachedObject(
         header, parse_shard_set(body, drift) if is_stateful else parse_existing(kind, body, drift), drift=drift
     )
-
-
-def _is_later(version: str, deleted: str) -> bool:
-    return version.isdecimal() and deleted.isdecimal() and int(version) > int(deleted)
 
 
 def _accept(cached: CachedObject, accepted: str) -> CachedObject:
