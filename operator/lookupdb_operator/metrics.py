@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -76,7 +76,8 @@ class Metrics:
             registry=self._registry,
         )
         self.events = DatasetEvents(self._registry)
-        self._registry.register(_BuildInfoCollector())
+        build = Info("lookupdb_build", "The version that runs.", registry=self._registry)
+        build.info({"component": "operator", "version": __version__})
         self.depth = Gauge("lookupdb_operator_queue_depth", "Datasets waiting for a worker.", registry=self._registry)
         self._last_success_time = Gauge(
             "lookupdb_operator_last_success_timestamp_seconds",
@@ -121,15 +122,6 @@ class Metrics:
     def render(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
-
-
-class _BuildInfoCollector(Collector):
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        labels = {"component": "operator", "version": __version__}
-        yield InfoMetricFamily("lookupdb_build", "The version that runs.", value=labels)
 
 
 class DatasetEvents:

@@ -136,21 +136,18 @@ async def ensure_credentials(cluster: Cluster, namespace: str, name: str) -> Non
     """Create the Secret ``name`` if absent. Only the store and the operator read it."""
     if await cluster.get_secret(namespace, name) is not None:
         return
-    if await cluster.create_secret(_credentials(namespace, name)):
+    credentials = {
+        "AWS_ACCESS_KEY_ID": secrets.token_hex(_ID_BYTES),
+        "AWS_SECRET_ACCESS_KEY": secrets.token_hex(_SECRET_BYTES),
+    }
+    if await cluster.create_secret(_make_secret(namespace, name, stringData=credentials)):
         log.info("created Secret %s/%s with credentials for the store", namespace, name)
 
 
-def _credentials(namespace: str, name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"namespace": namespace, "name": name, "labels": dict(names.OPERATOR_LABELS)},
-        "type": "Opaque",
-        "stringData": {
-            "AWS_ACCESS_KEY_ID": secrets.token_hex(_ID_BYTES),
-            "AWS_SECRET_ACCESS_KEY": secrets.token_hex(_SECRET_BYTES),
-        },
-    }
+def _make_secret(namespace: str, name: str, **data: Mapping[str, str]) -> Manifest:
+    """Return a Secret of the release with ``data`` or ``stringData``."""
+    metadata = {"namespace": namespace, "name": name, "labels": dict(names.OPERATOR_LABELS)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", **data}
 
 
 _DATA_KEY: Final = "key"
@@ -172,7 +169,8 @@ class ShardKeyReader:
         the Secret holds no key; the last key stays then."""
         found = await self._cluster.get_secret(self._namespace, self._name)
         if found is None:
-            await self._cluster.create_secret(_render(self._namespace, self._name))
+            data = {_DATA_KEY: base64.b64encode(secrets.token_bytes(shard_passwords.KEY_BYTES)).decode()}
+            await self._cluster.create_secret(_make_secret(self._namespace, self._name, data=data))
             log.info("created Secret %s/%s with the key of shard servers' passwords", self._namespace, self._name)
             # Read it back, because somebody else may have created it first.
             found = await self._cluster.get_secret(self._namespace, self._name)
@@ -197,17 +195,6 @@ def _read_key(secret: Mapping[str, Any], where: str) -> bytes:
             " makes another one",
         )
     return key
-
-
-def _render(namespace: str, name: str) -> dict[str, Any]:
-    key = secrets.token_bytes(shard_passwords.KEY_BYTES)
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"namespace": namespace, "name": name, "labels": dict(names.OPERATOR_LABELS)},
-        "type": "Opaque",
-        "data": {_DATA_KEY: base64.b64encode(key).decode()},
-    }
 
 
 # The list of live datasets for the store's sweep, and announcements through the gateway.

@@ -473,7 +473,17 @@ def parse_pod(body: Body) -> Pod:
     component = labels.get(names.COMPONENT) or ""
     ready = find_condition(body, "Ready")
     is_ready = ready.get("status") == "True"
-    result = _parse_result(body) if component == names.BUILDER else None
+    lost_after = None
+    if not is_ready and is_deleting(body):
+        # How long the operator must see it unready before its kubelet counts as lost: node controllers make the pods of
+        # silent nodes unready. Durations only, because times in a pod are from other clocks.
+        grace_seconds = body["metadata"].get("deletionGracePeriodSeconds") or 0
+        lost_after = Absence(unready=_NODE_AWAY, deleting=grace_seconds + _SLOW_KUBELET)
+    result = None
+    if component == names.BUILDER:  # its termination message
+        states = (container.get("state") or {} for container in status.get("containerStatuses") or ())
+        terminated = next((state["terminated"] for state in states if state.get("terminated")), None)
+        result = None if terminated is None else parse_build_result(terminated.get("message"))
     return Pod(
         name=header.name,
         uid=header.uid,
@@ -487,7 +497,7 @@ def parse_pod(body: Body) -> Pod:
         ready=is_ready,
         deleting=is_deleting(body),
         unready_since="" if is_ready else ready.get("lastTransitionTime") or "",
-        lost_after=None if is_ready else _lost_after(body),
+        lost_after=lost_after,
         trouble=diagnose_pod(body, component, result),
         result=result,
         deletion=parse_deletion(body),
@@ -495,29 +505,13 @@ def parse_pod(body: Body) -> Pod:
 
 
 def awaits_images(body: Body) -> bool:
-    """Return whether the kubelet has not reached the pod's images: volumes or network are missing. Only events say
-    why."""
+    """Return whether the pod still waits for a node, its volumes or its network, before its images are pulled. Unless
+    it waits for a node, only events say what is wrong. A kubelet that does not report PodReadyToStartContainers counts
+    as waiting until a container runs."""
     is_pending = read_status(body).get("phase") == "Pending"
     if not is_pending or find_condition(body, "PodReadyToStartContainers").get("status") == "True":
         return False
     return not any((container.get("state") or {}).get("running") for container in container_statuses(body))
-
-
-def _lost_after(body: Body) -> Absence | None:
-    """Return how long the operator must see an unready pod before its kubelet counts as lost; None if it is not being
-    deleted. Node controllers make the pods of silent nodes unready. Durations only: times in a pod are from other
-    clocks."""
-    if not is_deleting(body):
-        return None
-    grace_seconds = body["metadata"].get("deletionGracePeriodSeconds") or 0
-    return Absence(unready=_NODE_AWAY, deleting=grace_seconds + _SLOW_KUBELET)
-
-
-def _parse_result(body: Body) -> BuildResult | None:
-    """Return the termination message of a finished builder pod's first container."""
-    states = (container.get("state") or {} for container in read_status(body).get("containerStatuses") or ())
-    terminated = next((state["terminated"] for state in states if state.get("terminated")), None)
-    return None if terminated is None else parse_build_result(terminated.get("message"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,27 +221,26 @@ class Absences:
         """Return how long each unready pod has been seen unready. Call it in each reconcile pass."""
         now, key = self._clock(), observed.dataset.key
         before = self._sightings.pop(key, {})
-        seen = {pod.uid: _see(pod, before.get(pod.uid), now) for pod in observed.pods if not pod.ready}
+        seen: dict[str, _Sighting] = {}
+        absences: dict[str, Absence] = {}
+        for pod in observed.pods:
+            if pod.ready:
+                continue
+            known = before.get(pod.uid)
+            unready_since = known.unready_since if known is not None and known.mark == pod.unready_since else now
+            deleting_since = None if known is None else known.deleting_since
+            if pod.deleting and deleting_since is None:
+                deleting_since = now
+            seen[pod.uid] = _Sighting(pod.unready_since, unready_since, deleting_since)
+            deleting = 0.0 if deleting_since is None else now - deleting_since
+            absences[pod.uid] = Absence(unready=now - unready_since, deleting=deleting)
         if seen:
             self._sightings[key] = seen
-        return {uid: _measure(sighting, now) for uid, sighting in seen.items()}
+        return absences
 
     def forget(self, key: Key) -> None:
         """Forget the deleted dataset ``key``."""
         self._sightings.pop(key, None)
-
-
-def _see(pod: Pod, before: _Sighting | None, now: float) -> _Sighting:
-    unready_since = before.unready_since if before is not None and before.mark == pod.unready_since else now
-    deleting_since = None if before is None else before.deleting_since
-    if pod.deleting and deleting_since is None:
-        deleting_since = now
-    return _Sighting(pod.unready_since, unready_since, deleting_since)
-
-
-def _measure(sighting: _Sighting, now: float) -> Absence:
-    deleting_since = now if sighting.deleting_since is None else sighting.deleting_since
-    return Absence(unready=now - sighting.unready_since, deleting=now - deleting_since)
 
 
 # How long this process has known that a dataset's routing table is confirmed.

@@ -74,7 +74,7 @@ class LookQueue(Generic[K]):
     ) -> None:
         """``on_wait`` gets the seconds that each key has waited for a worker."""
         self._on_wait = on_wait
-        self._clock: Clock = clock or _LoopClock()
+        self._clock: Clock = clock or asyncio.get_running_loop()
         self._chance = chance
         self._longest = longest
         self._waiting: deque[tuple[K, float]] = deque()
@@ -214,13 +214,3 @@ class LookWorkers(Generic[K]):
             self._queue.succeeded(key)
             if seconds is not None:
                 self._queue.add_after(key, max(seconds, SOONEST))
-
-
-class _LoopClock:
-    """The running event loop, looked up at each call."""
-
-    def time(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
-        return asyncio.get_running_loop().call_later(delay, callback)

@@ -169,7 +169,10 @@ class TurnTaking:
     def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
         """Return the plan of ``decide`` for ``observed`` with its slots. Nothing else runs until the plan is noted, so
         no slot is granted twice."""
-        self._load(now)
+        if not self._is_loaded:
+            self._is_loaded = True
+            for cached in self._cache.datasets():
+                self._note(cached, cached.status, now)
         dataset = observed.dataset
         self._note(dataset, dataset.status, now)
         turns = self._queues.find_turns(dataset.key, dataset.status, now)
@@ -194,12 +197,6 @@ class TurnTaking:
         """Forget the deleted dataset ``key``."""
         self._queues.forget(key)
         self._wake_granted(now)
-
-    def _load(self, now: datetime) -> None:
-        if not self._is_loaded:
-            self._is_loaded = True
-            for dataset in self._cache.datasets():
-                self._note(dataset, dataset.status, now)
 
     def _note(self, dataset: ObservedDataset, status: DatasetStatus, now: datetime) -> None:
         """Note the slots of a dataset. A dataset that is not ours, or has an unusable spec, gets none: it would never

@@ -7,7 +7,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -63,28 +63,24 @@ def take_fingerprint(body: Mapping[str, Any]) -> bytes:
 def find_changer(body: Mapping[str, Any], *, is_changed: bool) -> str:
     """Return the other manager that set the number of pods in ``body``; empty if none. If the number ``is_changed``,
     return the manager that changed it last."""
-    entries = [entry for entry in body["metadata"].get("managedFields") or () if _is_of_others(entry)]
+    entries = [
+        entry
+        for entry in body["metadata"].get("managedFields") or ()
+        if entry.get("subresource") != "status" and not (entry.get("manager") or "").startswith(names.FIELD_MANAGER)
+    ]
     scalers = [entry for entry in entries if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
     candidates = scalers or (entries if is_changed else ())
     newest: Mapping[str, Any] = max(candidates, key=lambda entry: entry.get("time") or "", default={})
     return newest.get("manager") or ""
 
 
-def _is_of_others(entry: Mapping[str, Any]) -> bool:
-    is_of_operator = (entry.get("manager") or "").startswith(names.FIELD_MANAGER)
-    return not is_of_operator and entry.get("subresource") != "status"
-
-
 def _find_our_fields(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return FieldsV1 of what the operator applied; None if nothing."""
-    managed = body["metadata"].get("managedFields") or ()
-    return next((entry.get("fieldsV1") for entry in managed if _is_ours(entry)), None)
-
-
-def _is_ours(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry of managedFields is for what the operator applied."""
-    is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
-    return is_apply and entry.get("manager") == names.FIELD_MANAGER
+    for entry in body["metadata"].get("managedFields") or ():
+        is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
+        if is_apply and entry.get("manager") == names.FIELD_MANAGER:
+            return cast(Mapping[str, Any] | None, entry.get("fieldsV1"))
+    return None
 
 
 def _compared_part(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -36,7 +36,10 @@ def render_placement(
     own = _spread_pods(selector) if spreads else {}
     given = {**own, **scheduling, **pod}
     constraints = [_with_selector(constraint, selector) for constraint in given.get("topologySpreadConstraints", ())]
-    affinity = own.get("affinity", {}) | _complete_affinity(pod.get("affinity", {}), selector)
+    affinity = own.get("affinity", {}) | {
+        name: _complete_terms(member, selector) if name in _POD_TERMS else member
+        for name, member in pod.get("affinity", {}).items()
+    }
     members = {name: given.get(name) for name in _MEMBERS}
     placement: Placement = drop_unsaid({**members, "affinity": affinity, "topologySpreadConstraints": constraints})
     return placement
@@ -54,14 +57,8 @@ def _spread_pods(selector: Mapping[str, str]) -> Placement:
     return {"affinity": {"podAntiAffinity": {_PREFERRED: [by_zone]}}, "topologySpreadConstraints": [by_node]}
 
 
-def _complete_affinity(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
-    """Return ``affinity`` with a selector in every term about pods."""
-    return {
-        name: _complete_terms(member, selector) if name in _POD_TERMS else member for name, member in affinity.items()
-    }
-
-
 def _complete_terms(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
+    """Return an affinity to pods with a selector in every term."""
     required = [_with_selector(term, selector) for term in affinity.get(_REQUIRED, ())]
     preferred = [
         {**term, "podAffinityTerm": _with_selector(term["podAffinityTerm"], selector)}
@@ -145,7 +142,9 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     """
     serving = spec["serving"]
     declared = _read_resources(serving.get("resources") or {})
-    needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
+    # Its processes, and the hot part of its shard.
+    needed_bytes = PROCESS_BYTES * (1 + serving["workers"]) + serving["hotFraction"] * largest_shard_bytes
+    needed = f"{math.ceil(needed_bytes / MI)}Mi"
     if "memory" not in declared["limits"]:
         declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
     # On a volume, the shard does not use the node's disk.
@@ -163,12 +162,6 @@ def shard_volume(shard_bytes: int) -> str:
     """Return the size of a shard's own volume, in whole Mi, with room for the file system: ext4 takes 2 % and a journal
     of up to 1 GiB; XFS needs at least 300 MiB."""
     return f"{math.ceil((shard_bytes * VOLUME_FACTOR + VOLUME_SPARE) / MI)}Mi"
-
-
-def server_memory(workers: int, hot_fraction: float, largest_shard_bytes: int) -> str:
-    """Return a shard server's memory, in whole Mi: its processes, and the hot part of its shard."""
-    size = PROCESS_BYTES * (1 + workers) + hot_fraction * largest_shard_bytes
-    return f"{math.ceil(size / MI)}Mi"
 
 
 def fetcher(server: Resources) -> Resources:

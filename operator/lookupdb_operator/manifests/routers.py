@@ -333,13 +333,12 @@ def has_room_for_both(
     candidate: tuple[TableStatus | TableCandidate, int],
 ) -> bool:
     """Return whether one routing table has room for the servers of both. Each comes with its number of shards."""
-    return sum(_estimate_bytes(dataset, part, shards) for part, shards in (active, candidate)) <= MAX_ENDPOINT_BYTES
-
-
-def _estimate_bytes(dataset: ObservedDataset, part: TableStatus | TableCandidate, shards: int) -> int:
-    """Return an upper bound for the addresses of ``part``: each as long as the last, with quotes and a comma."""
-    longest = _address(dataset, part, shards - 1, part.replicas - 1, part.workers - 1)
-    return shards * part.replicas * part.workers * (len(longest) + 3)
+    endpoint_bytes = 0
+    for part, shards in (active, candidate):
+        # At most: each address is as long as the last one, with quotes and a comma.
+        longest = _address(dataset, part, shards - 1, part.replicas - 1, part.workers - 1)
+        endpoint_bytes += shards * part.replicas * part.workers * (len(longest) + 3)
+    return endpoint_bytes <= MAX_ENDPOINT_BYTES
 
 
 def _entry(

@@ -19,6 +19,8 @@ _LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
 _STORAGE: Final = "ephemeral-storage"
 _SCRATCH: Final = "spark-local-dir-1"
 """Spark keeps an executor's rows in volumes whose names begin with this. Without one, it creates its own."""
+_OF_DRIVER: Final = ("dataset", "scratch")
+"""Volumes of a builder that executors lack, or have under another name."""
 
 
 def uses_spark(spec: Mapping[str, Any]) -> bool:
@@ -70,7 +72,10 @@ def make_driver(template: Mapping[str, Any], dataset: ObservedDataset, config: C
         "image": find_image(dataset, config),
         "args": [*container["args"], *driver_flags(dataset, config)],
         "env": [*others, *variables, {"name": _LOCAL_DIRS, "value": names.SCRATCH_PATH}],
-        "ports": _ports(driver=names.DRIVER_PORT, blocks=names.BLOCKS_PORT),
+        "ports": [
+            {"name": name, "containerPort": number, "protocol": "TCP"}
+            for name, number in (("driver", names.DRIVER_PORT), ("blocks", names.BLOCKS_PORT))
+        ],
     }
     account = dataset.spec["build"]["spark"].get("serviceAccountName") or config.spark_service_account
     pod = {"containers": [driver], "serviceAccountName": account, "automountServiceAccountToken": True}
@@ -82,13 +87,17 @@ def make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config:
     adds what it decides: name, owner, image, arguments, variables, memory and cpu."""
     (container,) = template["spec"]["containers"]
     scratch = {"name": _SCRATCH, "mountPath": names.SCRATCH_PATH}
+    storage = {
+        part: {name: size for name, size in sizes.items() if name == _STORAGE}
+        for part, sizes in container["resources"].items()
+    }
     executor = {
         **{name: member for name, member in container.items() if name != "args"},
         "name": names.EXECUTOR,
         "image": find_image(dataset, config),
         "command": ["python", "-m", "lookupdb.spark_pods"],
         "workingDir": names.SCRATCH_PATH,
-        "resources": drop_empty(**{part: _select_storage(sizes) for part, sizes in container["resources"].items()}),
+        "resources": drop_empty(**storage),
         "volumeMounts": [scratch, *(mount for mount in container["volumeMounts"] if mount["name"] not in _OF_DRIVER)],
     }
     volumes = template["spec"]["volumes"]
@@ -104,15 +113,3 @@ def make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config:
     }
     metadata, spec = template["metadata"], {**template["spec"], **pod}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-_OF_DRIVER: Final = ("dataset", "scratch")
-"""Volumes of a builder that executors lack, or have under another name."""
-
-
-def _select_storage(sizes: Mapping[str, str]) -> dict[str, str]:
-    return {name: size for name, size in sizes.items() if name == _STORAGE}
-
-
-def _ports(**numbers: int) -> list[dict[str, Any]]:
-    return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in numbers.items()]

@@ -702,12 +702,8 @@ def _list_made_again(
         if known is None or known.push is None or (rollout is not None and rollout.rollout != known.rollout):
             continue
         if push.push_state == "Failed" or push.rollout in missing:
-            pause = timedelta(seconds=_pause_seconds(push, known.push))
-            yield push, parse_moment(known.push.finished_at) + pause
-
-
-def _pause_seconds(push: ExistingObject, end: PushStatus) -> float:
-    count = max(end.count, 1)
-    if push.push_state == "Failed":
-        return reasons.retry_delay(count)
-    return delay_after(count, BELIEVED_SECONDS, reasons.LONGEST_RETRY_DELAY)
+            count = max(known.push.count, 1)
+            pause = delay_after(count, BELIEVED_SECONDS, reasons.LONGEST_RETRY_DELAY)
+            if push.push_state == "Failed":
+                pause = reasons.retry_delay(count)
+            yield push, parse_moment(known.push.finished_at) + timedelta(seconds=pause)

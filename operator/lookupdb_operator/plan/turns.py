@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo
 
 from lookupdb.backoff import delay_after
 from lookupdb.dataset.schedule import Schedule
-from lookupdb.dataset.spec import DatasetSpec, Refresh
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb_operator import manifests
 from lookupdb_operator.model import (
     Config,
@@ -110,9 +110,11 @@ class Situation:
 
     def template_for(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
-        dataset, config = self.observed.dataset, self.config
-        render = lambda: manifests.template_digest(dataset, generation, config)  # noqa: E731
-        return _render_once(self.ingredients, ("template digest", generation), render)
+        return _render_once(
+            self.ingredients,
+            ("template digest", generation),
+            lambda: manifests.template_digest(self.observed.dataset, generation, self.config),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,6 @@ class DesiredSchedule:
     expression: str
     time_zone: str
     starting_deadline_seconds: int | None
-
-    @classmethod
-    def from_refresh(cls, refresh: Refresh) -> Self | None:
-        """The schedule of ``refresh``; None without one or while it is suspended."""
-        if refresh.schedule is None or refresh.suspend:
-            return None
-        return cls(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
 
     @property
     def text(self) -> str:
@@ -145,6 +140,7 @@ class Desired:
     refresh: str
     """The refresh annotation; empty for none."""
     schedule: DesiredSchedule | None
+    """None without one, or while refreshes are suspended."""
     is_pushed: bool
     """``spec.source.pushed``: builders copy what was pushed. Its age counts from the push, even after later checks."""
     stale_after_seconds: int | None
@@ -190,11 +186,13 @@ class Desired:
         """Return what ``dataset``, whose usable spec is ``spec``, asks for."""
         ingredients = Ingredients(dataset, config)
         deadline, table = spec.router.deadline_milliseconds / 1000, dataset.status.table
-        is_suspended = dataset.spec["suspend"]
+        is_suspended, refresh, schedule = dataset.spec["suspend"], spec.refresh, None
+        if refresh.schedule is not None and not refresh.suspend:
+            schedule = DesiredSchedule(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
         return cls(
             content_hash=_render_once(ingredients, "content hash", spec.content_hash),
             refresh=dataset.refresh,
-            schedule=DesiredSchedule.from_refresh(spec.refresh),
+            schedule=schedule,
             is_pushed=spec.source.pushed,
             stale_after_seconds=spec.refresh.stale_after_seconds,
             build_digest=_render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config)),
@@ -255,48 +253,53 @@ def shard_stamps(
 ) -> frozenset[Stamp]:
     """The stamps of what ``manifests.render_shards`` renders; the manifests are not kept."""
     dataset, config = ingredients.dataset, ingredients.config
-
-    def render() -> frozenset[Stamp]:
-        return frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config))
-
-    # Of a rollout, shards are made from its name, its generation's and which it has alone.
-    name = ("shards", rollout.rollout, rollout.generation, rollout.shard_ranges, generation, replicas)
-    return _render_once(ingredients, name, render)
+    return _render_once(
+        ingredients,
+        # Of a rollout, shards are made from its name, its generation's and which it has alone.
+        ("shards", rollout.rollout, rollout.generation, rollout.shard_ranges, generation, replicas),
+        lambda: frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config)),
+    )
 
 
 def service_and_budget_stamps(
     ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus
 ) -> frozenset[Stamp]:
     """The stamps of what ``manifests.render_service_and_budgets`` renders; the manifests are not kept."""
-
-    def render() -> frozenset[Stamp]:
-        return _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation))
-
-    name = ("services", rollout.rollout, rollout.generation, rollout.shard_ranges, generation.shards)
-    return _render_once(ingredients, name, render)
+    return _render_once(
+        ingredients,
+        ("services", rollout.rollout, rollout.generation, rollout.shard_ranges, generation.shards),
+        lambda: _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation)),
+    )
 
 
 def build_stamps(ingredients: Ingredients, build: BuildStatus) -> frozenset[Stamp]:
     """The stamps of what ``manifests.render_builder`` renders."""
     build = replace(build, stall=None)
-    render = lambda: _stamps(manifests.render_builder(ingredients.dataset, build, ingredients.config))  # noqa: E731
-    return _render_once(ingredients, ("build", build), render)
+    return _render_once(
+        ingredients,
+        ("build", build),
+        lambda: _stamps(manifests.render_builder(ingredients.dataset, build, ingredients.config)),
+    )
 
 
 def table_stamps(
     ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> frozenset[Stamp]:
     """The stamps of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
-    render = lambda: _stamps((manifests.render_routing_table(ingredients.dataset, table, generations),))  # noqa: E731
-    return _render_once(ingredients, ("routing table", table, tuple(generations.values())), render)
+    return _render_once(
+        ingredients,
+        ("routing table", table, tuple(generations.values())),
+        lambda: _stamps((manifests.render_routing_table(ingredients.dataset, table, generations),)),
+    )
 
 
 def table_content(ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]) -> str:
     """A digest of the content of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
-    render = lambda: manifests.content_mark(  # noqa: E731
-        manifests.render_routing_table(ingredients.dataset, table, generations)
+    return _render_once(
+        ingredients,
+        ("content of the routing table", table, tuple(generations.values())),
+        lambda: manifests.content_mark(manifests.render_routing_table(ingredients.dataset, table, generations)),
     )
-    return _render_once(ingredients, ("content of the routing table", table, tuple(generations.values())), render)
 
 
 def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
