@@ -418,12 +418,15 @@ class Observed:
     """How long this operator has seen each pod unready, by pod uid, on the same clock."""
 
     @property
+    def objects(self) -> tuple[BuildJob | ShardSet | ExistingObject, ...]:
+        """Everything that the operator has written for the dataset."""
+        return (*self.jobs, *self.shard_sets, *self.other_objects)
+
+    @property
     def object_names(self) -> frozenset[tuple[str, str]]:
         """Kind and name of everything that belongs to the dataset."""
-        objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.shard_sets, *self.other_objects)
-        return frozenset(
-            {(item.ref.kind, item.ref.name) for item in objects} | {("Pod", pod.name) for pod in self.pods}
-        )
+        written = {(item.ref.kind, item.ref.name) for item in self.objects}
+        return frozenset(written | {("Pod", pod.name) for pod in self.pods})
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +494,6 @@ def parse_duration(text: str) -> float:
     return float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
 
 
-def remaining_backoff(retry_at: str, now: datetime) -> float:
-    """Seconds until the next attempt."""
-    return max(0.0, (parse_moment(retry_at) - now).total_seconds())
+def remaining_seconds(moment: str, now: datetime) -> float:
+    """Return the seconds until ``moment``; 0 when it has passed."""
+    return max(0.0, (parse_moment(moment) - now).total_seconds())

@@ -701,17 +701,11 @@ class DatasetStatus:
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of type ``kind``."""
-        for condition in self.conditions:
-            if condition.type == kind:
-                return condition
-        return None
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
     def find_generation(self, name: str) -> GenerationStatus | None:
         """Return the complete generation ``name``."""
-        for generation in self.generations:
-            if generation.generation == name:
-                return generation
-        return None
+        return next((generation for generation in self.generations if generation.generation == name), None)
 
     @property
     def has_nothing_of_its_own(self) -> bool:
@@ -739,7 +733,4 @@ class DatasetStatus:
 
     def find_rollout(self, name: str) -> RolloutStatus | None:
         """Return the rollout ``name``."""
-        for rollout in self.rollouts:
-            if rollout.rollout == name:
-                return rollout
-        return None
+        return next((rollout for rollout in self.rollouts if rollout.rollout == name), None)

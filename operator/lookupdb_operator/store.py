@@ -335,7 +335,7 @@ def render_live_datasets(
                 "uid": dataset.uid,
                 "keep": _keep(dataset),
                 "protect": sorted(
-                    dataset.status.protected_generations(str(dataset.spec.get("generation", ""))), key=_number
+                    dataset.status.protected_generations(str(dataset.spec.get("generation", ""))), key=names.read_number
                 ),
                 **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
                 **({"adopt": predecessor} if (predecessor := _find_predecessor(dataset)) else {}),
@@ -358,10 +358,6 @@ def _find_predecessor(dataset: ObservedDataset) -> str:
 def _keep(dataset: ObservedDataset) -> int:
     keep = dataset.spec.get("keepGenerations", _DEFAULT_KEEP)
     return keep if isinstance(keep, int) and keep > 0 else _DEFAULT_KEEP
-
-
-def _number(generation: str) -> tuple[int, str]:
-    return (int(generation[1:]) if generation[1:].isdecimal() else 0, generation)
 
 
 _SECONDS: Final = aiohttp.ClientTimeout(total=20, connect=3)

@@ -12,7 +12,7 @@ from operator_support.plan_samples import condition, says, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Trouble, Turn, Turns, remaining_backoff
+from lookupdb_operator.model import Trouble, Turn, Turns, remaining_seconds
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus, replace
 
@@ -74,7 +74,7 @@ def test_says_what_was_lost_and_when_it_is_built_again(reason: str) -> None:
     assert f"It is built again at {planned.status.lost.retry_at}." in condition(planned, "Built").message
     assert planned.next_look_in is not None
     assert planned.next_look_in <= reasons.FIRST_RETRY_DELAY
-    assert remaining_backoff(planned.status.lost.retry_at, world.now) == reasons.FIRST_RETRY_DELAY
+    assert remaining_seconds(planned.status.lost.retry_at, world.now) == reasons.FIRST_RETRY_DELAY
 
 
 def test_one_loss_asks_for_one_build_whichever_write_an_operator_ends_after() -> None:
@@ -152,7 +152,7 @@ def test_a_store_that_loses_all_it_is_given_is_given_less_and_less() -> None:
         world.reconcile()
         assert world.status.lost is not None
         assert (world.status.lost.generation, world.status.lost.count) == (f"g{number}", number)
-        delays.append(remaining_backoff(world.status.lost.retry_at, world.now))
+        delays.append(remaining_seconds(world.status.lost.retry_at, world.now))
         world.settle(600)
     assert delays == pytest.approx([30, 60, 120, 240], abs=2)
     world.annotate("monday")

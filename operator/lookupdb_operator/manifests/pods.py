@@ -295,6 +295,11 @@ def _render_variables(dataset: ObservedDataset, config: Config, component: str) 
     return [*(variable for variable in given if variable["name"] not in names_set), *own]
 
 
+def render_flags(flags: Mapping[str, Any]) -> list[str]:
+    """Return ``flags`` with their values as words of a command line, without those whose value is None."""
+    return [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
+
+
 def render_port(name: str, number: int) -> dict[str, Any]:
     """Return a container's port. Server-side apply identifies ports by number and protocol."""
     return {"name": name, "containerPort": number, "protocol": "TCP"}
@@ -478,7 +483,7 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
         "--log-format": "json",
         "--termination-log": TERMINATION_LOG,
     }
-    words = [str(word) for pair in flags.items() if pair[1] is not None for word in pair]
+    words = render_flags(flags)
     if dataset.own_store is not None:  # no sweep knows the store, so the builder removes earlier generations
         words += ["--keep", str(dataset.spec["keepGenerations"])]
         words += [word for generation in build.protect for word in ("--protect", generation)]

@@ -205,11 +205,11 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "--dataset-uid": dataset.uid,
         "--host": config.pod_host,
         "--port": names.ROUTER_PORT,
-        **({"--resp-port": names.RESP_PORT} if config.router_resp else {}),
+        "--resp-port": names.RESP_PORT if config.router_resp else None,
         "--admin-port": names.ADMIN_PORT,
         **render_router_flags(dataset.parsed.router),
         **render_options(dataset),
-        **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
+        "--password-key-dir": names.PASSWORD_KEYS_PATH if password_keys else None,
     }
     keys = [objects.ROUTER_MOUNT] if password_keys else []
     volumes = (*render_volumes(dataset), *render_auth_volumes(dataset))
@@ -219,7 +219,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         config,
         names.ROUTER,
         "route",
-        ["route", *(str(word) for pair in options.items() for word in pair), *render_auth_options(dataset)],
+        ["route", *pods.render_flags(options), *render_auth_options(dataset)],
         pods.router(dataset.spec),
         [
             {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},

@@ -131,7 +131,7 @@ def _render_fetcher(
         "--dataset": dataset.name,
         "--uid": dataset.uid,
         "--generation": generation.generation,
-        "--shard": str(shard),
+        "--shard": shard,
         "--termination-log": TERMINATION_LOG,
     }
     fetcher = pods.render_container(
@@ -139,7 +139,7 @@ def _render_fetcher(
         config,
         names.SHARDS,
         "fetch",
-        ["fetch", *(word for pair in flags.items() for word in pair), names.DATA_PATH],
+        ["fetch", *pods.render_flags(flags), names.DATA_PATH],
         pods.fetcher(amounts),
         [{"name": names.DATA_VOLUME, "mountPath": names.DATA_PATH}],
     )
@@ -237,8 +237,7 @@ def _arguments(dataset: ObservedDataset, generation: GenerationStatus, config: C
         "--log-format": "json",
         "--termination-log": TERMINATION_LOG,
     }
-    words = [str(word) for pair in flags.items() if pair[1] is not None for word in pair]
-    return ["image", "push", generation.generation, *words]
+    return ["image", "push", generation.generation, *pods.render_flags(flags)]
 
 
 # A StatefulSet with an image volume, only for a dry run: its answer shows whether the API server keeps such volumes.
@@ -349,7 +348,7 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
     announced = config.announces and dataset.own_store is None
     options = {
         # Faster than a ConfigMap, which a kubelet may take a minute to update.
-        **({"--dataset": f"{dataset.namespace}/{dataset.name}@{dataset.uid}"} if announced else {}),
+        "--dataset": f"{dataset.namespace}/{dataset.name}@{dataset.uid}" if announced else None,
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
         "--store": objects.find_url(dataset, config),
         "--cluster-id": config.cluster,
@@ -362,7 +361,7 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
         config,
         names.SYNC,
         "sync",
-        ["sync", names.SYNC_PATH, *(str(word) for pair in options.items() for word in pair)],
+        ["sync", names.SYNC_PATH, *pods.render_flags(options)],
         pods.sync(dataset.spec),
         [
             {"name": _VOLUME, "mountPath": f"{names.SYNC_PATH}/{dataset.namespace}/{dataset.name}"},
@@ -634,7 +633,7 @@ def _render_server(
         config,
         names.SHARDS,
         "serve",
-        ["serve", delivered.folder, *(str(word) for pair in flags.items() for word in pair)],
+        ["serve", delivered.folder, *pods.render_flags(flags)],
         amounts,
         [{"name": names.DATA_VOLUME, "mountPath": names.DATA_PATH, "readOnly": True}],
         ports=[*ports, pods.render_port("admin", names.ADMIN_PORT)],

@@ -49,7 +49,7 @@ from lookupdb_operator.model import (
     clamp_to_now,
     format_moment,
     parse_moment,
-    remaining_backoff,
+    remaining_seconds,
     seconds_until,
 )
 from lookupdb_operator.names import BUILDER, EXECUTOR
@@ -289,7 +289,7 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     # A build that failed because of the store may succeed with what its Secret is about to hold.
     if failure is not None and failure.reason in reasons.STORE_REASONS and is_store_access_new(status, situation):
         failure = None
-    is_early = failure is not None and remaining_backoff(failure.retry_at, situation.now) > 0
+    is_early = failure is not None and remaining_seconds(failure.retry_at, situation.now) > 0
     if not is_due or is_early or generations.remaining_rebuild_wait(status, situation) > 0:
         return replace(status, build_ticket=None)
     # A build that has ended has had its slot: others come before the next one.
@@ -390,7 +390,7 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     """Built, the obstacle of the build, and the time of the next attempt."""
     next_attempt_in = None
     if status.build is None and status.failure is not None:  # once it may begin, its slot or its rollout wakes it
-        next_attempt_in = remaining_backoff(status.failure.retry_at, situation.now) or None
+        next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now) or None
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
     return reasons.assess(
         reasons.judge(BUILT_CHECKS, status, target, situation),

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, cast
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Trouble, format_moment, parse_moment, remaining_backoff
+from lookupdb_operator.model import BuildResult, Trouble, format_moment, parse_moment, remaining_seconds
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.turns import Desired, Situation
 from lookupdb_operator.status import (
@@ -547,7 +547,7 @@ def remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float
         return 0.0
     if is_build_requested(status, situation.desired):
         return 0.0
-    return remaining_backoff(lost.retry_at, situation.now)
+    return remaining_seconds(lost.retry_at, situation.now)
 
 
 # Advice about a generation that the store has lost, for the conditions of servers that cannot fetch it.

@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildJob, ExistingObject, ShardSet, clamp_moment, clamp_to_now, format_moment
+from lookupdb_operator.model import ExistingObject, ShardSet, clamp_moment, clamp_to_now, format_moment
 from lookupdb_operator.plan import builds, cutover, generations, reasons, rollouts, routing_tables, turns, windows
 from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
@@ -118,7 +118,6 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     )
     oldest = 0 if serves_unknown_table or is_inconsistent(status) else status.last_rollout + 1
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
-    generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
     rollouts = (*status.rollouts, *rollout_objects)
     last_rollout = max((names.recover_number(item.rollout) for item in rollouts), default=0)
     generations = {generation.generation for generation in status.generations}
@@ -126,7 +125,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     ended: tuple[BuildStatus | RefusedGeneration | BuildFailure | None, ...]
     ended = status.build, status.refused, status.failure
     generations |= {item.generation for item in ended if item is not None}
-    generations |= {item.generation for item in generation_objects}
+    generations |= {item.generation for item in observed.objects}
     last_generation = max(map(names.recover_number, generations), default=0)
     unknown = tuple(_list_unknown_rollouts(status, situation, oldest, last_generation))
     status = _without_outdated_table(status, situation)

@@ -66,7 +66,7 @@ def plan_changes(
     observed = situation.observed
     # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left
     # out: rendering a thousand shards takes long.
-    digests = _read_digests(existing for existing in _list_observed(observed) if not existing.deleting)
+    digests = _read_digests(existing for existing in observed.objects if not existing.deleting)
     present = {(*name, digest) for name, digest in digests.items()}
     password_key = manifests.password_key(situation.dataset, situation.config)
     keys = tuple(sorted({password_key, *(rollout.password_key for rollout in status.rollouts)} - {""}))
@@ -149,9 +149,9 @@ def _list_table_objects(status: DatasetStatus, situation: Situation, present: se
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
     """Return those of ``manifests_due`` whose object is missing or differs. A name that an earlier dataset or a
     deletion still occupies is left out until it is free. So is a Job that exists: it cannot be changed."""
-    digests, replicas = _read_digests(_list_observed(observed)), _observed_replicas(observed)
+    digests, replicas = _read_digests(observed.objects), _observed_replicas(observed)
     taken = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}
-    taken |= {(existing.ref.kind, existing.ref.name) for existing in _list_observed(observed) if existing.deleting}
+    taken |= {(existing.ref.kind, existing.ref.name) for existing in observed.objects if existing.deleting}
 
     def differs(manifest: Manifest) -> bool:
         name = object_name(manifest)
@@ -292,12 +292,6 @@ def _observed_replicas(observed: Observed) -> dict[Name, int]:
     routers = (other for other in observed.other_objects if other.ref.kind == "Deployment")
     scaled: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *routers)
     return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
-
-
-def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | ExistingObject]:
-    yield from observed.jobs
-    yield from observed.shard_sets
-    yield from observed.other_objects
 
 
 # The announcement of the active generation in the store, for machines that map it themselves and ask no router

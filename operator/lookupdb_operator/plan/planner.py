@@ -226,8 +226,7 @@ def count_lacking_servers(
     for pod in observed.pods:
         if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:
             continue
-        ordinal = pod.name.rpartition("-")[2]
-        if ordinal.isdigit() and int(ordinal) < rollout.referenced_replicas and pod.shard in ready:
+        if windows.read_ordinal(pod) in range(rollout.referenced_replicas) and pod.shard in ready:
             ready[pod.shard] += 1
     return {shard: count for shard, count in ready.items() if count < needed_servers}
 

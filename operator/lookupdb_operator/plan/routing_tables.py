@@ -18,7 +18,7 @@ from typing import Final
 from lookupdb.router.table.routing_table import describe_contradiction
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Pod, RouterReport, ShardSet, format_moment
+from lookupdb_operator.model import ExistingObject, Observed, Pod, RouterReport, ShardSet, format_moment
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import generations, reasons, rollouts, windows
 from lookupdb_operator.plan.reasons import Verdict
@@ -103,8 +103,7 @@ def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
     """Return whether there is an object of a rollout or a build with a number beyond those in ``status``."""
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     rollouts = (names.recover_number(item.rollout) for item in rollout_objects)
-    generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
-    generations = (names.recover_number(item.generation) for item in generation_objects)
+    generations = (names.recover_number(item.generation) for item in observed.objects)
     return max(rollouts, default=0) > status.last_rollout or max(generations, default=0) > status.last_generation
 
 

@@ -42,6 +42,7 @@ from lookupdb_operator.model import (
     format_moment,
     parse_duration,
     parse_moment,
+    remaining_seconds,
     seconds_until,
 )
 from lookupdb_operator.plan import reasons
@@ -745,11 +746,6 @@ def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int
 def next_check_in(status: DatasetStatus, now: datetime) -> float | None:
     """Seconds until the next check is due; None without a schedule, and while one waits to be made."""
     return remaining_seconds(status.next_check, now) if status.next_check and not is_check_waiting(status) else None
-
-
-def remaining_seconds(moment: str, now: datetime) -> float:
-    """Seconds until ``moment``; 0 when it has passed."""
-    return max(0.0, (parse_moment(moment) - now).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,8 +415,8 @@ def list_shard_servers(
     observed = situation.observed
     pods: dict[int, dict[int, Pod]] = {}
     for pod in observed.pods:
-        if pod.component == SHARDS and pod.rollout == rollout.rollout and _ordinal(pod) in range(replicas):
-            pods.setdefault(pod.shard, {})[_ordinal(pod)] = pod
+        if pod.component == SHARDS and pod.rollout == rollout.rollout and read_ordinal(pod) in range(replicas):
+            pods.setdefault(pod.shard, {})[read_ordinal(pod)] = pod
     sets = {
         shard_set.shard: shard_set
         for shard_set in observed.shard_sets
@@ -451,6 +451,7 @@ def _remaining_patience(pod: Pod, situation: Situation) -> float:
     return max(0.0, situation.desired.progress_deadline_seconds - seen.unready)
 
 
-def _ordinal(pod: Pod) -> int:
+def read_ordinal(pod: Pod) -> int:
+    """Return the number of a server among those of its shard; -1 if its name has none."""
     ordinal = pod.name.rpartition("-")[2]
     return int(ordinal) if ordinal.isascii() and ordinal.isdigit() else -1
