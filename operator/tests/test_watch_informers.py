@@ -62,7 +62,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
+async def bench() -> Bench:
     return Bench()
 
 
