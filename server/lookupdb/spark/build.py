@@ -94,9 +94,9 @@ class SparkEngine:
         if listed is None and (decided := decide(fingerprint)):
             return decided
         sample = scan.take_sample()
-        sessions.collect_garbage(self._session)
+        self._session._jvm.System.gc()  # gives back memory that Python is about to need
         dictionary, choice = build.train(sample, scan.merged.rows, threads=1)
-        records = scan.map_records(self._session)
+        records = scan.map_records()
         reduced = write_shards(self._session, records, build, dictionary, scan.merged.rows)
         source = [file.description for file in scan.files]
         result = describe_shards(build.spec, reduced, (dictionary, choice), scan.merged, source, fingerprint)
@@ -171,7 +171,13 @@ class _Scan:
     ) -> None:
         self._session, self._build, self._budget = session, build, budget
         spec = build.spec
-        self.files = [_plan_file(item) for item in objects]
+        self.files = [
+            find_local_file(item)
+            or LocalFile(
+                item.description, item.format, item.delimiter, _NOWHERE, item.description.bytes, False, item.table
+            )
+            for item in objects
+        ]
         """Files that this machine lacks have only a description until a task has fetched them."""
         workers = max(2, session.sparkContext.defaultParallelism)
         cut = [replace(file, bytes=0) if file.path == _NOWHERE else file for file in self.files]
@@ -268,17 +274,10 @@ class _Scan:
             with suppress(Exception):  # Spark may have stopped
                 found.unpersist()
 
-    def map_records(self, session: SparkSession) -> DataFrame:
+    def map_records(self) -> DataFrame:
         """Return the records of all slices, for ``write_shards``."""
-        ids = session.range(0, len(self._job.slices), 1, len(self._job.slices))
+        ids = self._session.range(0, len(self._job.slices), 1, len(self._job.slices))
         return ids.mapInArrow(tasks.make_task(tasks.map_slices, self._job), tasks.RECORDS)
-
-
-def _plan_file(item: SourceObject) -> LocalFile:
-    """Return the file of ``item`` as far as it is known before it is fetched. Raises BadSource."""
-    if (file := find_local_file(item)) is not None:
-        return file
-    return LocalFile(item.description, item.format, item.delimiter, _NOWHERE, item.description.bytes, False, item.table)
 
 
 class _Share:

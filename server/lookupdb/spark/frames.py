@@ -72,7 +72,10 @@ def write(
     Python's memory for each task. Raises LookupdbError, such as BadSource, GateClosed, StoreError, SparkFailed.
     """
     sessions.check_version(frame.sparkSession)
-    spec = _read_spec(manifest)
+    if isinstance(manifest, DatasetSpec):
+        spec = manifest
+    else:
+        spec = parse_resource(dict(manifest)) if isinstance(manifest, Mapping) else read_manifest(Path(manifest))
     columns = [order_by] if isinstance(order_by, str) else list(order_by)
     if spec.duplicates != "fail" and not columns:
         raise InvalidManifest(
@@ -94,12 +97,6 @@ def write(
     engine = FrameEngine(frame.orderBy(*columns) if columns else frame, spec, budget)
     options = BuildOptions(scratch=Path(tempfile.gettempdir()))
     return push_generation(spec, place, (), options, progress or SilentProgress(), engine=engine)
-
-
-def _read_spec(manifest: str | Path | Mapping[str, Any] | DatasetSpec) -> DatasetSpec:
-    if isinstance(manifest, DatasetSpec):
-        return manifest
-    return parse_resource(dict(manifest)) if isinstance(manifest, Mapping) else read_manifest(Path(manifest))
 
 
 @dataclass(frozen=True, slots=True)

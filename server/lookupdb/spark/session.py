@@ -162,7 +162,9 @@ def open_session(
         try:
             yield session
         except (SparkFailed, NotEnoughRoom):
-            log.warning("Spark's log ends with:\n%s", _read_end(scratch / "spark.log"))
+            with (scratch / "spark.log").open("rb") as file:
+                file.seek(max(0, (scratch / "spark.log").stat().st_size - _LOG_BYTES))
+                log.warning("Spark's log ends with:\n%s", file.read().decode(errors="replace").rstrip())
             raise
 
 
@@ -172,11 +174,6 @@ def _avoid_pandas() -> None:
 
     for module in (functions, utils):
         vars(module)["require_minimum_pandas_version"] = lambda: None
-
-
-def collect_garbage(session: SparkSession) -> None:
-    """Make the driver's JVM give back memory that Python is about to need."""
-    session._jvm.System.gc()
 
 
 def check_version(session: SparkSession) -> None:
@@ -213,12 +210,6 @@ def _standard_error_in(path: Path) -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-def _read_end(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LOG_BYTES))
-        return file.read().decode(errors="replace").rstrip()
 
 
 def _describe_start(error: Exception, log_file: Path) -> str:

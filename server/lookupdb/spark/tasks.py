@@ -11,9 +11,9 @@ import hashlib
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from lookupdb.builder.files import Compression, Format, LocalFile, Slice, descri
 from lookupdb.builder.listing import SourceObject, fetch_files, find_files
 from lookupdb.builder.options import BuildBudget, SilentProgress, scratch_folder
 from lookupdb.builder.table_files import TableDataFile
-from lookupdb.builder.write import Batch, Record, Sorter, make_record_buffer, make_sample
+from lookupdb.builder.write import Record, Sorter, make_record_buffer, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, LookupdbError, SourceUnreadable
 from lookupdb.keys import shard_number
@@ -309,50 +309,34 @@ def record_batch(shards: Sequence[int], records: Sequence[Record]) -> pa.RecordB
 def write_shard(job: ReduceJob, batches: Batches) -> Batches:
     """Write the shard whose records are ``batches``, in the order of key and place, and put its file under a name of
     this attempt. Its first row is its mark."""
-    rows = _RowBatches(batches)
-    if rows.error is not None:
-        yield result_batch(rows.shard, "error", rows.error)
+    batches = (batch for batch in batches if batch.num_rows)
+    first = next(batches)
+    shard, place, value = (first.column(number)[0].as_py() for number in (0, 2, 3))
+    if place == ERROR:
+        yield result_batch(shard, "error", value)
         return
+    assert place == MARK, "a shard begins with its mark"
+    rows = chain([first.slice(1)], batches)
     attempt = job.target.new_attempt()
-    with scratch_folder(scratch_base()) as scratch, ExitStack() as stack:
+    with scratch_folder(scratch_base()) as scratch:
         folder = job.target.folder(scratch)
         try:
             reduced = reduce_shards(
-                rows,
+                filter(len, map(_to_records, rows)),
                 folder,
                 job.meta,
                 job.dictionary,
                 job.policy,
                 SilentProgress(),
-                shards=[rows.shard],
+                shards=[shard],
                 attempt=attempt,
             )
             for file in reduced.files:
                 job.target.put(folder / file.file)
         except LookupdbError as error:
-            yield result_batch(rows.shard, "error", pickle.dumps(error))
+            yield result_batch(shard, "error", pickle.dumps(error))
             return
-        stack.close()
-        yield result_batch(rows.shard, "written", pickle.dumps(reduced))
-
-
-class _RowBatches:
-    """The batches of one shard's records, after its mark."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = (batch for batch in batches if batch.num_rows)
-        self._first = next(self._batches)
-        self.shard: int = self._first.column(0)[0].as_py()
-        place, value = self._first.column(2)[0].as_py(), self._first.column(3)[0].as_py()
-        self.error: bytes | None = value if place == ERROR else None
-        assert place < 0, "a shard begins with its mark"
-
-    def __iter__(self) -> Iterator[Batch]:
-        yield from filter(len, map(_to_records, self._chain()))
-
-    def _chain(self) -> Iterable[pa.RecordBatch]:
-        yield self._first.slice(1)
-        yield from self._batches
+        yield result_batch(shard, "written", pickle.dumps(reduced))
 
 
 def _to_records(batch: pa.RecordBatch) -> list[Record]:
