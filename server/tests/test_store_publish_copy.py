@@ -19,7 +19,6 @@ from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
 from lookupdb.builder import existing
-from lookupdb.builder.existing import make_copy
 from lookupdb.builder.options import BuildOptions, EarlierDataset, SilentProgress
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
@@ -54,7 +53,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGat
 def copy(source: StoredDataset, target: StoredDataset, scratch: Path) -> list[int]:
     """Publish g1 of ``source`` as g5 of ``target``: the bytes of each file, as they were told."""
     copied: list[int] = []
-    manifest = make_copy(source.manifest("g1"), "new", "g5")
+    manifest = replace(source.manifest("g1"), uid="new", generation="g5")
     with target.claim("g5", scratch) as claim:
         claim.publish_copy(source, "g1", manifest, copied.append)
     return copied

@@ -34,10 +34,10 @@ from lookupdb.builder.files import Format, LocalFile, source_fingerprint, tell_c
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.listing import (
     OpenSource,
+    SourceNotWhole,
     SourceObject,
     describe_success_file,
     fetch_files,
-    not_whole_error,
     open_source,
     read_success_file,
 )
@@ -120,7 +120,7 @@ def _build_from_source(
     engine: BuildEngine | None,
     started_at: float,
 ) -> BuildReport:
-    success_file = find_success_file(spec, options)
+    success_file = read_success_file(spec, volume=options.volume, local_files=options.local_files)
     if spec.refresh.success_file is not None and success_file is None:
         message = f"waiting for {describe_success_file(spec)}: the source was not read, and nothing was built"
         return idle_report(spec, started_at, "waiting", "WaitingForSource", message)
@@ -400,7 +400,9 @@ class GenerationBuild:
             build=self.options.build_id,
             dictionary=result.choice,
         )
-        if find_success_file(spec, self.options) != self.success_file:
+        options = self.options
+        found = read_success_file(spec, volume=options.volume, local_files=options.local_files)
+        if found != self.success_file:
             raise SourceUnreadable(
                 f"{describe_success_file(spec)} changed while the source was read",
                 hint="build again once it is complete",
@@ -438,19 +440,15 @@ class GenerationBuild:
         )
 
 
-def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:
-    """Return the identity of the success file; None if the spec names none, or it is missing. Raises BadSource."""
-    if spec.refresh.success_file is None:
-        return None
-    return read_success_file(spec, volume=options.volume, local_files=options.local_files)
-
-
 def check_seen(spec: DatasetSpec, options: BuildOptions, success_file: str | None, fingerprint: str | None) -> None:
     """Raise SourceNotWhole if the source has changed since it was seen, and its success file has not. A source without
     ETags and times is checked after its fetch."""
     has_changed = fingerprint != options.seen_fingerprint and None not in (fingerprint, options.seen_fingerprint)
     if has_changed and success_file is not None and success_file == options.seen_success_file:
-        raise not_whole_error(spec)
+        raise SourceNotWhole(
+            f"the source has changed since {describe_success_file(spec)} was written; it is read when that is written "
+            "again"
+        )
 
 
 def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:

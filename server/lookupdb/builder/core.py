@@ -215,18 +215,14 @@ def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, op
         size = max(
             parallel_from // (2 * _SLICES_A_WORKER), min(_MAX_SLICE_BYTES, total // (workers * _SLICES_A_WORKER) + 1)
         )
-        slices = [piece for number, file in enumerate(files) for piece in _cut_file(number, file, size, options)]
+        slices = []
+        for number, file in enumerate(files):
+            cuts: list[int] = []
+            if file.format in _CUT_FORMATS and file.bytes > size + size // 2:
+                with FileIO(file.path) as raw:
+                    cuts += _find_cuts(raw, file, size, options)
+            slices += [Slice(number, start, end) for start, end in zip([0, *cuts], [*cuts, None], strict=True)]
     return SourcePlan(source_fingerprint(files), slices)
-
-
-def _cut_file(number: int, file: LocalFile, size: int, options: Csv) -> Iterator[Slice]:
-    start = 0
-    if file.format in _CUT_FORMATS and file.bytes > size + size // 2:
-        with FileIO(file.path) as raw:
-            for end in _find_cuts(raw, file, size, options):
-                yield Slice(number, start, end)
-                start = end
-    yield Slice(number, start)
 
 
 def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterator[int]:
@@ -286,6 +282,22 @@ class SliceOutcome:
     """Quotes in CSV, for ``check_quotes``."""
 
 
+def open_parser(
+    stack: ExitStack, spec: DatasetSpec, file: LocalFile, piece: Slice, budget: BuildBudget, threads: int = 1
+) -> RowParser:
+    """Return the parser of ``piece``, which ``stack`` closes. Raises BadSource."""
+    try:
+        raw = stack.enter_context(SliceFile(file.path, piece))
+    except OSError as error:
+        raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
+    if file.format == "parquet":
+        # Imported here, because DuckDB takes 20 MB that other formats do not need.
+        from lookupdb.builder.parquet_rows import ParquetParser
+
+        return stack.enter_context(ParquetParser(spec, file, budget.duckdb, threads))
+    return _PARSERS[file.format](spec, file, piece, raw, budget.row)
+
+
 def map_slice(
     spec: DatasetSpec,
     file: LocalFile,
@@ -303,27 +315,14 @@ def map_slice(
     may have no message. Raises BadSource, NotEnoughRoom."""
     with ExitStack() as stack:
         records = SliceRecords(spec, sorter, sample, number)
-
-        def open_parser() -> RowParser:
-            try:
-                raw = stack.enter_context(SliceFile(file.path, piece))
-            except OSError as error:
-                raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
-            if file.format == "parquet":
-                # Imported here, because DuckDB takes 20 MB that other formats do not need.
-                from lookupdb.builder.parquet_rows import ParquetParser
-
-                return stack.enter_context(ParquetParser(spec, file, budget.duckdb, threads))
-            return _PARSERS[file.format](spec, file, piece, raw, budget.row)
-
-        parser = open_parser()
+        parser = open_parser(stack, spec, file, piece, budget, threads)
         native_rows = _open_native_rows(spec, file, piece, budget.row, parser, records)
         if native_rows is None:
             _read_rows(parser, parser, records, report, (0, 0))
         elif not native_rows.read(report):
             if not explains:
                 raise BadSource("")
-            parser = open_parser()
+            parser = open_parser(stack, spec, file, piece, budget, threads)
             rest, reported = islice(parser, records.row, None), (native_rows.position, records.row)
             native_rows = None
             _read_rows(rest, parser, records, report, reported)

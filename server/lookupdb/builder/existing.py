@@ -84,28 +84,24 @@ def compare_with_active(
     Copies one file of the store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile
     if the part of the active generation that is read is damaged, NotEnoughRoom.
     """
-
-    def open_after(stack: ExitStack, number: int) -> ShardReader:
-        return stack.enter_context(open_shard(number))
-
-    return _compare(StoredGeneration("", active, dataset), shards, totals, open_after, scratch)
+    return _compare(StoredGeneration("", active, dataset), shards, totals, open_shard, scratch)
 
 
 def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
     """Compare two stored generations. Copies one file of each at a time to ``scratch``. Raises StoreError, CorruptFile,
     NotEnoughRoom."""
 
-    def open_after(stack: ExitStack, number: int) -> ShardReader:
-        return _open(stack, after, after.manifest.shards[number], scratch)
-
-    return _compare(before, len(after.manifest.shards), after.manifest.totals, open_after, scratch)
+    shards = after.manifest.shards
+    return _compare(
+        before, len(shards), after.manifest.totals, lambda number: _open(after, shards[number], scratch), scratch
+    )
 
 
 def _compare(
     before: StoredGeneration,
     shards: int,
     totals: Totals,
-    open_after: Callable[[ExitStack, int], ShardReader],
+    open_after: Callable[[int], AbstractContextManager[ShardReader]],
     scratch: Path,
 ) -> SampledDifference:
     every = before.manifest.shards
@@ -116,14 +112,15 @@ def _compare(
         return _compare_resharded(before, chosen, sample, open_after, scratch)
     result, is_sampled = SampledDifference(is_whole=len(chosen) == shards and not halvings), make_sampler(halvings)
     for number, shard in enumerate(chosen):
-        with ExitStack() as stack:
-            old, new = _open(stack, before, shard, scratch), open_after(stack, number)
+        with _open(before, shard, scratch) as old, open_after(number) as new:
             _compare_shards(old, new, is_sampled, result)
     return result
 
 
-def _open(stack: ExitStack, generation: StoredGeneration, shard: ShardFile, scratch: Path) -> ShardReader:
-    return stack.enter_context(open_shard(stack.enter_context(generation.file(shard, scratch))))
+@contextmanager
+def _open(generation: StoredGeneration, shard: ShardFile, scratch: Path) -> Iterator[ShardReader]:
+    with generation.file(shard, scratch) as path, open_shard(path) as reader:
+        yield reader
 
 
 def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
@@ -227,19 +224,19 @@ def _compare_resharded(
     before: StoredGeneration,
     sampled_shards: Sequence[ShardFile],
     sample: _Sample,
-    open_after: Callable[[ExitStack, int], ShardReader],
+    open_after: Callable[[int], AbstractContextManager[ShardReader]],
     scratch: Path,
 ) -> SampledDifference:
     """Compare generations with different numbers of shards: each file is opened once, one at a time. Keys that are not
     in the sample of a chosen shard were added, those left in it were removed."""
     for shard in sampled_shards:
-        with ExitStack() as stack:
-            sample.add_shard(_open(stack, before, shard, scratch))
+        with _open(before, shard, scratch) as reader:
+            sample.add_shard(reader)
     result = SampledDifference(is_whole=sample.is_whole)
     for number in range(sample.new_shards):
         if sample.is_asked_for(number):
-            with ExitStack() as stack:
-                _compare_entries(sample.take_entries(number), open_after(stack, number), sample, result)
+            with open_after(number) as after:
+                _compare_entries(sample.take_entries(number), after, sample, result)
     return result
 
 
@@ -631,7 +628,16 @@ def _publish_copy(
         refused = None if source is dataset else judge(spec, source, original, folder, progress)
         try:
             with dataset.claim(generation or dataset.next_generation(), folder) as claim:
-                copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=options.build_id)
+                # The copy keeps the build time and the source of the original: they show the age of the data, and
+                # whether the source has changed.
+                copy = replace(
+                    original,
+                    uid=spec.uid,
+                    generation=claim.generation,
+                    adopted=AdoptedGeneration(original.uid, original.generation),
+                    refused=refused,
+                    build=options.build_id,
+                )
                 progress.begin_phase("copying", original.totals.file_bytes, "bytes")
                 published = claim.publish_copy(source, original.generation, copy, progress.advance)
                 progress.end_phase()
@@ -645,13 +651,6 @@ def _publish_copy(
     return adopted_report(published, started_at)
 
 
-def make_copy(original: Manifest, uid: str, generation: str, refused: Refusal | None = None) -> Manifest:
-    """Return the manifest of a copy of ``original`` as ``generation`` of the dataset ``uid``. It keeps the build time
-    and the source of the original: they show the age of the data, and whether the source has changed."""
-    adopted = AdoptedGeneration(original.uid, original.generation)
-    return replace(original, uid=uid, generation=generation, adopted=adopted, refused=refused)
-
-
 def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> Manifest:
     """Return the generation to adopt: the named one, else the newest whole one that passed its gates. Raises
     AdoptionFailed if there is none, or if it was built from another spec; StoreError."""
@@ -662,13 +661,27 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
     if predecessor.generation is not None:
         usable = [manifest for manifest in usable if manifest.generation == predecessor.generation]
     if not usable:
-        raise _missing_error(spec, store, predecessor, source, manifests)
+        expected = f"{predecessor.generation}, whole" if predecessor.generation else "a whole generation"
+        raise AdoptionFailed(
+            f"nothing can be adopted from {source.url}: expected {expected} that passed its gates, of"
+            f" {spec.namespace}/{spec.name} {predecessor.uid}; {_list_what_is_there(spec, store, source, manifests)}",
+            hint="correct spec.adopt, or remove it to build from the source",
+        )
     newest = max(usable, key=lambda manifest: generation_number(manifest.generation))
     if differences := describe_differences(newest, spec):
+        hint = (
+            "restore the earlier spec, and change it afterwards; or name another generation, or remove spec.adopt to"
+            " build from the source"
+        )
+        if any(_is_local(file.url) for file in newest.source) and not any(map(_is_local, spec.source.urls)):
+            hint = (
+                "a local path and a URL are two specs, even if the files are the same: build there from the URL and"
+                " copy that generation, or remove spec.adopt to build from the source here"
+            )
         raise AdoptionFailed(
             f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built from another spec:"
             f" {differences}",
-            hint=_spec_hint(newest, spec),
+            hint=hint,
         )
     return newest
 
@@ -710,33 +723,8 @@ def describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
     )
 
 
-def _spec_hint(manifest: Manifest, spec: DatasetSpec) -> str:
-    """Return a hint for ``manifest``, which was built from another spec than ``spec``."""
-    if any(_is_local(file.url) for file in manifest.source) and not any(map(_is_local, spec.source.urls)):
-        return (
-            "a local path and a URL are two specs, even if the files are the same: build there from the URL and copy"
-            " that generation, or remove spec.adopt to build from the source here"
-        )
-    return (
-        "restore the earlier spec, and change it afterwards; or name another generation, or remove spec.adopt to build"
-        " from the source"
-    )
-
-
 def _is_local(url: str) -> bool:
     return "://" not in url or url.startswith("file://")
-
-
-def _missing_error(
-    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, source: StoredDataset, manifests: Sequence[Manifest]
-) -> AdoptionFailed:
-    """Return the error that says what was expected, and what exists."""
-    expected = f"{predecessor.generation}, whole" if predecessor.generation else "a whole generation"
-    return AdoptionFailed(
-        f"nothing can be adopted from {source.url}: expected {expected} that passed its gates, of"
-        f" {spec.namespace}/{spec.name} {predecessor.uid}; {_list_what_is_there(spec, store, source, manifests)}",
-        hint="correct spec.adopt, or remove it to build from the source",
-    )
 
 
 def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, manifests: Sequence[Manifest]) -> str:

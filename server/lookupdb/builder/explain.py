@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,12 @@ import yaml
 
 from lookupdb import native
 from lookupdb.builder import build, existing
-from lookupdb.builder.avro_rows import AvroParser
-from lookupdb.builder.core import max_open_files
+from lookupdb.builder.core import max_open_files, open_parser
 from lookupdb.builder.csv_rows import BOOLEANS, CsvParser, find_csv_obstacle
 from lookupdb.builder.dictionary import MAX_GROWTH, read_dictionary
-from lookupdb.builder.files import FIRST_BYTES, LocalFile, Slice, SliceFile, check_kind, decompress
+from lookupdb.builder.files import FIRST_BYTES, LocalFile, Slice, check_kind, decompress
 from lookupdb.builder.gates import ActiveGeneration
-from lookupdb.builder.json_rows import JsonLinesParser, find_json_obstacle, make_json_parser
+from lookupdb.builder.json_rows import JsonLinesParser, find_json_obstacle
 from lookupdb.builder.listing import (
     SourceObject,
     check_beginning,
@@ -33,6 +32,7 @@ from lookupdb.builder.listing import (
     find_local_file,
     open_source,
     read_chunks,
+    read_success_file,
 )
 from lookupdb.builder.options import (
     MIB,
@@ -252,33 +252,15 @@ def _find_file(item: SourceObject, scratch: Path) -> tuple[LocalFile, bool]:
 
 def _read_rows(spec: DatasetSpec, file: LocalFile, budget: BuildBudget) -> Generator[Any, None, None]:
     """Yield the names of the columns that ``file`` declares, then its rows as dicts."""
-    if file.format == "parquet":
-        # Imported here, because DuckDB takes 20 MB that other formats do not need.
-        from lookupdb.builder.parquet_rows import ParquetParser
-
-        with ParquetParser(spec, file, budget.duckdb, 1) as parquet:
-            yield parquet.names
-            yield from parquet
-        return
-    piece = Slice(0, extends_to_row_end=True)
-    with SliceFile(file.path, piece) as raw:
-        match file.format:
-            case "avro":
-                avro = AvroParser(spec, file, piece, raw, budget.row)
-                yield avro.names
-                yield from avro
-            case "csv":
-                parser = CsvParser(spec, file, piece, raw, budget.row)
-                yield parser.names
-                yield from (dict(zip(parser.names, fields, strict=True)) for fields in parser)
-            case "jsonl":
-                yield []
-                yield from JsonLinesParser(spec, file, piece, raw, budget.row)
-            case _:
-                yield []
-                for row in make_json_parser(spec, file, piece, raw, budget.row):
-                    content = row[1] if isinstance(row, tuple) else row
-                    yield content if isinstance(content, dict) else {}
+    with ExitStack() as stack:
+        parser = open_parser(stack, spec, file, Slice(0, extends_to_row_end=True), budget)
+        yield parser.names or []
+        for row in parser:
+            if isinstance(parser, CsvParser):
+                yield dict(zip(parser.names, row, strict=True))
+                continue
+            content = row[1] if isinstance(row, tuple) else row  # of a member, or of an object
+            yield content if isinstance(content, dict) else {}
 
 
 # The refresh schedule of a cluster, in words.
@@ -342,7 +324,7 @@ def _format_moment(moment: datetime, zone: ZoneInfo) -> str:
 
 
 _MAX_FILES: Final = 20
-_MAX_HEADER_BYTES: Final = 1 << 20
+
 _FIRST_ROWS: Final = 1000
 _FIRST_BYTES: Final = 16 << 20
 _PLACES: Final = {
@@ -414,27 +396,12 @@ def _check_file(
     spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
 ) -> tuple[list[str], list[str]]:
     """Return doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
-    piece = Slice(number, extends_to_row_end=True)
-    if file.format == "parquet":
-        # Imported here, because DuckDB takes 20 MB that other formats do not need.
-        from lookupdb.builder.parquet_rows import ParquetParser
-
-        with ParquetParser(spec, file, budget.duckdb, 1) as parquet:
-            uniform_columns.check(file.name, parquet.names)
-            return [], _describe_binaries(parquet.binaries)
-    with SliceFile(file.path, piece) as raw:
-        if file.format == "avro":
-            avro = AvroParser(spec, file, piece, raw, budget.row)
-            uniform_columns.check(file.name, avro.names)
-            return [], _describe_binaries(avro.binaries)
-        if file.format == "csv":
-            uniform_columns.check(file.name, CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES).names)
-            return [], []
-        return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file), []
-
-
-def _describe_binaries(binaries: Sequence[tuple[str, Form]]) -> list[str]:
-    return [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in binaries]
+    with ExitStack() as stack:
+        parser = open_parser(stack, spec, file, Slice(number, extends_to_row_end=True), budget)
+        uniform_columns.check(file.name, parser.names)
+        binaries: list[tuple[str, Form]] = getattr(parser, "binaries", [])
+        remarks = [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in binaries]
+        return _check_first_rows(parser, file) if isinstance(parser, JsonLinesParser) else [], remarks
 
 
 def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
@@ -524,7 +491,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     Raises what ``build_generation`` would raise before it reads the data.
     """
     build.check_resources(spec, options)
-    success_file = build.find_success_file(spec, options)
+    success_file = read_success_file(spec, volume=options.volume, local_files=options.local_files)
     push = build.find_push(store.inbox(spec)) if spec.source.takes_pushes else None
     source = open_source(spec, volume=options.volume, local_files=options.local_files)
     objects = source.list_files()

@@ -305,13 +305,14 @@ class SourceNotWhole(SourceUnreadable):
 
 
 def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> str | None:
-    """Return the identity of the success file that ``spec`` names, 32 hex digits; None if there is no such file. The
-    identity changes with each write of the file, even if its content stays the same: most are empty.
+    """Return the identity of the success file that ``spec`` names, 32 hex digits; None if it names none, or there is no
+    such file. The identity changes with each write of the file, even if its content stays the same: most are empty.
 
     Raises BadSource if access is denied or the server does not answer.
     """
     url = spec.refresh.success_file
-    assert url is not None, "only where one is named"
+    if url is None:
+        return None
     if not local_files:
         refuse_local_files([url])
     try:
@@ -333,13 +334,6 @@ def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bo
                 break
         identity["content"] = checksum.hexdigest()
     return hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
-
-
-def not_whole_error(spec: DatasetSpec) -> SourceNotWhole:
-    """Return the error for a source that has changed since its success file was written."""
-    return SourceNotWhole(
-        f"the source has changed since {describe_success_file(spec)} was written; it is read when that is written again"
-    )
 
 
 def describe_success_file(spec: DatasetSpec) -> str:
