@@ -126,7 +126,8 @@ def _parse_members(text: bytes) -> Mapping[str, Any]:
 def make_error(subject: str, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
     """Return the error for an answer with the body ``text``."""
     answer = _parse_members(text)
-    retry_after = _parse_retry_after(headers.get("Retry-After"))
+    seconds = headers.get("Retry-After") or ""
+    retry_after = min(float(seconds), _RETRY_AFTER_AT_MOST) if seconds.isdecimal() else None
     message = str(answer.get("message") or f"the API server answers {status}")
     match status:
         case 404:
@@ -150,9 +151,3 @@ def make_error(subject: str, status: int, headers: Mapping[str, str], text: byte
         if isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating":
             return NamespaceTerminating(subject, message)
     return Refused(subject, message)
-
-
-def _parse_retry_after(retry_after: str | None) -> float | None:
-    if not retry_after or not retry_after.isdecimal():
-        return None
-    return min(float(retry_after), _RETRY_AFTER_AT_MOST)

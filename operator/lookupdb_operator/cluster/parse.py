@@ -135,8 +135,15 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
     else:
         completed, parsed, problem = _complete_spec(body)
         renderings = {}
-    status, status_problem = _parse_status(body)
+    status_problem = None
+    try:
+        status = DatasetStatus.from_json(body.get("status"))
+    except ValueError as error:
+        status, status_problem = DatasetStatus(), str(error)
     annotations = read_annotations(body)
+    refresh = annotations.get(names.REFRESH) or ""
+    if len(refresh) > _MAX_REFRESH_CHARACTERS:  # annotations may have 256 KiB, and are kept for every dataset
+        refresh = hashlib.sha256(refresh.encode()).hexdigest()
     return ObservedDataset(
         namespace=header.namespace,
         name=header.name,
@@ -148,7 +155,7 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
         problem=problem,
         status=status,
         status_problem=status_problem,
-        refresh=_shorten_refresh(annotations.get(names.REFRESH) or ""),
+        refresh=refresh,
         override_gates=(annotations.get(names.OVERRIDE_GATES) or "")[:_MAX_NAME_CHARACTERS],
         promote=(annotations.get(names.PROMOTE) or "")[:_MAX_NAME_CHARACTERS],
         reject=(annotations.get(names.REJECT) or "")[:_MAX_NAME_CHARACTERS],
@@ -156,11 +163,6 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
         deleting=is_deleting(body),
         renderings=renderings,
     )
-
-
-def _shorten_refresh(refresh: str) -> str:
-    """Return ``refresh``, or its hash if it is long: annotations may have 256 KiB and are kept for every dataset."""
-    return refresh if len(refresh) <= _MAX_REFRESH_CHARACTERS else hashlib.sha256(refresh.encode()).hexdigest()
 
 
 def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:
@@ -194,13 +196,6 @@ def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_drop_unknown(item, fields.get("items") or {}) for item in value]
     return value
-
-
-def _parse_status(body: Body) -> tuple[DatasetStatus, str | None]:
-    try:
-        return DatasetStatus.from_json(body.get("status")), None
-    except ValueError as error:
-        return DatasetStatus(), str(error)
 
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")

@@ -19,7 +19,6 @@ from lookupdb.backoff import delay_after
 from lookupdb.logs import log_fields
 from lookupdb.tracing import SpanHandle, open_span
 from lookupdb_operator import manifests, names
-from lookupdb_operator import manifests as manifests_of
 from lookupdb_operator.cluster.api import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
@@ -428,20 +427,20 @@ class Reconciler:
         except ApiError as error:  # a lost event must not stop the dataset
             log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
 
-    async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
-        """Apply ``manifests`` in order and return the refusals, by kind and name. A refusal does not stop the others,
+    async def _apply(self, observed: Observed, due: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
+        """Apply ``due`` in order and return the refusals, by kind and name. A refusal does not stop the others,
         unless the namespace is being deleted; but no server starts without the NetworkPolicy that protects it."""
         refused: dict[tuple[str, str], str] = {}
         ours = observed.object_names
         is_terminating = False
-        for manifest in manifests:
+        for manifest in due:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
-            guard = manifests_of.guarding_policy(manifest)
+            guard = manifests.guarding_policy(manifest)
             if guard in refused and not ours & {guard, (kind, name)}:
                 refused[kind, name] = "it waits for its NetworkPolicy, which is refused"
                 continue
             try:
-                if manifests_of.is_made_once(manifest):
+                if manifests.is_made_once(manifest):
                     await self._cluster.create_secret(manifest)
                     continue
                 # What is not known to be ours may belong to somebody else, so it is not taken over.
