@@ -14,9 +14,9 @@ from plugin_samples import body, router
 from lookupdb.errors import LookupdbError
 from lookupdb_operator.console.answers import FoundKey
 from lookupdb_operator.console.dataset import Dataset
-from lookupdb_operator.console.source import Elsewhere
+from lookupdb_operator.console.source import Elsewhere, PodClient
 from lookupdb_operator.local.api import LocalApi
-from lookupdb_operator.local.console_source import LocalSource
+from lookupdb_operator.local.server import LocalSource
 
 DATASET = Dataset.from_body(body())
 
@@ -33,9 +33,9 @@ async def _source() -> AsyncIterator[LocalSource]:
 
     async with listening(answer) as port:
         address = f"127.0.0.1:{port}"
-        source = LocalSource(LocalApi(), Path(), lambda *_: f"http://{address}", lambda *_: address)
-        yield source
-        await source.close()
+        pods = PodClient()
+        yield LocalSource(LocalApi(), Path(), lambda *_: f"http://{address}", lambda *_: address, pods)
+        await pods.close()
 
 
 @pytest.mark.parametrize("size", [10, 1 << 20])
@@ -62,7 +62,8 @@ async def test_a_server_that_ends_meanwhile_has_no_metrics() -> None:
         return web.Response()
 
     async with listening(end) as port:
-        source = LocalSource(LocalApi(), Path(), lambda *_: "", lambda *_: f"127.0.0.1:{port}")
+        pods = PodClient()
+        source = LocalSource(LocalApi(), Path(), lambda *_: "", lambda *_: f"127.0.0.1:{port}", pods)
         with pytest.raises(LookupdbError, match="does not answer"):
             await source.read_metrics(DATASET, router(0))
-        await source.close()
+        await pods.close()

@@ -15,9 +15,9 @@ from kubernetes import client, config
 from lookupdb.errors import UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import APPLY_PATCH, JSON
+from lookupdb_operator.console.source import PodClient
 from lookupdb_operator.local.api import LocalApi
-from lookupdb_operator.local.kubeconfig import KubernetesServer
-from lookupdb_operator.local.up import localize
+from lookupdb_operator.local.server import KubernetesServer
 
 PEOPLE: dict[str, Any] = {
     "apiVersion": names.API_VERSION,
@@ -61,10 +61,9 @@ def apply(url: str, item: dict[str, Any]) -> urllib.request.Request:
 
 async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path) -> None:
     api, path = LocalApi(), tmp_path / "kubeconfig"
-    api.localize = localize
     api.add_folder("default", "people", tmp_path / "objects")
     await api.request("POST", names.DATASET_KIND.path("default"), subject="people", body=PEOPLE)
-    async with KubernetesServer(api, lambda *_: None, path).listening_on_port():
+    async with KubernetesServer(api, lambda *_: None, PodClient(), path).listening_on_port():
         assert path.stat().st_mode & 0o777 == 0o600
         assert await asyncio.to_thread(use_client, path) == ["people", "v1", 2, 1, 422, 422]
         address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
@@ -86,7 +85,7 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path)
 
 async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    server = KubernetesServer(LocalApi(), lambda *_: None, path)
+    server = KubernetesServer(LocalApi(), lambda *_: None, PodClient(), path)
     path.write_text("apiVersion: v1\nkind: Config\nclusters: [{name: production}]\n")
     with pytest.raises(UsageError, match="exists, and no `lookupdb up` has written it"):
         async with server.listening_on_port():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.waiting import soon
 
-from lookupdb_operator.local.process import LocalServer
+from lookupdb_operator.local.kubelet import LocalServer
 
 Ends = list[tuple[int, str]]
 

@@ -20,13 +20,13 @@ from plugin_samples import body, condition, generation
 
 from lookupdb import cli
 from lookupdb.manifest import find_generations
-from lookupdb.up.run_state import RunFolder
+from lookupdb.up.run_state import RunFolder, list_build_logs, note_build_end, renew_build_log
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import AlreadyExists, Conflict, NotFound, Refused, Unreachable
-from lookupdb_operator.local import process
-from lookupdb_operator.local.api import LocalApi
-from lookupdb_operator.local.socket_api import OBJECTS, SocketApi, SocketServer
-from lookupdb_operator.local.up import keep_pin
+from lookupdb_operator.console.source import PodClient
+from lookupdb_operator.local.api import OBJECTS, LocalApi, SocketApi
+from lookupdb_operator.local.dataset import keep_pin
+from lookupdb_operator.local.server import ApiServer
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
 ONE = names.DATASET_KIND.path("shop", "airports")
@@ -51,7 +51,7 @@ async def _running(folder: RunFolder, api: LocalApi) -> AsyncIterator[LocalApi]:
     """The API server of an `up` that runs, with a router whose admin port answers."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /metrics HTTP/1.0\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /metrics HTTP/1.1\r\n")
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nlookupdb_router_requests_total 5\n")
         writer.close()
 
@@ -60,10 +60,12 @@ async def _running(folder: RunFolder, api: LocalApi) -> AsyncIterator[LocalApi]:
     labels = {names.DATASET: "airports", names.DATASET_UID: "local", names.COMPONENT: names.ROUTER}
     meta = {"namespace": "shop", "name": "airports-router-0", "labels": labels}
     api.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}, "status": {}})
-    server = SocketServer(api, lambda _, pod: address if pod == "airports-router-0" else None)
+    pods = PodClient()
+    server = ApiServer(api, lambda _, pod: address if pod == "airports-router-0" else None, pods)
     with folder.lock():
         async with server.listening(folder.path / OBJECTS):
             yield api
+    await pods.close()
     admin.close()
 
 
@@ -134,7 +136,7 @@ async def test_an_up_without_a_socket_goes_on(
     api: LocalApi, folder: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder.path / OBJECTS / "api.sock").mkdir()
-    async with SocketServer(api, lambda *_: None).listening(folder.path / OBJECTS):
+    async with ApiServer(api, lambda *_: None, PodClient()).listening(folder.path / OBJECTS):
         assert "commands cannot reach this `lookupdb up`" in caplog.text
 
 
@@ -155,12 +157,12 @@ async def test_what_the_api_refuses_is_told_as_a_cluster_tells_it(running: Local
 
 
 @pytest.mark.parametrize("text", [b"", b"what\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"])
-async def test_what_is_no_request_is_left_without_an_answer(running: LocalApi, folder: RunFolder, text: bytes) -> None:
+async def test_what_is_no_request_changes_nothing(running: LocalApi, folder: RunFolder, text: bytes) -> None:
     opened = os.open(folder.path / OBJECTS, os.O_RDONLY)
     reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{opened}/api.sock")
     writer.write(text)
     writer.write_eof()
-    assert await reader.read() == b""
+    assert b" 200 " not in await reader.read()
     writer.close()
     os.close(opened)
     assert await SocketApi(folder).request("GET", ONE, subject="it") == held(running)
@@ -191,7 +193,7 @@ async def test_what_needs_an_up_fails_at_once_and_changes_nothing(
 async def test_an_up_that_hangs_at_its_start_is_named(
     api: LocalApi, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookupdb_operator.local.socket_api._START_SECONDS", 0.1)
+    monkeypatch.setattr("lookupdb_operator.local.api._START_SECONDS", 0.1)
     with folder.lock(), pytest.raises(Unreachable, match="`lookupdb up` of shop/airports does not answer"):
         await SocketApi(folder).request("GET", ONE, subject="it")
 
@@ -205,10 +207,10 @@ async def test_an_unknown_dataset_is_no_new_folder(api: LocalApi, folder: RunFol
 async def test_the_log_is_that_of_the_newest_build(api: LocalApi, folder: RunFolder) -> None:
     assert "no build of shop/airports has begun" in (await lookupdb(folder, "logs", "shop/airports")).err
     for number in (9, 10, 11):
-        path = process.renew_build_log(folder.path, f"g{number}")
+        path = renew_build_log(folder.path, f"g{number}")
         path.write_text("read\n")
-    process.note_build_end(path, '{"message": "no file"}')
-    process.note_build_end(path, "no report")
+    note_build_end(path, '{"message": "no file"}')
+    note_build_end(path, "no report")
     assert (await lookupdb(folder, "logs", "shop/airports")).out == "read\nno file\n"
     assert json.loads((await lookupdb(folder, "logs", "shop/airports", "--tail", "1", "--json")).out) == {
         "namespace": "shop",
@@ -217,7 +219,7 @@ async def test_the_log_is_that_of_the_newest_build(api: LocalApi, folder: RunFol
         "generation": "g11",
         "lines": ["no file"],
     }
-    assert [found for found, _ in process.list_build_logs(folder.path)] == ["g10", "g11"]
+    assert [found for found, _ in list_build_logs(folder.path)] == ["g10", "g11"]
 
 
 async def test_history_has_builds_and_generations_without_one(api: LocalApi, folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ from support.up_stack import MANIFEST, Stack, eventually, people
 from lookupdb.cli.get import command as get
 from lookupdb.client import Client
 from lookupdb.up.run_state import state_file
-from lookupdb_operator.local.command import command as up
+from lookupdb_operator.local.up import command as up
 
 pytestmark = pytest.mark.long
 

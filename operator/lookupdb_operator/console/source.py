@@ -66,9 +66,9 @@ class PodClient:
         self._tls = tls
         self._http: aiohttp.ClientSession | None = None
 
-    async def read_metrics(self, address: str) -> str:
-        """Return the metrics of the admin port at ``address``. Raises LookupdbError."""
-        url = f"http://{address}/metrics"
+    async def read_metrics(self, address: str, path: str = "/metrics") -> str:
+        """Return the metrics of the admin port at ``address``, or what is at another ``path``. Raises LookupdbError."""
+        url = f"http://{address}{path}"
         answer = await self._get(url, {}, {}, _METRICS_SECONDS, _MAX_METRICS_BYTES)
         if answer.status != 200:
             raise LookupdbError(f"{url} answers {answer.status}")

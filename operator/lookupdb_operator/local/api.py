@@ -2,20 +2,33 @@
 
 It has what the operator and the plugin use: lists with selectors, server-side apply, merge patches, the status
 subresource, resource versions, uid preconditions, and garbage collection. It does not record the owners of fields,
-because nobody else writes the operator's objects here.
+because nobody else writes the operator's objects here. A dataset is kept without what only a cluster can do.
+
+The operator calls it. A command talks to the socket of a running `up` (``SocketApi``), which is in the folder of each
+dataset's objects, beside their files. While no `up` runs, it edits the files (``StoppedApi``). ``parse_local`` returns
+what a user reads of a dataset: with commands of `lookupdb` in place of annotations.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import copy
 import itertools
 import logging
+import os
+import re
+import shlex
+import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 import orjson
 
@@ -23,8 +36,11 @@ from lookupdb.dataset import schema
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import LookupdbError
 from lookupdb.process import launch
+from lookupdb.process.launch import call_in_thread
+from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder, is_locked, shorten_name
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import JSON, AlreadyExists, Conflict, NotFound, Refused
+from lookupdb_operator.cluster.api import JSON, AlreadyExists, Answer, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.model import format_moment
 from lookupdb_operator.names import Kind
 
@@ -40,7 +56,24 @@ _IN_MEMORY: Final = (names.POD.name, names.EVENT.name)
 """Kinds without files: processes end with `up`."""
 _MOST_EVENTS: Final = 256
 _KEPT_METADATA: Final = ("uid", "creationTimestamp", "generation", "resourceVersion")
+_LEFT_OUT: Final = ("store", "sync", "image", "imagePullSecrets", "scheduling", "adopt", "deletionPolicy")
+"""Members of a spec that have no effect on a laptop."""
 _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
+OBJECTS: Final = "objects"
+"""The folder of a dataset's objects in its run folder."""
+SOCKET: Final = "api.sock"
+PATIENCE: Final = 10.0
+"""Seconds for one request."""
+_START_SECONDS: Final = 3.0
+"""Time for an `up` that holds the lock to listen."""
+_POLL_SECONDS: Final = 0.05
+_PROMOTION: Final = re.compile(
+    r"kubectl annotate lds (?P<name>[^ ]+) -n (?P<namespace>[^ ]+) --overwrite lookupdb.dev/promote=(?P<to>g[0-9]+),"
+    r" and ends after lookupdb.dev/reject=g[0-9]+"
+)
+_RETRY: Final = ", or as soon as the spec changes."
+_OUR_RETRY: Final = ", or at once after a refresh."
+_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+" + re.escape(_OUR_RETRY))
 
 
 class LocalApi:
@@ -54,8 +87,6 @@ class LocalApi:
         self._unwritten: set[Place] = set()
         """Objects that differ from their files, for example because the disk is full."""
         self.watchers: list[Watcher] = []
-        self.localize: Callable[[Object], Object] = lambda item: item
-        """Returns a dataset without what only a cluster can do."""
 
     def add_folder(self, namespace: str, name: str, folder: Path) -> None:
         """Keep the objects of the dataset ``name`` in ``folder``, and load those that are there. Raises OSError."""
@@ -108,7 +139,8 @@ class LocalApi:
         self._write(place)
         self._notify("MODIFIED" if old else "ADDED", new)
         if place[0] == names.EVENT.name and old is None:
-            self._forget_old_events()
+            for event in [place for place in self._objects if place[0] == names.EVENT.name][:-_MOST_EVENTS]:
+                del self._objects[event]
         return new
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
@@ -125,7 +157,8 @@ class LocalApi:
         self._notify("DELETED", last)
         owner = (gone["kind"], name, gone["metadata"]["uid"])
         for place, item in list(self._objects.items()):
-            owners = {(found["kind"], found["name"], found["uid"]) for found in _owners(item)}
+            references = item["metadata"].get("ownerReferences") or ()
+            owners = {(found["kind"], found["name"], found["uid"]) for found in references}
             if place[1] == namespace and owner in owners:
                 self.remove(names.find_kind(place[0]), *place[1:])
 
@@ -160,7 +193,10 @@ class LocalApi:
             return body
         if old is None and (not applies or kind in (names.POD, names.DATASET_KIND)):
             raise NotFound(subject, f"{kind.name} {name} is not there")
-        self._check_precondition(method, old, body, subject)
+        wanted = (body or {}).get("preconditions" if method == "DELETE" else "metadata") or {}
+        for member in ("uid", "resourceVersion"):
+            if wanted.get(member) not in (None, "", (old or {"metadata": {}})["metadata"].get(member)):
+                raise Conflict(subject, "the object has been modified; please apply your changes to the latest version")
         if method == "GET":
             return old
         if method == "DELETE":
@@ -168,11 +204,15 @@ class LocalApi:
             return {"kind": "Status", "status": "Success"}
         if subresource == "status":
             return self.put({**(old or {}), "status": body["status"]})
-        if applies:
-            new = _apply(old, body, is_whole=query.get("fieldManager") == names.FIELD_MANAGER and kind != names.POD)
+        # an apply by the operator is all that it wants of an object
+        is_whole = applies and query.get("fieldManager") == names.FIELD_MANAGER and kind != names.POD
+        if old is None or method == "PUT":
+            new = body
+        elif is_whole:
+            new = {**body, "status": old["status"]} if "status" in old else body
         else:
-            new = body if method == "PUT" else merge_patch(old, body)
-        return self.put(_check(kind, self._admit(kind, new), old, subject))
+            new = merge_patch(old, body)
+        return self.put(_admit(kind, new, old, subject))
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -184,17 +224,7 @@ class LocalApi:
         if (kind.name, namespace, meta["name"]) in self._objects:
             raise AlreadyExists(subject, f"{kind.name} {meta['name']} already exists")
         meta = {member: value for member, value in meta.items() if member not in _KEPT_METADATA}
-        return self.put(_check(kind, self._admit(kind, {**body, "metadata": meta}), None, subject))
-
-    def _admit(self, kind: Kind, new: Object) -> Object:
-        return {**new, "spec": self.localize(new)["spec"]} if kind == names.DATASET_KIND and "spec" in new else new
-
-    def _check_precondition(self, method: str, old: Object | None, body: Any, subject: str) -> None:
-        wanted = (body or {}).get("preconditions" if method == "DELETE" else "metadata") or {}
-        held = old["metadata"] if old else {}
-        for member in ("uid", "resourceVersion"):
-            if wanted.get(member) not in (None, "", held.get(member)):
-                raise Conflict(subject, "the object has been modified; please apply your changes to the latest version")
+        return self.put(_admit(kind, {**body, "metadata": meta}, None, subject))
 
     def _notify(self, event: str, item: Object) -> None:
         for watcher in self.watchers:
@@ -222,11 +252,6 @@ class LocalApi:
         self._unwritten.discard(place)
         return ""
 
-    def _forget_old_events(self) -> None:
-        events = [place for place in self._objects if place[0] == names.EVENT.name]
-        for place in events[:-_MOST_EVENTS]:
-            del self._objects[place]
-
 
 def _path(folder: Path, place: Place) -> Path:
     return folder / f"{place[0]}.{place[2]}.json"
@@ -250,27 +275,19 @@ def merge_patch(old: Any, new: Any) -> Any:
     return kept
 
 
-def _apply(old: Object | None, new: Object, *, is_whole: bool) -> Object:
-    """Return ``old`` after an apply of ``new``, which is all that its manager wants of it if ``is_whole``."""
-    if old is None:
-        return new
-    if is_whole:
-        return {**new, "status": old["status"]} if "status" in old else new
-    merged: Object = merge_patch(old, new)
-    return merged
-
-
-def _check(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
-    """Return ``new`` if it may be written. Raises Refused."""
+def _admit(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
+    """Return what is kept of ``new``. Raises Refused."""
     if kind != names.DATASET_KIND:
         return new
+    new = {member: value for member, value in new.items() if member != "status"}
+    if "spec" in new:
+        new["spec"] = localize(new)["spec"]
     meta = {member: new["metadata"][member] for member in ("namespace", "name") if member in new["metadata"]}
     try:
         schema.complete_resource({**new, "metadata": meta})
     except LookupdbError as error:
         raise Refused(subject, error.message) from error
-    kept = {} if old is None or "status" not in old else {"status": old["status"]}
-    return {**{member: value for member, value in new.items() if member != "status"}, **kept}
+    return new if old is None or "status" not in old else {**new, "status": old["status"]}
 
 
 def _parse_path(path: str, subject: str) -> tuple[Kind, str, str, str]:
@@ -308,10 +325,146 @@ def _terms(selector: str) -> Iterator[tuple[str, str, str]]:
         yield name, mark, value.removeprefix("=")
 
 
-def _owners(item: Object) -> list[Object]:
-    owners: list[Object] = item["metadata"].get("ownerReferences") or []
-    return owners
-
-
 def _namespace(item: Mapping[str, Any]) -> str:
     return str(item["metadata"].get("namespace") or "")
+
+
+def localize(resource: Mapping[str, Any]) -> Object:
+    """Return a manifest's ``resource`` without what only a cluster can do."""
+    spec = copy.deepcopy({name: value for name, value in resource.get("spec", {}).items() if name not in _LEFT_OUT})
+    router, serving, build = (spec.get(section) or {} for section in ("router", "serving", "build"))
+    for section, members in (
+        (build, ("resources", "scratchSize", "deadlineSeconds", "pod")),
+        (router, ("autoscaling", "tls", "auth", "service", "pod", "resources", "clients")),
+        (serving, ("delivery", "storageClassName", "pod", "resources")),
+    ):
+        for member in members:
+            section.pop(member, None)
+    meta = {"namespace": resource["metadata"].get("namespace", DEFAULT_NAMESPACE), "name": resource["metadata"]["name"]}
+    return {**resource, "metadata": meta, "spec": {**spec, "router": {**router, "replicas": 1}}}
+
+
+# Clients
+
+
+@contextlib.contextmanager
+def short_path(folder: Path) -> Iterator[str]:
+    """Yield a path of the socket in ``folder`` that is short enough for a socket's address. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{opened}/{SOCKET}"
+    finally:
+        os.close(opened)
+
+
+class SocketApi:
+    """Requests to the `lookupdb up` that runs in ``folder``; see ``cluster.api.Requests``."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        subject: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Any:
+        """Return the JSON answer to ``method`` on ``path``."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        content = None if body is None else orjson.dumps(body)
+        return orjson.loads(await self._send(method, target, subject, content_type, content))
+
+    async def fetch(self, path: str, *, subject: str) -> bytes:
+        """Return the answer to GET ``path``. Raises ApiError."""
+        return await self._send("GET", path, subject, JSON, None)
+
+    async def close(self) -> None:
+        """Do nothing: each request has a connection of its own."""
+
+    async def _send(self, method: str, target: str, subject: str, content_type: str, body: bytes | None) -> bytes:
+        ends_at = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                answer = await call_in_thread(self._exchange, method, target, content_type, body)
+                break
+            except (OSError, HTTPException) as error:
+                may_start = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+                if not may_start or time.monotonic() > ends_at or not is_locked(self._folder.path):
+                    why = f"does not answer: {str(error) or type(error).__name__}"
+                    raise Unreachable(subject, f"the `lookupdb up` of {self._folder.dataset} {why}") from error
+            await asyncio.sleep(_POLL_SECONDS)
+        if answer.status >= 300:
+            raise answer.make_error(subject)
+        return answer.body
+
+    def _exchange(self, method: str, target: str, content_type: str, body: bytes | None) -> Answer:
+        """Return the answer to one request, without aiohttp, which takes longer to import than a command takes."""
+        with contextlib.closing(HTTPConnection("localhost")) as connection:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(PATIENCE)
+            with short_path(self._folder.path / OBJECTS) as path:
+                connection.sock.connect(path)
+            connection.request(method, target, body, {"Content-Type": content_type})
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.headers), response.read())
+
+
+class StoppedApi:
+    """Requests about the objects in ``folder`` while no `up` runs there. A write holds the folder's lock."""
+
+    def __init__(self, folder: RunFolder, namespace: str, name: str) -> None:
+        self._folder = folder
+        self._key = namespace, name
+
+    async def request(self, method: str, path: str, **rest: Any) -> Any:
+        """Return the answer to ``method`` on ``path``. Raises UsageError if an `up` has begun to run."""
+        with contextlib.nullcontext() if method == "GET" else self._folder.lock():
+            api = LocalApi()
+            api.add_folder(*self._key, self._folder.path / OBJECTS)
+            return await api.request(method, path, **rest)
+
+    async def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+# What a user of a laptop reads
+
+
+def list_data_options(data: Path) -> list[str]:
+    """Return the options of commands about datasets in the folder ``data``."""
+    return [] if data == DATA_DIRECTORY else ["--data", str(data)]
+
+
+def localize_advice(message: str, data: Path) -> str:
+    """Return ``message`` with commands about datasets in the folder ``data``."""
+
+    def write_promotion(found: re.Match[str]) -> str:
+        target = (*list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
+        return ", and ends after ".join(shlex.join(("lookupdb", verb, *target)) for verb in ("promote", "reject"))
+
+    return _PROMOTION.sub(write_promotion, message).replace(_RETRY, _OUR_RETRY)
+
+
+def remove_retry(message: str) -> str:
+    """Return the localized ``message`` without its next attempt, which a failed start does not make."""
+    return _NEXT_ATTEMPT.sub("", message)
+
+
+def parse_local(body: Mapping[str, Any], url: str, data: Path) -> Dataset:
+    """Return a dataset of the data folder ``data`` as its user knows it: with its router's ``url``, if it runs, and
+    with commands for `lookupdb`."""
+    if url:
+        meta = body["metadata"]
+        endpoint = names.endpoint(meta["name"], meta["namespace"])
+        body = orjson.loads(orjson.dumps(body).replace(endpoint.encode(), url.encode()))
+    status = dict(body.get("status") or {})
+    if conditions := status.get("conditions"):
+        status["conditions"] = [
+            {**found, "message": localize_advice(found.get("message", ""), data)} for found in conditions
+        ]
+    return Dataset.from_body({**body, "status": status}, list_data_options(data))

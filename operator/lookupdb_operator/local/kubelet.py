@@ -3,6 +3,9 @@
 A shard's pod has an address of its own in 127.0.0.0/8, so its ports are those of a cluster, moved only if a program of
 this machine listens on them everywhere. Names of pods in a routing table are replaced by addresses in the file that the
 router reads. Shard servers map the store's own files, so nothing is fetched.
+
+A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
+order. `up` holds its standard input; the process ends when that is closed (see ``cli.leash``). So none outlives `up`.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import random
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,23 +30,47 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.backoff import Backoff
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import UsageError
 from lookupdb.logs import LOG_FILE
 from lookupdb.process import listeners
 from lookupdb.router.table.routing_table import digest_table
 from lookupdb.store.dataset import dataset_path
+from lookupdb.up.run_state import note_build_end, renew_build_log
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.workloads import FETCH
-from lookupdb_operator.local import process
 from lookupdb_operator.local.api import LocalApi, Object
-from lookupdb_operator.local.process import LocalServer
 from lookupdb_operator.manifests.pods import TMP
 from lookupdb_operator.model import format_moment
 from lookupdb_operator.plan import reasons
 
 log = logging.getLogger(__name__)
+
+_PREFIX: Final = "LOOKUPDB_"
+SERVER_VARIABLES: Final = frozenset(
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
+)
+"""The variables of lookupdb that shard servers and routers get. LOOKUPDB_PORT, for example, is not for shards."""
+BUILDER_VARIABLES: Final = frozenset(
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
+)
+"""Variables of lookupdb that a build gets."""
+
+_READY_POLL_SECONDS: Final = 0.02
+_FIRST_BACKOFF_SECONDS: Final = 0.1
+_LONGEST_BACKOFF_SECONDS: Final = 10.0
+_STEADY_SECONDS: Final = 30.0
+"""A server that ran this long restarts with the shortest delay."""
+STOP_SECONDS: Final = 5.0
+_TURN_SECONDS: Final = 5.0
+"""Longest time for which a starting server keeps others waiting. A router may take longer to be ready."""
+_TAIL_LINES: Final = 15
+_MAX_LOG_BYTES: Final = 1 << 20
+"""A server that starts with a larger log begins a new one."""
+SIGNALLED: Final = 128
+"""Added to a signal's number to make the exit code of a process that it ended, as in a shell."""
 
 HOST: Final = "127.0.0.1"
 """The address of routers' public ports."""
@@ -73,6 +101,138 @@ _TERMINATION_LOG: Final = "termination-log"
 
 Place = tuple[str, str]
 """Namespace and name of a pod."""
+
+
+def child_environment(keep: frozenset[str], variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``variables`` without those of lookupdb that are not in ``keep``."""
+    return {name: value for name, value in variables.items() if not name.startswith(_PREFIX) or name in keep}
+
+
+async def _start(
+    arguments: list[str], variables: frozenset[str], output: Path | None, more: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """Start ``lookupdb ARGUMENTS…`` on a leash. Its output goes to the end of the file ``output``; if that is None,
+    messages go to standard error, and results nowhere. ``more`` are variables besides its own. Raises OSError."""
+    with ExitStack() as stack:
+        log_file = None if output is None else stack.enter_context(output.open("ab"))
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "lookupdb.cli.leash",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL if log_file is None else log_file,
+            stderr=log_file,
+            env={**child_environment(variables), **(more or {})},
+            start_new_session=True,
+        )
+
+
+async def _end(process: asyncio.subprocess.Process, number: signal.Signals, grace_seconds: float) -> None:
+    """Send signal ``number``, then SIGKILL after ``grace_seconds``. No error if the process has ended."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+    try:
+        async with asyncio.timeout(grace_seconds):  # wait_for could lose a cancellation at the same moment
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+class LocalServer:
+    """``lookupdb ARGUMENTS… --ready-file …``, restarted whenever it ends, until ``stop``.
+
+    ``on_ready`` is called with what the ready file says, ``on_end`` with the exit code, and the log's end or a signal.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        place: Path,
+        on_ready: Callable[[dict[str, Any]], None],
+        on_end: Callable[[int, str], None],
+        starts: asyncio.Semaphore,
+    ) -> None:
+        """``place``: the path of its log and ready file, without their endings. ``starts`` limits the number of servers
+        that start at the same time."""
+        self.arguments = arguments
+        self.log_path = place.with_name(f"{place.name}.log")
+        self._ready_path = place.with_name(f"{place.name}.ready")
+        self._on_ready = on_ready
+        self._on_end = on_end
+        self._starts = starts
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper = asyncio.create_task(self._keep(), name=f"keep {place.name}")
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the running process; None if none runs."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
+        """Stop the process, and restart it no more."""
+        self._keeper.cancel()
+        await asyncio.wait([self._keeper])  # `await` would confuse its cancellation with that of this task
+        if self._process:
+            await _end(self._process, signal.SIGTERM, grace_seconds)
+        with suppress(OSError):
+            self._ready_path.unlink(missing_ok=True)
+
+    async def _keep(self) -> None:
+        backoff = Backoff(_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS)
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            try:
+                await self._run()
+            except OSError as error:
+                log.error("%s cannot be started: %s", self._ready_path.stem, error)  # noqa: TRY400 - no more to say
+                self._on_end(SIGNALLED - 1, str(error))
+            if clock() - began > _STEADY_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.fail())
+
+    async def _run(self) -> None:
+        """Run the process once. Raises OSError if it cannot be started."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        self._ready_path.unlink(missing_ok=True)
+        with suppress(OSError):
+            if self.log_path.stat().st_size > _MAX_LOG_BYTES:
+                self.log_path.unlink()
+        words = [*self.arguments, "--ready-file", str(self._ready_path)]
+        report = None
+        async with self._starts:
+            process = self._process = await _start(words, SERVER_VARIABLES, self.log_path)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TURN_SECONDS):
+                    report = await self._read_report(process)
+                    if report is not None:
+                        self._on_ready(report)
+        if report is None and (report := await self._read_report(process)):
+            self._on_ready(report)
+        await process.wait()
+        code = process.returncode or 0
+        log.warning("%s ended; it is started again (log: %s)", self._ready_path.stem, self.log_path)
+        tail = f"killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else self._read_tail()
+        self._on_end(SIGNALLED - code if code < 0 else code, tail)
+
+    async def _read_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
+        while process.returncode is None:
+            with suppress(FileNotFoundError):
+                report: dict[str, Any] = orjson.loads(self._ready_path.read_bytes())
+                return report
+            await asyncio.sleep(_READY_POLL_SECONDS)
+        return None
+
+    def _read_tail(self) -> str:
+        with suppress(OSError):
+            return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +396,9 @@ class Kubelet:
             if place not in wanted or is_gone or (is_changed and (not is_router or place == self._find_routers()[0])):
                 for stopped in self._find_routers() if is_router else [place]:
                     self._stop(stopped)
+        stopping = {task.get_name() for task in self._stops}
         for place, owner in wanted.items():
-            if place not in self._pods and not self._is_stopping(place):
+            if place not in self._pods and "/".join(place) not in stopping:
                 self._start(place, owner)
             self._write_volumes(place, owner)
         jobs = {job["metadata"]["uid"]: job for job in self._api.all(names.JOB)}
@@ -250,9 +411,6 @@ class Kubelet:
     def _find_routers(self) -> list[Place]:
         """Return the pods of routers, which share one process. The first one's settings hold."""
         return [place for place, pod in self._pods.items() if pod.owner["kind"] == "Deployment"]
-
-    def _is_stopping(self, place: Place) -> bool:
-        return any(task.get_name() == "/".join(place) for task in self._stops)
 
     def _stop(self, place: Place) -> None:
         pod = self._pods.pop(place)
@@ -350,7 +508,8 @@ class Kubelet:
         if len(self._bases) == 1:  # no command of Redis names a dataset
             ports["--resp-port"] = self._options.resp_port
         if (admin := self._admin_ports.get(place)) is None:
-            admin = self._admin_ports[place] = _find_free_port()
+            with listeners.bind(HOST, 0) as listener:
+                admin = self._admin_ports[place] = listeners.bound_port(listener)
         return _with_options(words, {"--host": HOST, **ports, "--admin-port": admin, "--drain-seconds": 0})
 
     def _note_ready(self, place: Place, report: dict[str, Any]) -> None:
@@ -436,17 +595,17 @@ class Kubelet:
         folder = self._pod_folder(place, job)
         report = folder / _TERMINATION_LOG
         arguments = self._builder_arguments(place, job, folder, report)
-        code, why = process.SIGNALLED, ""
+        code, why = SIGNALLED, ""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._write_volumes(place, job)
             report.unlink(missing_ok=True)
-            log_file = process.renew_build_log(folder.parent, meta["labels"][names.GENERATION])
+            log_file = renew_build_log(folder.parent, meta["labels"][names.GENERATION])
             code = await self._build(meta["uid"], arguments, log_file)
             with suppress(FileNotFoundError):
                 why = report.read_text(errors="replace")
             why = why or _describe_kill(code, meta["labels"][names.GENERATION])
-            process.note_build_end(log_file, why)
+            note_build_end(log_file, why)
         except OSError as error:
             why = f"the build cannot be started: {error.strerror or error}"
         self.exit_codes[place[0], meta["labels"][names.DATASET]] = code
@@ -455,17 +614,15 @@ class Kubelet:
 
     async def _build(self, uid: str, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
-        builder = self._builders[uid] = await process.start(
-            arguments, process.BUILDER_VARIABLES, None, {LOG_FILE: str(log_file)}
-        )
+        builder = self._builders[uid] = await _start(arguments, BUILDER_VARIABLES, None, {LOG_FILE: str(log_file)})
         try:
             code = await builder.wait()
         except asyncio.CancelledError:
-            await process.end(builder, signal.SIGTERM, INTERRUPTION_SECONDS)  # while it starts, no traceback
+            await _end(builder, signal.SIGTERM, INTERRUPTION_SECONDS)  # while it starts, no traceback
             raise
         finally:
             del self._builders[uid]
-        return process.SIGNALLED - code if code < 0 else code
+        return SIGNALLED - code if code < 0 else code
 
     def _end_job(self, job: Object, place: Place, code: int, message: str) -> None:
         body = _make_pod(place, job, {})
@@ -497,7 +654,7 @@ class Kubelet:
 
 def _describe_kill(code: int, generation: str) -> str:
     """Return the report that a builder of ``generation`` would have made of the signal that killed it; else nothing."""
-    number = code - process.SIGNALLED
+    number = code - SIGNALLED
     if number not in signal.valid_signals():
         return ""
     why = ", perhaps because it ran out of memory; lower --memory-limit" if number == signal.SIGKILL else ""
@@ -580,12 +737,6 @@ def check_ports(port: int, resp_port: int | None) -> None:
             listeners.check_free(HOST, number)
         except UsageError as error:
             raise UsageError(error.message, hint=f"give another {option} (0 takes a free port)") from error
-
-
-def _find_free_port() -> int:
-    """Return a port of loopback that is free now."""
-    with listeners.bind(HOST, 0) as listener:
-        return listeners.bound_port(listener)
 
 
 def _read_option(words: list[str], option: str) -> str:

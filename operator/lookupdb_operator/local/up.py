@@ -6,53 +6,50 @@ As a person does in a real cluster, `up` applies manifests, and asks for a refre
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import shlex
+import signal
+import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import quote
 
+import click
 import orjson
 
 from lookupdb import store
 from lookupdb.announcement import Announcement
-from lookupdb.builder import existing
-from lookupdb.builder.build import find_push, fingerprint_push
-from lookupdb.builder.listing import describe_success_file, open_source, read_success_file
-from lookupdb.dataset.spec import LOCAL, DatasetSpec, describe_left_out, parse_resource, read_resource
+from lookupdb.cli.options import GenerationAddress, Size, log_format, option
+from lookupdb.dataset.spec import LOCAL, describe_left_out
 from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
-from lookupdb.manifest import generation_number
-from lookupdb.process.launch import call_in_thread
+from lookupdb.process import launch, listeners
+from lookupdb.process.launch import call_in_thread, drop_unwritten
 from lookupdb.store import StoredDataset, sweep
-from lookupdb.store.dataset import read_announcement, write_announcement
-from lookupdb.up.run_state import (
-    DATA_DIRECTORY,
-    DEFAULT_NAMESPACE,
-    NotWritten,
-    RunFolder,
-    run_directory,
-    shorten_name,
-)
+from lookupdb.store.dataset import write_announcement
+from lookupdb.tracing import open_tracing
+from lookupdb.up.run_state import DATA_DIRECTORY, NotWritten, RunFolder, run_directory, shorten_name
 from lookupdb.wording import format_command
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster, parse_report
-from lookupdb_operator.local import console_source
-from lookupdb_operator.local.advice import localize_advice, remove_retry
-from lookupdb_operator.local.api import LocalApi, Object
-from lookupdb_operator.local.console_source import LocalSource
-from lookupdb_operator.local.drained import forget_drained, forget_failure
-from lookupdb_operator.local.kubeconfig import KubernetesServer
-from lookupdb_operator.local.kubelet import HOST, RESP_PORT, SEEN, Kubelet, KubeletOptions, check_ports, find_free_port
-from lookupdb_operator.local.limits import MAX_SERVERS, check_servers
-from lookupdb_operator.local.socket_api import OBJECTS, SocketServer, fetch
+from lookupdb_operator.console.source import PodClient
+from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice, remove_retry
+from lookupdb_operator.local.dataset import (
+    MAX_SERVERS,
+    LocalDataset,
+    check_servers,
+    forget_drained,
+    forget_failure,
+    keep_pin,
+    read_manifest,
+    read_refresh,
+)
+from lookupdb_operator.local.kubelet import HOST, RESP_PORT, Kubelet, KubeletOptions, check_ports, find_free_port
 from lookupdb_operator.loop.background import Announcements, RouterPolls
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
@@ -60,7 +57,6 @@ from lookupdb_operator.loop.reconcile import Reconciler, TurnTaking
 from lookupdb_operator.model import Config, NotAnnounced, RouterReport, StoreAccess
 from lookupdb_operator.plan import plan, reasons, turns
 from lookupdb_operator.plan.turns import TurnQueues
-from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +79,10 @@ _ROUTINE: Final = frozenset(
     }
 )
 """Reasons of events that are not printed: each start and each cutover goes through them."""
-_PINNED_BY_MANIFEST: Final = f"{names.GROUP}/pinned-by-manifest"
-"""The annotation with the generation that the manifest pins; empty if it pins none."""
 _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
 """Reasons of a rollout that goes on by itself."""
-_ROUTER_SECONDS: Final = 2.0
 _RESYNC_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 1.0
-_LEFT_OUT: Final = ("store", "sync", "image", "imagePullSecrets", "scheduling", "adopt", "deletionPolicy")
-"""Members of a spec that have no effect on a laptop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,28 +116,13 @@ class BuildFailed(LookupdbError):
         self.exit_code = code
 
 
-class _NoMetrics:
-    """Metrics that count nothing: each attribute and call returns the object itself."""
-
-    def __getattr__(self, _name: str) -> _NoMetrics:
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> _NoMetrics:
-        return self
-
-    def __enter__(self) -> _NoMetrics:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 class LocalCluster(Cluster):
-    """The local API server, and the admin ports of the kubelet's routers."""
+    """The local API server, and the admin ports of the kubelet's routers, which ``pods`` reads."""
 
-    def __init__(self, api: LocalApi, kubelet: Kubelet) -> None:
+    def __init__(self, api: LocalApi, kubelet: Kubelet, pods: PodClient) -> None:
         super().__init__(api)
         self._kubelet = kubelet
+        self._pods = pods
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """Return the report of the router of the pod at ``ip``."""
@@ -154,28 +130,26 @@ class LocalCluster(Cluster):
         if router is None:
             return RouterReport(None, f"no router runs at {ip}")
         address, dataset = router
-        url = f"http://{address}/status"
         try:
-            async with asyncio.timeout(_ROUTER_SECONDS):
-                answer = await fetch(address, "/status")
-        except (OSError, ValueError) as error:
-            return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
-        report = parse_report(url, _select_dataset(answer.body, dataset), dataset_uid)
+            text = (await self._pods.read_metrics(address, "/status")).encode()
+        except LookupdbError as error:
+            return RouterReport(None, error.message)
+        with suppress(ValueError, KeyError, TypeError):  # the parser says so
+            # of each worker, what it reports about this dataset alone
+            workers = [{"report": worker["report"]["datasets"][dataset]} for worker in orjson.loads(text)["workers"]]
+            text = orjson.dumps({"workers": workers})
+        report = parse_report(f"http://{address}/status", text, dataset_uid)
         return replace(report, digests=frozenset(map(self._kubelet.original_digest, report.digests)))
-
-
-def _select_dataset(text: bytes, name: str) -> bytes:
-    """Return a router's status with what its workers report about the dataset ``name`` alone."""
-    with suppress(ValueError, KeyError, TypeError):  # the parser says so
-        workers = orjson.loads(text)["workers"]
-        return orjson.dumps({"workers": [{"report": worker["report"]["datasets"][name]} for worker in workers]})
-    return text
 
 
 class LocalOperator:
     """The operator's loop over ``api``: no kopf, no informers; changes of objects go straight into its cache."""
 
     def __init__(self, api: LocalApi, cluster: Cluster, config: Config, announcer: LocalAnnouncer) -> None:
+        from lookupdb_operator.metrics import (
+            Metrics,
+        )  # here, because servers of the last `up` start before aiohttp loads
+
         self._cache = ObjectCache()
         self._queue: LookQueue[Key] = LookQueue()
         self._polls = RouterPolls(cluster, self._queue.add)
@@ -187,7 +161,7 @@ class LocalOperator:
             cluster=cluster,
             config=config,
             store=StoreAccess,
-            metrics=cast(Any, _NoMetrics()),
+            metrics=Metrics(),
             announcements=self._announcements,
             decide=plan,
             turns=TurnTaking(queues, cache=self._cache, config=config, wake=self._queue.add),
@@ -240,71 +214,6 @@ class LocalAnnouncer:
             raise NotAnnounced(str(error)) from error
 
 
-def localize(resource: Mapping[str, Any]) -> Object:
-    """Return a manifest's ``resource`` without what only a cluster can do."""
-    spec = copy.deepcopy({name: value for name, value in resource.get("spec", {}).items() if name not in _LEFT_OUT})
-    router, serving, build = (spec.get(section) or {} for section in ("router", "serving", "build"))
-    for section, members in (
-        (build, ("resources", "scratchSize", "deadlineSeconds", "pod")),
-        (router, ("autoscaling", "tls", "auth", "service", "pod", "resources", "clients")),
-        (serving, ("delivery", "storageClassName", "pod", "resources")),
-    ):
-        for member in members:
-            section.pop(member, None)
-    meta = {"namespace": resource["metadata"].get("namespace", DEFAULT_NAMESPACE), "name": resource["metadata"]["name"]}
-    return {**resource, "metadata": meta, "spec": {**spec, "router": {**router, "replicas": 1}}}
-
-
-@dataclass(slots=True)
-class _Dataset:
-    """One manifest, and what was last seen of it and of its source."""
-
-    path: Path
-    spec: DatasetSpec
-    resource: Object
-    folder: RunFolder
-    stored: StoredDataset
-    inbox: StoredDataset
-    seen: str | None = None
-    """The identity of the source at the last check."""
-    refresh: str = ""
-    """The last refresh that was asked for, and the identity of the source then."""
-    refresh_of: str | None = None
-    tried: str | None = None
-    """The source of a first build that failed. The operator retries it, so it is no change."""
-    unsettled: int = 0
-    said: str = ""
-    """The last problem that was printed."""
-    active: str = ""
-    """The generation that serves; empty until it is announced."""
-    has_failed: bool = False
-    """True if there is nothing to serve, and the first build has failed."""
-    pruned: set[str] = field(default_factory=set)
-    """The generations that were in use at the last removal of others."""
-    left_out: tuple[str, ...] = field(default=())
-
-    @property
-    def key(self) -> Key:
-        return self.spec.namespace, self.spec.name
-
-    @property
-    def awaited(self) -> str:
-        """What must be there before anything is read; empty for nothing."""
-        if self.spec.source.takes_pushes:
-            return f"the first push to {self.inbox.url}"
-        return "" if self.spec.refresh.success_file is None else describe_success_file(self.spec)
-
-    def identify_source(self, volume: Path | None) -> str | None:
-        """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
-        None if what is awaited is not there, or nothing identifies it. Raises LookupdbError."""
-        if self.spec.source.takes_pushes:
-            push = find_push(self.inbox)
-            return None if push is None else fingerprint_push(push)
-        if self.spec.refresh.success_file is not None:
-            return read_success_file(self.spec, volume=volume)
-        return open_source(self.spec, volume=volume).fingerprint
-
-
 class Up:
     """Serves datasets on this machine: ``run()`` until cancelled. ``say`` prints a line for the user."""
 
@@ -314,7 +223,6 @@ class Up:
         self._store_path = (options.data / "store").absolute()
         self._store = store.open_store(str(self._store_path), cluster=LOCAL)
         self._api = LocalApi()
-        self._api.localize = localize
         self._datasets = self._read_all(options.manifests)
         check_servers([dataset.spec for dataset in self._datasets], options.max_servers)
         self._kubelet: Kubelet | None = None
@@ -324,11 +232,11 @@ class Up:
         """Why something could not be written at the last attempt."""
         self._changed = asyncio.Event()
 
-    def _read_all(self, paths: Iterable[Path]) -> list[_Dataset]:
+    def _read_all(self, paths: Iterable[Path]) -> list[LocalDataset]:
         """Return the datasets of files and folders. Leaves out a bad manifest if there are others. Raises
         LookupdbError."""
         files = list(dict.fromkeys(file for path in paths for file in _list_manifests(path)))
-        read: dict[str, _Dataset] = {}
+        read: dict[str, LocalDataset] = {}
         for path in files:
             try:
                 dataset = self._read(path)
@@ -351,10 +259,10 @@ class Up:
             raise UsageError("--override-gates is for one dataset", hint=f"run this instead: {command}")
         return list(read.values())
 
-    def _read(self, path: Path) -> _Dataset:
-        resource, spec = _read_manifest(path)
+    def _read(self, path: Path) -> LocalDataset:
+        resource, spec = read_manifest(path)
         folder = RunFolder(self._options.data, spec.namespace, spec.name)
-        return _Dataset(path, spec, resource, folder, self._store.dataset(spec), self._store.inbox(spec))
+        return LocalDataset(path, spec, resource, folder, self._store.dataset(spec), self._store.inbox(spec))
 
     def kill_builder(self) -> None:
         """Kill running builds at once, so that the user who stops `up` need not wait for them."""
@@ -366,29 +274,25 @@ class Up:
         async with AsyncExitStack() as held:
             for dataset in self._datasets:
                 held.enter_context(dataset.folder.lock())
-            listener = held.enter_context(console_source.bind())
+            listener = held.enter_context(listeners.bind(HOST, 0))
             kubelet = self._kubelet = self._start_kubelet("{}:{}".format(*listener.getsockname()))
             for dataset in self._datasets:
                 forget_drained(self._api, dataset.key)
                 forget_failure(self._api, dataset.key)
-            server = SocketServer(self._api, kubelet.find_admin)
-            for dataset in self._datasets:
-                await held.enter_async_context(server.listening(dataset.folder.path / OBJECTS))
-            if self._options.kubeconfig is not None:
-                kubernetes = KubernetesServer(self._api, kubelet.find_admin, self._options.kubeconfig)
-                await held.enter_async_context(kubernetes.listening_on_port())
+            pods = PodClient()
+            held.push_async_callback(pods.close)
             tasks = [asyncio.create_task(kubelet.run(), name="kubelet")]
             try:
                 for dataset in self._datasets:
                     await self._apply(dataset)
+                await self._start_servers(held, kubelet, pods, listener)
                 config = Config("lookupdb", str(self._store_path), LOCAL, network_policies=False, pod_host=HOST)
                 config = replace(config, announces=True, spark_image="local")
-                cluster = LocalCluster(self._api, kubelet)
+                cluster = LocalCluster(self._api, kubelet, pods)
                 stored = {dataset.key: dataset.stored for dataset in self._datasets}
                 operator = LocalOperator(self._api, cluster, config, LocalAnnouncer(stored))
                 tasks.append(asyncio.create_task(operator.run(), name="operator"))
                 tasks.append(asyncio.create_task(self._serve(), name="up"))
-                await held.enter_async_context(console_source.serving(self._make_source(kubelet), listener))
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
@@ -401,9 +305,20 @@ class Up:
                     with suppress(OSError):
                         dataset.folder.remove_state()
 
-    def _make_source(self, kubelet: Kubelet) -> LocalSource:
-        """Return what the console shows."""
-        return LocalSource(self._api, self._options.data, self._find_endpoint, kubelet.find_admin)
+    async def _start_servers(
+        self, held: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
+    ) -> None:
+        """Answer commands, `kubectl` and the pages of the console until ``held`` ends. Raises UsageError."""
+        from lookupdb_operator.local import server  # here, because servers of the last `up` start before aiohttp loads
+
+        commands = server.ApiServer(self._api, kubelet.find_admin, pods)
+        for dataset in self._datasets:
+            await held.enter_async_context(commands.listening(dataset.folder.path / OBJECTS))
+        if (path := self._options.kubeconfig) is not None:
+            kubernetes = server.KubernetesServer(self._api, kubelet.find_admin, pods, path)
+            await held.enter_async_context(kubernetes.listening_on_port())
+        source = server.LocalSource(self._api, self._options.data, self._find_endpoint, kubelet.find_admin, pods)
+        await held.enter_async_context(server.serving_console(source, console))
 
     def _find_endpoint(self, namespace: str, name: str) -> str:
         found = (dataset for dataset in self._datasets if dataset.key == (namespace, name))
@@ -412,7 +327,7 @@ class Up:
     def _start_kubelet(self, console: str) -> Kubelet:
         options = self._options
         logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # what happens is printed
-        for name in ("loop.reconcile", "local.process"):  # and what they warn of, or it is in the status
+        for name in ("loop.reconcile", "local.kubelet"):  # and what they warn of, or it is in the status
             logging.getLogger(f"lookupdb_operator.{name}").setLevel(logging.ERROR)
         check_ports(options.port, options.resp_port)
         self._api.watchers.append(self._note)
@@ -449,7 +364,7 @@ class Up:
 
     # Manifests and sources
 
-    async def _apply(self, dataset: _Dataset) -> None:
+    async def _apply(self, dataset: LocalDataset) -> None:
         """Put a dataset's manifest into the cluster, with the present identity of its source. Raises ApiError."""
         for sentence in describe_left_out(path for path in dataset.spec.cluster_fields if path not in dataset.left_out):
             self._say(f"{dataset.spec.name}: {sentence}")
@@ -457,10 +372,10 @@ class Up:
         held = self._api.get(names.DATASET_KIND, *dataset.key)
         annotations = dict((held or {}).get("metadata", {}).get("annotations") or {})
         annotations |= dataset.resource["metadata"].get("annotations") or {}
-        if refresh := await self._choose_refresh(dataset, held):
-            annotations |= {names.REFRESH: refresh, **await self._note_whole(dataset, annotations)}
+        if refresh := await dataset.choose_refresh(held, self._options.volume):
+            annotations |= {names.REFRESH: refresh, **await dataset.note_whole(annotations, self._options.volume)}
         refused = ((held or {}).get("status") or {}).get("refused") or {}
-        if self._is_overridden(dataset, refused.get("generation")):
+        if dataset.is_overridden(refused.get("generation")):
             annotations[names.OVERRIDE_GATES] = refused["generation"]
         if generation := self._options.override_gates:
             gates = "\n".join(dataset.stored.admit(generation).overridden)
@@ -468,7 +383,7 @@ class Up:
             annotations[names.OVERRIDE_GATES] = generation
         body = keep_pin(localize(dataset.resource), held, annotations)
         body["metadata"]["annotations"] = annotations
-        status = None if held else await call_in_thread(_find_status, dataset)
+        status = None if held else await call_in_thread(dataset.find_stored_status)
         path = names.DATASET_KIND.path(*dataset.key)
         if held is None:
             where = names.DATASET_KIND.path(dataset.spec.namespace)
@@ -479,39 +394,6 @@ class Up:
             self._say(f"{dataset.spec.name}: waiting for {dataset.awaited}; the present generation serves")
         else:
             await self._api.request("PUT", path, subject=dataset.spec.name, body=body)
-
-    def _is_overridden(self, dataset: _Dataset, generation: str | None) -> bool:
-        """Return whether `lookupdb build --override-gates` has overridden the gates of the refused ``generation``."""
-        if generation is None or self._options.override_gates == generation:
-            return False
-        manifest = existing.read_or_none(dataset.stored, generation)
-        return manifest is not None and bool(manifest.overridden)
-
-    async def _choose_refresh(self, dataset: _Dataset, resource: Object | None) -> str:
-        """Return the refresh to ask for: the source's identity, unless it was built. If nothing identifies the source,
-        each start reads it."""
-        before = "" if resource is None else _read_refresh(resource)
-        if resource is None and dataset.stored.next_generation() == "g1":
-            return before  # it is built anyway, and the builder identifies it
-        try:
-            dataset.seen = await call_in_thread(dataset.identify_source, self._options.volume)
-        except LookupdbError:  # the builder reports it
-            return before or _format_now()
-        if dataset.seen is None and dataset.awaited:
-            return before
-        if resource is not None and dataset.seen is not None and _is_built(resource, dataset):
-            return before
-        return dataset.seen or _format_now()
-
-    async def _note_whole(self, dataset: _Dataset, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Return the annotation with the source's fingerprint of when its present success file was first seen."""
-        seen, held = dataset.seen, annotations.get(SEEN, "")
-        if seen is None or dataset.spec.refresh.success_file is None or held.startswith(seen):
-            return {}
-        with suppress(LookupdbError):  # the builder reports it
-            source = await call_in_thread(partial(open_source, dataset.spec, volume=self._options.volume))
-            return {SEEN: f"{seen} {source.fingerprint or ''}"}
-        return {}
 
     async def _follow(self) -> None:
         """Check manifests and sources every ``watch_seconds``, until cancelled."""
@@ -529,9 +411,9 @@ class Up:
                 else:
                     self._report(dataset, "")
 
-    async def _check(self, dataset: _Dataset) -> None:
+    async def _check(self, dataset: LocalDataset) -> None:
         """Apply a changed manifest, and ask for a refresh from a changed source. Raises LookupdbError and ApiError."""
-        resource, spec = await call_in_thread(_read_manifest, dataset.path)
+        resource, spec = await call_in_thread(read_manifest, dataset.path)
         if resource != dataset.resource:
             if (spec.namespace, spec.name) != dataset.key:
                 raise InvalidManifest(
@@ -545,7 +427,7 @@ class Up:
             await self._apply(dataset)
         status = (self._api.get(names.DATASET_KIND, *dataset.key) or {}).get("status") or {}
         refused = status.get("refused") or {}
-        if self._is_overridden(dataset, refused.get("generation")):
+        if dataset.is_overridden(refused.get("generation")):
             await self._annotate(dataset, {names.OVERRIDE_GATES: refused["generation"]})
         before, dataset.seen = dataset.seen, await call_in_thread(dataset.identify_source, self._options.volume)
         held = self._api.get(names.DATASET_KIND, *dataset.key)
@@ -555,7 +437,7 @@ class Up:
         if before is None and dataset.has_failed:
             dataset.tried = dataset.seen
         is_tried = dataset.seen == dataset.tried
-        if held is None or is_tried or _is_asked_for(dataset, held) or _is_built(held, dataset):
+        if held is None or is_tried or dataset.is_asked_for(held) or dataset.is_built(held):
             dataset.unsettled = 0
             return
         if dataset.seen != before and dataset.unsettled < MAX_UNSETTLED_CHECKS:
@@ -563,15 +445,15 @@ class Up:
             return
         dataset.unsettled = 0
         self._say(f"{dataset.spec.name}: the source has changed, building")
-        whole = await self._note_whole(dataset, held["metadata"].get("annotations") or {})
+        whole = await dataset.note_whole(held["metadata"].get("annotations") or {}, self._options.volume)
         await self._annotate(dataset, {names.REFRESH: dataset.seen, **whole})
 
-    async def _annotate(self, dataset: _Dataset, annotations: Mapping[str, str]) -> None:
+    async def _annotate(self, dataset: LocalDataset, annotations: Mapping[str, str]) -> None:
         change = {"metadata": {"annotations": annotations}}
         path = names.DATASET_KIND.path(*dataset.key)
         await self._api.request("PATCH", path, subject=dataset.spec.name, body=change)
 
-    def _report(self, dataset: _Dataset, problem: str) -> None:
+    def _report(self, dataset: LocalDataset, problem: str) -> None:
         """Print ``problem`` once, and that it is over."""
         if problem != dataset.said:
             dataset.said = problem
@@ -612,7 +494,7 @@ class Up:
             self._say(f"{problem}; active generations keep serving, retrying every second")
         self._unwritten = problem
 
-    def _is_settled(self, dataset: _Dataset) -> bool:
+    def _is_settled(self, dataset: LocalDataset) -> bool:
         """Return whether the dataset is served, from the present source and manifest if these can be served. Raises
         BuildFailed if there is nothing to serve."""
         assert self._kubelet is not None
@@ -626,7 +508,7 @@ class Up:
                 raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code)
             return False
         is_held = held["spec"].get("suspend") or held["spec"].get("generation")
-        is_answered = is_held or status.get("refreshed", "") == _read_refresh(held)
+        is_answered = is_held or status.get("refreshed", "") == read_refresh(held)
         is_known = status.get("observedGeneration") == held["metadata"]["generation"]
         conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
         is_rolled_out = conditions.get("RolledOut", {}).get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
@@ -634,7 +516,7 @@ class Up:
         is_degraded = conditions.get("Degraded", {}).get("status") == "True"
         return self._router is not None and is_known and (is_done or is_degraded)
 
-    async def _keep_state(self, dataset: _Dataset, states: dict[Key, Mapping[str, Any]]) -> None:
+    async def _keep_state(self, dataset: LocalDataset, states: dict[Key, Mapping[str, Any]]) -> None:
         """Write the file with the addresses of a dataset's servers, and remove generations that are not kept."""
         assert self._kubelet is not None
         held = self._api.get(names.DATASET_KIND, *dataset.key) or {}
@@ -675,10 +557,10 @@ class Up:
     def _url(self) -> str:
         return f"http://{HOST}:{self._options.port if self._router is None else self._router['port']}"
 
-    def _find_url(self, dataset: _Dataset) -> str:
+    def _find_url(self, dataset: LocalDataset) -> str:
         return self._url if len(self._datasets) == 1 else f"{self._url}/v1/datasets/{dataset.spec.name}"
 
-    def _announce(self, dataset: _Dataset) -> None:
+    def _announce(self, dataset: LocalDataset) -> None:
         assert self._router is not None
         spec, options = dataset.spec, self._options
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
@@ -697,89 +579,129 @@ class Up:
         )
 
 
-def _format_now() -> str:
-    return datetime.now(UTC).isoformat()
-
-
 def _list_manifests(path: Path) -> list[Path]:
     return sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
 
 
-def _read_manifest(path: Path) -> tuple[Object, DatasetSpec]:
-    """Return the manifest at ``path``, as it is and parsed. Raises InvalidManifest, also for a pipe, which cannot be
-    read twice."""
-    with suppress(OSError):  # then reading it reports why
-        if path.is_fifo():
-            raise InvalidManifest(f"{path} is a pipe, expected a file", hint="write what it gives to a file first")
-    resource = read_resource(path)
-    spec = replace(parse_resource(resource, path.resolve().parent), uid=LOCAL)  # `localize` drops a cluster's uid
+@click.command("up")
+@option(
+    "--file",
+    "-f",
+    "manifests",
+    type=click.Path(path_type=Path),
+    required=True,
+    multiple=True,
+    help="A manifest, or a folder of them, listed once. May be repeated: several datasets share one router.",
+)
+@option(
+    "--port", type=click.IntRange(0, 65535), default=8080, help="Port of the router on 127.0.0.1; 0 takes a free one."
+)
+@option(
+    "--resp-port",
+    type=click.IntRange(0, 65535),
+    help="Port for the Redis protocol, on 127.0.0.1; 0 takes a free one.  [default: 6379, or the next free one]",
+)
+@option(
+    "--watch/--no-watch",
+    default=False,
+    help="Rebuild and cut over while serving when the manifest or the source changes.",
+)
+@option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="Interval of --watch.")
+@option(
+    "--data-dir",
+    "--data",
+    "data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DATA_DIRECTORY,
+    help="Folder of generations and logs.",
+)
+@option(
+    "--memory-limit",
+    type=Size(),
+    default=None,
+    help="Memory limit of a build, for example 512MiB; the default is that of `lookupdb build`.",
+)
+@option(
+    "--volume",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder that volume:// URLs refer to.",
+)
+@option(
+    "--max-servers",
+    type=click.IntRange(min=1),
+    default=MAX_SERVERS,
+    help="Reject a dataset with more shard servers (shards × replicas). Each is two or more processes.",
+)
+@option(
+    "--override-gates",
+    type=GenerationAddress(),
+    help="Override the gates that rejected this generation.",
+)
+@option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write a file for `kubectl --kubeconfig FILE`, and answer it: get lds, apply, annotate.",
+)
+@log_format
+def command(**values: Any) -> None:
+    """Build datasets, serve their shards and route lookups to them, all on this machine.
+
+    Reads the same YAML as `kubectl apply`. A whole generation whose source has not changed is reused. Dead processes
+    are restarted. Ctrl-C stops everything. Listens on 127.0.0.1 only.
+
+    It is the operator's loop with processes for pods: pins (spec.generation), suspend, promotion, rollouts and
+    refresh.schedule work as in a cluster. Fields for clusters only are checked but have no effect here: adopt,
+    deletionPolicy, sync, store (generations are in --data-dir), router.tls, router.auth, and settings of pods.
+
+    With several datasets, requests name one, as /v1/datasets/NAME/lookup/KEY. If one fails, the others keep serving.
+    There is no port for the Redis protocol, and spec.router of the first one applies.
+
+    \b
+        lookupdb up -f examples/airports.yaml
+        curl http://127.0.0.1:8080/v1/lookup/KJFK
+        redis-cli GET KJFK
+    """
+    up = Up(UpOptions(**values), _say)
     try:
-        return orjson.loads(orjson.dumps(resource, default=str, option=orjson.OPT_NON_STR_KEYS)), spec
-    except TypeError as error:
-        raise InvalidManifest(f"{path} cannot be written as JSON: {error}") from error
+        with open_tracing("lookupdb-up"):
+            asyncio.run(_run_until_signal(up))
+    except BuildFailed as error:  # the builder has printed why
+        _say("nothing can be served, so `up` ends; correct what failed and start it again")
+        sys.exit(error.exit_code)
+    finally:
+        drop_unwritten()
+    if launch.are_unfinished():
+        launch.end_at_once(0)
 
 
-def _find_status(dataset: _Dataset) -> DatasetStatus | None:
-    """Return the status of a dataset that the store knows and the cluster does not: an earlier version's, or one that
-    `lookupdb build` has built. None if there is nothing. Raises LookupdbError."""
-    last = generation_number(dataset.stored.next_generation()) - 1
-    if last == 0:
-        return None
-    content = dataset.spec.content_hash()
-    found = [item for item in existing.readable_manifests(dataset.stored) if item.content == content]
-    generations = tuple(
-        GenerationStatus(
-            generation=item.generation,
-            content=item.content,
-            fingerprint=item.fingerprint,
-            success_file=item.success_file or "",
-            records=item.totals.records,
-            bytes=item.totals.file_bytes,
-            largest_shard_bytes=max(shard.bytes for shard in item.shards),
-            shards=len(item.shards),
-            normalize=item.normalize,
-            value_format=item.value_format,
-            built_at=item.built_at,
-            source_modified_at=item.source_modified_at or "",
-            overridden="\n".join(item.overridden),
-        )
-        for item in reversed(found[: dataset.spec.keep_generations])
-    )
-    is_answered = bool(found) and dataset.seen in (found[0].fingerprint, found[0].success_file)
-    table = 0
-    with suppress(LookupdbError):
-        table = announced.version if (announced := read_announcement(dataset.stored)) else 0
-    refreshed = (dataset.seen or "") if is_answered else ""
-    return DatasetStatus(generations=generations, last_generation=last, last_table=table, refreshed=refreshed)
+async def _run_until_signal(up: Up) -> None:
+    """Run ``up`` until SIGINT or SIGTERM. A second signal kills a builder that is still running."""
+    running = asyncio.current_task()
+    assert running is not None
+    loop = asyncio.get_running_loop()
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            running.cancel()
+        else:
+            up.kill_builder()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await up.run()
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+        _say("stopped")
 
 
-def _is_built(resource: Object, dataset: _Dataset) -> bool:
-    """Return whether the newest generation is of the manifest and of the source as it was last seen."""
-    newest = ((resource.get("status") or {}).get("generations") or [{}])[-1]
-    identity = (newest.get("fingerprint"), newest.get("successFile"))
-    return newest.get("content") == dataset.spec.content_hash() and dataset.seen in identity
-
-
-def _is_asked_for(dataset: _Dataset, current: Object) -> bool:
-    """Return whether a build from the source as it was last seen is asked for, by `up` or by a command that is not
-    answered yet."""
-    refresh = _read_refresh(current)
-    if refresh != dataset.refresh:
-        dataset.refresh, dataset.refresh_of = refresh, dataset.seen
-    is_pending = (current.get("status") or {}).get("refreshed") != refresh
-    return refresh == dataset.seen or (is_pending and dataset.refresh_of == dataset.seen)
-
-
-def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) -> Object:
-    """Return ``body`` with the pin that a command has set, as `kubectl apply` would keep it: unless the manifest has
-    one, or had one. Notes in ``annotations`` whether it has one."""
-    pinned = ((current or {}).get("spec") or {}).get("generation")
-    if pinned is not None and "generation" not in body["spec"] and not annotations.get(_PINNED_BY_MANIFEST):
-        body["spec"]["generation"] = pinned
-    else:
-        annotations[_PINNED_BY_MANIFEST] = body["spec"].get("generation", "")
-    return body
-
-
-def _read_refresh(item: Object) -> str:
-    return str((item["metadata"].get("annotations") or {}).get(names.REFRESH, ""))
+def _say(line: str) -> None:
+    """Print ``line``, or drop it if standard output is closed, so that serving continues."""
+    with suppress(OSError):
+        click.echo(line)

@@ -12,6 +12,7 @@ import orjson
 from lookupdb.up.run_state import (
     RunFolder,
     is_locked,
+    list_build_logs,
     read_state,
     run_directory,
     state_file,
@@ -19,9 +20,7 @@ from lookupdb.up.run_state import (
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Requests
 from lookupdb_operator.console.dataset import STOPPED, Dataset
-from lookupdb_operator.local.console_source import parse_local
-from lookupdb_operator.local.process import list_build_logs
-from lookupdb_operator.local.socket_api import OBJECTS, SocketApi, StoppedApi
+from lookupdb_operator.local.api import OBJECTS, SocketApi, StoppedApi, parse_local
 from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder, NoSuchDataset
 
 _NOT_RUNNING: Final = "No `lookupdb up` is running. This is the state in which it stopped."

@@ -57,7 +57,7 @@ VERBS: Final = {
 
 _READ, _CHANGE = "lookupdb_operator.plugin.read_verbs", "lookupdb_operator.plugin.change_verbs"
 ELSEWHERE: Final = {
-    "up": ("lookupdb_operator.local.command", "command"),
+    "up": ("lookupdb_operator.local.up", "command"),
     **{verb: (_READ, verb) for verb in ("ls", "status", "history", "logs", "top")},
     **{verb: (_CHANGE, verb) for verb in ("refresh", "promote", "reject", "rollback", "pin", "unpin")},
     "override-gates": (_CHANGE, "override_gates"),

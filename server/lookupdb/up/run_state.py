@@ -1,4 +1,4 @@
-"""The folder of a dataset's `up`: its lock, and the file with the addresses of what runs (``up.json``)."""
+"""The folder of a dataset's `up`: its lock, the file with the addresses of what runs (``up.json``), logs of builds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import IO, Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.manifest import generation_number
 from lookupdb.process import launch
 
 DATA_DIRECTORY: Final = Path(".lookupdb")
@@ -115,6 +116,30 @@ def is_locked(directory: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def renew_build_log(folder: Path, generation: str) -> Path:
+    """Return an empty file in a dataset's run ``folder`` for the log of the build of ``generation``. The log of the
+    build before stays. Raises OSError."""
+    for _, old in list_build_logs(folder)[:-1]:
+        old.unlink(missing_ok=True)
+    path = folder / f"build-{generation}.log"
+    path.write_bytes(b"")
+    return path
+
+
+def note_build_end(log_file: Path, report: str) -> None:
+    """Write the message of a builder's ``report`` to the end of its log. Raises OSError."""
+    with suppress(ValueError, KeyError, TypeError):
+        message = orjson.loads(report)["message"]
+        with log_file.open("a", encoding="utf-8") as file:
+            file.write(f"{message}\n")
+
+
+def list_build_logs(folder: Path) -> list[tuple[str, Path]]:
+    """Return generations and the logs of their builds, oldest first."""
+    logs = [(path.stem.partition("-")[2], path) for path in folder.glob("build-g*.log")]
+    return sorted(logs, key=lambda found: generation_number(found[0]))
 
 
 class RunFolder:

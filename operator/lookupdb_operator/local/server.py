@@ -1,0 +1,357 @@
+"""What a running `lookupdb up` serves over HTTP besides lookups: its API server, and the console.
+
+``ApiServer`` answers commands on a Unix socket that only the user can open, in the folder of each dataset's objects.
+Requests run in `up`'s event loop one by one, so no edit is lost.
+
+``KubernetesServer`` (`lookupdb up --kubeconfig FILE`) answers `kubectl` and Kubernetes' clients on a port of loopback.
+The file holds an address whose path begins with a token that changes with each `up`. Only the user can read it. The
+token is not in a header, because `kubectl` sends credentials over HTTPS alone, and this port needs no certificate.
+Datasets are those of the manifests: none can be deleted, and nothing can be created.
+
+The console's datasets are those of the API server (``LocalSource``). Its lookups go through the router, which forwards
+the console's pages to this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import re
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.up.run_state import shorten_name
+from lookupdb_operator import names
+from lookupdb_operator.cluster.api import JSON, AlreadyExists, ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.workloads import parse_pod
+from lookupdb_operator.console.answers import Lookup, UnavailableKey
+from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.server import LOOPBACK, make_app, set_source
+from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
+from lookupdb_operator.console.watch import Watch
+from lookupdb_operator.local.api import SOCKET, LocalApi, parse_local, short_path
+from lookupdb_operator.local.kubelet import HOST, child_environment
+from lookupdb_operator.model import Pod
+
+log = logging.getLogger(__name__)
+
+FindAdmin = Callable[[str, str], str | None]
+"""Returns the address of the admin port of a pod, by namespace and name; None if it does not run."""
+
+_METRICS: Final = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):[0-9]+/proxy/metrics")
+_CODES: Final = ((NotFound, 404), (Conflict, 409), (Unreachable, 503), (Refused, 422))
+_MAX_BODY_BYTES: Final = 4 << 20
+_HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
+_SHORT_NAMES: Final = ("lds",)
+_VERBS: Final = ("get", "list", "create", "update", "patch", "delete")
+_MAX_COMPARISONS: Final = 2
+"""Comparisons of generations at the same time; others wait."""
+_SAMPLES: Final = "20"
+_MAX_DIFFERENCE_BYTES: Final = 8 << 20
+_VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE"})
+
+
+def bind() -> socket.socket:
+    """Return a socket that listens on a free port of this machine."""
+    listener = socket.create_server((HOST, 0), backlog=128)
+    listener.setblocking(False)
+    return listener
+
+
+@asynccontextmanager
+async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve ``app`` on ``listener`` until the block ends."""
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+class ApiServer:
+    """Answers requests for ``api``. ``pods`` reads the metrics of its pods."""
+
+    def __init__(self, api: LocalApi, find_admin: FindAdmin, pods: PodClient) -> None:
+        self._api = api
+        self._find_admin = find_admin
+        self._pods = pods
+
+    @asynccontextmanager
+    async def listening(self, folder: Path) -> AsyncIterator[None]:
+        """Listen in ``folder``, whose lock is held, until the block ends. `up` also serves without a socket."""
+        path, listener = folder / SOCKET, socket.socket(socket.AF_UNIX)
+        try:
+            path.unlink(missing_ok=True)
+            with short_path(folder) as short:
+                listener.bind(short)
+            path.chmod(0o600)  # nobody could connect before, because it does not listen yet
+        except OSError as error:
+            listener.close()
+            log.warning("commands cannot reach this `lookupdb up`: %s cannot be made: %s", path, error)
+            yield
+            return
+        try:
+            async with _serving(self._make_app(), listener):
+                yield
+        finally:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _make_app(self) -> web.Application:
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        return app
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        return await self._answer(request, request.rel_url.raw_path)
+
+    async def _answer(self, request: web.Request, path: str) -> web.Response:
+        """Return the API server's answer to ``request`` for ``path``."""
+        content_type = request.headers.get("Content-Type", JSON)
+        try:
+            if found := _METRICS.fullmatch(path):
+                return web.Response(text=await self._read_metrics(found[1], found[2]))
+            body = orjson.loads(text) if (text := await request.read()) else None
+            result = await self._api.request(
+                request.method, path, subject="", query=request.query, body=body, content_type=content_type
+            )
+        except ApiError as error:
+            return _refuse(error)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return _refuse(Refused("", f"it is no valid request: {type(error).__name__}: {error}"))
+        return _render(result)
+
+    async def _read_metrics(self, namespace: str, pod: str) -> str:
+        if (address := self._find_admin(namespace, pod)) is None:
+            raise NotFound("", f"no pod {pod} runs")
+        try:
+            return await self._pods.read_metrics(address)
+        except LookupdbError as error:
+            raise Unreachable("", error.message) from error
+
+
+def _render(result: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(result), content_type=JSON)
+
+
+def _refuse(error: ApiError) -> web.Response:
+    """Return the answer that reports ``error``."""
+    code = next(code for kind, code in _CODES if isinstance(error, kind))
+    reason = "AlreadyExists" if isinstance(error, AlreadyExists) else type(error).__name__
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": error.message}
+    return _render({**status, "code": code}, code)
+
+
+class KubernetesServer(ApiServer):
+    """Answers requests for ``api`` that have the token of the file at ``path``, also those that list the kinds."""
+
+    def __init__(self, api: LocalApi, find_admin: FindAdmin, pods: PodClient, path: Path) -> None:
+        super().__init__(api, find_admin, pods)
+        self._path = path
+        self._prefix = f"/{secrets.token_urlsafe(32)}"
+
+    @asynccontextmanager
+    async def listening_on_port(self) -> AsyncIterator[None]:
+        """Listen, and write the file, until the block ends. Raises UsageError."""
+        with suppress(OSError):  # then writing it reports why
+            if (present := self._path.read_bytes()) and not present.startswith(orjson.dumps(_HEADER)[:-1]):
+                raise UsageError(
+                    f"--kubeconfig {self._path} exists, and no `lookupdb up` has written it",
+                    hint="give a new file: `up` writes it, and removes it when it ends",
+                )
+        listener = bind()
+        async with _serving(self._make_app(), listener):
+            try:
+                self._write(listener.getsockname()[1])
+                yield
+            finally:
+                with suppress(OSError):
+                    self._path.unlink(missing_ok=True)
+
+    def _write(self, port: int) -> None:
+        named = {
+            "clusters": [{"name": "lookupdb", "cluster": {"server": f"http://{HOST}:{port}{self._prefix}"}}],
+            "contexts": [{"name": "lookupdb", "context": {"cluster": "lookupdb", "user": ""}}],
+        }
+        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        content = orjson.dumps({**_HEADER, **named})
+        try:
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+            unfinished.replace(self._path)
+        except OSError as error:
+            raise UsageError(
+                f"--kubeconfig {self._path} cannot be written: {error.strerror}", hint="give another file"
+            ) from error
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        target = request.rel_url.raw_path
+        shown, path = target[: len(self._prefix)], target[len(self._prefix) :]
+        if not hmac.compare_digest(shown.encode(), self._prefix.encode()):
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401}
+            return _render(status, 401)
+        is_dataset = f"/{names.DATASET_KIND.plural}" in path
+        is_apply = "apply-patch" in request.headers.get("Content-Type", "")
+        if request.method == "POST" or (request.method == "DELETE" if is_dataset else is_apply):
+            return _refuse(
+                Refused("", "the datasets are those of the manifests of `lookupdb up`, and nothing else can be created")
+            )
+        if request.method == "GET" and (document := _discover(path, self._prefix)) is not None:
+            return _render(document)
+        return await self._answer(request, path)
+
+
+def _discover(path: str, prefix: str) -> dict[str, Any] | None:
+    """Return the document at ``path`` about versions and kinds; None if it is about neither."""
+    groups = sorted({kind.api_version for kind in names.ALL if "/" in kind.api_version})
+    versions = [{"groupVersion": group, "version": group.partition("/")[2]} for group in groups]
+    match path.strip("/"):
+        case "version":
+            return {"major": "1", "minor": "30", "gitVersion": "v1.30.0"}
+        case "api":
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        case "apis":
+            listed = [
+                {"name": found["groupVersion"].partition("/")[0], "versions": [found], "preferredVersion": found}
+                for found in versions
+            ]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+        case "openapi/v3":
+            about = f"apis/{names.API_VERSION}"
+            return {"paths": {about: {"serverRelativeURL": f"{prefix}/openapi/v3/{about}"}}}
+    if path.startswith("/openapi/v3/"):
+        return _describe_patch()
+    version = path.strip("/").removeprefix("apis/").removeprefix("api/")
+    kinds = [kind for kind in names.ALL if kind.api_version == version]
+    if not kinds:
+        return None
+    resources = [
+        {
+            "name": kind.plural,
+            "singularName": kind.name.lower(),
+            "kind": kind.name,
+            "namespaced": True,
+            "verbs": _VERBS,
+            "shortNames": _SHORT_NAMES if kind == names.DATASET_KIND else (),
+        }
+        for kind in kinds
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
+
+
+def _describe_patch() -> dict[str, Any]:
+    """Return what `kubectl apply` asks the schema: that this server checks fields itself."""
+    group, _, version = names.API_VERSION.partition("/")
+    about = {"group": group, "version": version, "kind": names.KIND}
+    patch = {
+        "parameters": [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation",)],
+        "x-kubernetes-group-version-kind": about,
+        "x-kubernetes-action": "patch",
+        "responses": {},
+    }
+    path = f"/apis/{names.API_VERSION}/namespaces/{{namespace}}/{names.DATASET_KIND.plural}/{{name}}"
+    info = {"title": "lookupdb", "version": "1"}
+    return {"openapi": "3.0.0", "info": info, "paths": {path: {"patch": patch}}}
+
+
+class LocalSource:
+    """The datasets of a running `up`. ``find_url`` returns the address of a dataset's router,
+    ``find_admin`` the address of the admin port of a pod, or None."""
+
+    def __init__(
+        self,
+        api: LocalApi,
+        data: Path,
+        find_url: Callable[[str, str], str],
+        find_admin: FindAdmin,
+        pods: PodClient,
+    ) -> None:
+        self._api, self._data = api, data
+        self._find_url, self._find_admin = find_url, find_admin
+        self._client = pods
+        self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
+
+    def list_datasets(self) -> Sequence[DatasetPods]:
+        """See ``ConsoleSource``."""
+        described = map(self._describe, self._api.all(names.DATASET_KIND))
+        return sorted(described, key=lambda found: (found.dataset.namespace, found.dataset.name))
+
+    def find_dataset(self, namespace: str, name: str) -> DatasetPods | None:
+        """See ``ConsoleSource``."""
+        body = self._api.get(names.DATASET_KIND, namespace, name)
+        return None if body is None else self._describe(body)
+
+    def _describe(self, body: Mapping[str, Any]) -> DatasetPods:
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        pods = (
+            parse_pod(pod)
+            for pod in self._api.all(names.POD)
+            if pod["metadata"]["namespace"] == namespace and pod["metadata"]["labels"].get(names.DATASET) == name
+        )
+        dataset = parse_local(body, self._find_url(namespace, name), self._data)
+        return DatasetPods(dataset, tuple(sorted(pods, key=lambda pod: pod.name)))
+
+    async def read_metrics(self, dataset: Dataset, pod: Pod) -> str:
+        """See ``ConsoleSource``."""
+        address = self._find_admin(dataset.namespace, pod.name)
+        if address is None:
+            raise LookupdbError(f"pod {pod.name} does not run")
+        return await self._client.read_metrics(address)
+
+    async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
+        """See ``ConsoleSource``."""
+        url = self._find_url(dataset.namespace, dataset.name)
+        try:
+            found = await self._client.look_up(f"{url}{'' if '/v1/' in url else '/v1'}/lookup", key, generation)
+        except LookupdbError as error:
+            return UnavailableKey(key, error.message)
+        return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
+
+    async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
+        """See ``ConsoleSource``. A process of its own compares, so that it can be ended."""
+        command, name = dataset.command("diff", before, after), shorten_name(dataset.namespace, dataset.name)
+        arguments = ["diff", name, before, after, "--data", str(self._data), "--json", "--samples", _SAMPLES]
+        async with self._comparisons:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "lookupdb", *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=child_environment(_VARIABLES),
+            )
+            try:
+                output, problem = await child.communicate()
+            finally:
+                if child.returncode is None:
+                    child.kill()
+        if child.returncode != 0:
+            return Elsewhere(problem.decode(errors="replace")[-2000:], command)
+        if len(output) > _MAX_DIFFERENCE_BYTES:
+            return Elsewhere("The samples are too large for a page.", command)
+        difference: Difference = orjson.loads(output)
+        return difference
+
+
+@asynccontextmanager
+async def serving_console(source: LocalSource, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve the console on ``listener`` until the block ends."""
+    watch = Watch(source)
+    scrapes = asyncio.create_task(watch.run(), name="console")
+    try:
+        async with _serving(make_app(watch, middlewares=[set_source(source)], hosts=LOOPBACK), listener):
+            yield
+    finally:
+        scrapes.cancel()
