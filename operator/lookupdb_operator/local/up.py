@@ -146,9 +146,7 @@ class LocalOperator:
     """The operator's loop over ``api``: no kopf, no informers; changes of objects go straight into its cache."""
 
     def __init__(self, api: LocalApi, cluster: Cluster, config: Config, announcer: LocalAnnouncer) -> None:
-        from lookupdb_operator.metrics import (
-            Metrics,
-        )  # here, because servers of the last `up` start before aiohttp loads
+        from lookupdb_operator.metrics import Metrics  # it loads aiohttp: servers of the last `up` start before
 
         self._cache = ObjectCache()
         self._queue: LookQueue[Key] = LookQueue()
@@ -309,7 +307,7 @@ class Up:
         self, held: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
     ) -> None:
         """Answer commands, `kubectl` and the pages of the console until ``held`` ends. Raises UsageError."""
-        from lookupdb_operator.local import server  # here, because servers of the last `up` start before aiohttp loads
+        from lookupdb_operator.local import server  # it loads aiohttp: servers of the last `up` start before
 
         commands = server.ApiServer(self._api, kubelet.find_admin, pods)
         for dataset in self._datasets:
