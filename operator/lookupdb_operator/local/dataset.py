@@ -240,7 +240,7 @@ def check_servers(specs: Sequence[DatasetSpec], max_servers: int) -> None:
     servers = sum(count for count, _ in counts)
     if servers <= max_servers:
         return
-    workers = sum(count * each for count, each in counts)
+    workers = sum(count * workers_per_server for count, workers_per_server in counts)
     mebibytes = servers * _SUPERVISOR_MIB + workers * _WORKER_MIB
     needing = f"{specs[0].name} needs" if len(specs) == 1 else f"{', '.join(spec.name for spec in specs)} need"
     sizes = " + ".join(f"spec.shards {spec.shards:,} × spec.replicas {spec.replicas:,}" for spec in specs)

@@ -304,19 +304,19 @@ class Up:
                         dataset.folder.remove_state()
 
     async def _start_servers(
-        self, held: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
+        self, stack: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
     ) -> None:
-        """Answer commands, `kubectl` and the pages of the console until ``held`` ends. Raises UsageError."""
+        """Answer commands, `kubectl` and the pages of the console until ``stack`` ends. Raises UsageError."""
         from lookupdb_operator.local import server  # it loads aiohttp: servers of the last `up` start before
 
         commands = server.ApiServer(self._api, kubelet.find_admin, pods)
         for dataset in self._datasets:
-            await held.enter_async_context(commands.listening(dataset.folder.path / OBJECTS))
+            await stack.enter_async_context(commands.listening(dataset.folder.path / OBJECTS))
         if (path := self._options.kubeconfig) is not None:
             kubernetes = server.KubernetesServer(self._api, kubelet.find_admin, pods, path)
-            await held.enter_async_context(kubernetes.listening_on_port())
+            await stack.enter_async_context(kubernetes.listening_on_port())
         source = server.LocalSource(self._api, self._options.data, self._find_endpoint, kubelet.find_admin, pods)
-        await held.enter_async_context(server.serving_console(source, console))
+        await stack.enter_async_context(server.serving_console(source, console))
 
     def _find_endpoint(self, namespace: str, name: str) -> str:
         found = (dataset for dataset in self._datasets if dataset.key == (namespace, name))
