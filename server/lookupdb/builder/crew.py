@@ -66,7 +66,8 @@ class Crew:
         self._open = ExitStack()
         self._members: list[subprocess.Popen[bytes]] = []
         self._queue = self._messages = -1
-        self._peaks: dict[int, int] = {}
+        self.peaks: dict[int, int] = {}
+        """Each member's peak of resident memory, in bytes, by its pid."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -109,13 +110,8 @@ class Crew:
         with open(self._messages, "rb", closefd=False) as pipe:
             while message := pipe.read(MESSAGE.size):
                 number, state, pid, peak, more_bytes, more_rows = MESSAGE.unpack(message)
-                self._peaks[pid] = peak
+                self.peaks[pid] = peak
                 yield number, CrewState(state), more_bytes, more_rows
-
-    @property
-    def peak_memory(self) -> int:
-        """The sum of the members' peaks of resident memory, in bytes."""
-        return sum(self._peaks.values())
 
     def stop(self) -> None:
         """Empty the queue: members exit after their current slice."""
@@ -161,7 +157,7 @@ def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[
             if first < len(states) and states[first] is CrewState.FAILED:
                 crew.stop()  # a bad row makes everything behind it useless
         crew.check_exits()
-        return states, crew.peak_memory
+        return states, sum(crew.peaks.values())
 
 
 # What a build and its crew exchange: pickles of plain data, and files.

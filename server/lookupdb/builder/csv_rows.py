@@ -342,8 +342,12 @@ class CsvParser:
         if self._csv.escape:
             return f"{hint}, escape '{self._csv.escape}'{note}"
         if self._csv.quote and self._csv.escape is None and self._slice.extends_to_row_end:
-            has_mark = self._row_length.row_has_mark
-            where = "the row" if has_mark else _find_escaped_quote(self._file, self._csv, _HEAD_BYTES)
+            where = "the row" if self._row_length.row_has_mark else ""
+            if not where:
+                with FileIO(self._file.path) as raw:
+                    head = raw.read(_HEAD_BYTES)
+                place = head.find(_mark(self._csv).encode())
+                where = "" if place < 0 else f"line {len(head[: place + 1].splitlines())}"
             if where:
                 return f"{hint}{note}; {where} has {_mark(self._csv)}: {_ESCAPES}"
         return f"{hint}{note}"
@@ -477,14 +481,6 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
 def _mark(options: Csv) -> str:
     """Return a quote as a file that escapes it has it."""
     return f"\\{options.quote}"
-
-
-def _find_escaped_quote(file: LocalFile, options: Csv, limit: int) -> str | None:
-    """Return the first line, "line 7", in the first ``limit`` bytes of ``file`` that has a quote after a backslash."""
-    with FileIO(file.path) as raw:
-        head = raw.read(limit)
-    place = head.find(_mark(options).encode())
-    return None if place < 0 else f"line {len(head[: place + 1].splitlines())}"
 
 
 def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], limit: int) -> None:

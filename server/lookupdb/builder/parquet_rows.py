@@ -246,7 +246,13 @@ class ParquetParser:
                 "SELECT num_rows FROM parquet_file_metadata($1)", [_escape_path(self._file)]
             ).fetchone()
             self._row_count = int(found[0])
-            self._schema = self._read_schema()
+            elements = self._connection.execute(
+                "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type = 'INT96'"
+                " FROM parquet_schema($1)",
+                [_escape_path(self._file)],
+            ).fetchall()
+            self._schema = read_schema(SchemaElement(*element) for element in elements)
+            check_names_once(self._schema.names, f"{file.name}: its footer")
             self._source = _READ.format(quote_text(_escape_path(self._file)))
             if file.table is not None:
                 self._select_table(file.table)
@@ -254,14 +260,6 @@ class ParquetParser:
             self._plan_columns(spec)
         self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
         self.names = [*self._names, *self._partitions]
-
-    def _read_schema(self) -> ParquetSchema:
-        """Raises BadSource if a name occurs twice."""
-        query = "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type = 'INT96' FROM parquet_schema($1)"
-        found = self._connection.execute(query, [_escape_path(self._file)]).fetchall()
-        schema = read_schema(SchemaElement(*element) for element in found)
-        check_names_once(schema.names, f"{self._file.name}: its footer")
-        return schema
 
     def _describe(self, source: str) -> list[tuple[str, Any]]:
         """Return DuckDB's names and types of the columns of ``source``."""
@@ -403,7 +401,7 @@ def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: boo
     if name in _DIGITS:
         return _cast_to("VARCHAR", _parse_digits)
     if name in _FRACTIONS:
-        return _cast_to("VARCHAR", _parse_fraction)
+        return _cast_to("VARCHAR", lambda text: orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE)
     if name == "interval":
         return _cast_to("VARCHAR", _check_interval)
     if name in _TEXTS:
@@ -540,10 +538,6 @@ _DATES: Final[dict[str, Convert]] = {
     "timestamp with time zone": _write_utc,
     "timestamptz_ns": _write_nanoseconds_utc,
 }
-
-
-def _parse_fraction(text: str) -> Any:
-    return orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE
 
 
 def _nested_names(prefix: str, kind: Any, *, has_int96: bool) -> list[str]:
