@@ -191,7 +191,7 @@ class TestGenerations:
         made = publish(dataset, "g2", CONTENT, scratch, refused=REFUSAL)
         assert (dataset.generations(), dataset.refused_generations()) == (("g1",), ("g2",))
         assert (dataset.published_generations(), dataset.damaged_generations()) == (("g1", "g2"), ())
-        assert (dataset.newest_generation(), dataset.newest_refused()) == ("g1", "g2")
+        assert (dataset.newest_generation(), dataset.refused_generations()) == ("g1", ("g2",))
         assert dataset.manifest("g2") == made
         assert made.refused == REFUSAL
         with pytest.raises(GenerationExists):

@@ -367,9 +367,13 @@ class BucketClaim(BuildClaim):
     def _decide(self, published: Manifest) -> Manifest:
         """Publish what has been put."""
         self._lease.check()
-        self._check_uploads(published)
+        if missing := describe_missing_files(published, _object_sizes(self._list())):
+            raise StoreError(
+                f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
+                hint="run the build again, and find out what else writes there",
+            )
         text = published.to_json()
-        self._lease.decide(text, lambda: self._is_published_as(text))
+        self._lease.decide(text, lambda: self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == text)
         complete_publication(self._bucket, self._prefix, text)
         self._published = frozenset(shard.file for shard in published.shards)
         self._is_published = True
@@ -408,16 +412,6 @@ class BucketClaim(BuildClaim):
             log.warning("the store cannot copy, so the bytes pass through here", extra={"reason": error.message})
             self._store_copies = False
             return False
-
-    def _check_uploads(self, manifest: Manifest) -> None:
-        if missing := describe_missing_files(manifest, {name: entry["size"] for name, entry in self._list().items()}):
-            raise StoreError(
-                f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
-                hint="run the build again, and find out what else writes there",
-            )
-
-    def _is_published_as(self, manifest: bytes) -> bool:
-        return self._bucket.read(f"{self._prefix}/{FILE_NAME}").body == manifest
 
     def release(self) -> None:
         """Release the claim and delete what the rules above allow."""
@@ -460,13 +454,6 @@ def complete_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
             f"{bucket.url}/{path} exists already, with other content",
             hint="run the build again for the next generation",
         )
-
-
-def complete_abandoned_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
-    """Complete the publication of a builder that decided and then died or was suspended, and delete its claim."""
-    with suppress(GenerationExists):
-        complete_publication(bucket, prefix, manifest)
-    bucket.delete([f"{prefix}/{CLAIM}"])
 
 
 ObjectListing = Mapping[str, dict[str, Any]]
@@ -615,7 +602,10 @@ class BucketDataset(StoredDataset):
         try:
             lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}", abandoned)
         except PublicationDecided as decided:
-            complete_abandoned_publication(self.bucket, prefix, decided.manifest)
+            # Its builder died or was suspended before it could publish and delete its claim.
+            with suppress(GenerationExists):
+                complete_publication(self.bucket, prefix, decided.manifest)
+            self.bucket.delete([f"{prefix}/{CLAIM}"])
             raise self._claim_error(generation) from None
         try:
             files = self.bucket.files(prefix)

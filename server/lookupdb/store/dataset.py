@@ -56,7 +56,6 @@ from lookupdb.manifest import GENERATION, Manifest, ShardFile, generation_number
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
-_CHUNK: Final = 1 << 20
 INBOX: Final = "pushed"
 """The folder for pushes, beside the dataset's own generations."""
 _DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
@@ -429,10 +428,6 @@ class StoredDataset(ABC):
         """Return the newest whole generation that passed its gates."""
         return next(reversed(self.generations()), None)
 
-    def newest_refused(self) -> str | None:
-        """Return the newest whole generation that failed a gate."""
-        return next(reversed(self.refused_generations()), None)
-
     def _claim_error(self, generation: str) -> StoreError:
         """Return why ``generation``, which has a manifest.json, cannot be claimed."""
         try:
@@ -496,20 +491,12 @@ def sort_generations(names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=generation_number))
 
 
-def file_sha256(path: Path) -> str:
-    """Return the checksum of a file, which is read in chunks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def verify_shard_file(path: Path, shard: ShardFile) -> None:
     """Raise CorruptFile if the file at ``path`` does not match its manifest, StoreError if it cannot be read."""
     check_shard_size(path, shard)
     try:
-        actual = file_sha256(path)
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     if actual != shard.sha256:

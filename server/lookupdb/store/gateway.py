@@ -212,10 +212,12 @@ class GatewayAnswer:
             raise no_gateway_error(self._message, "its answer does not say how long it is")
         return int(text)
 
-    def check_start(self, start: int) -> None:
-        """Raise StoreError unless the body begins at the byte ``start``."""
+    def check_body(self, start: int) -> None:
+        """Raise StoreError or TransientFailure unless the answer has the bytes from ``start`` on, and their number."""
+        self.expect(206 if start else 200)
+        self.length()
         found = _RANGE.fullmatch(self._header("Content-Range"))
-        if found is None or int(found[1]) != start:
+        if start and (found is None or int(found[1]) != start):
             raise no_gateway_error(self._message, f"the answer does not begin at byte {start}, as requested")
 
     def body(self, limit: int) -> bytes:
@@ -572,7 +574,7 @@ class GatewayObjects:
                 return None
             if answer.status == 307 and path.endswith(REDIRECTED_SUFFIX):
                 return self._follow(answer, start, headers)
-            _check_body(answer, start)
+            answer.check_body(start)
             answer.version()
         except BaseException:
             answer.close()
@@ -586,7 +588,7 @@ class GatewayObjects:
         self._follows = False
         answer = self._client.follow("read", redirect.location, headers)
         try:
-            _check_body(answer, start)
+            answer.check_body(start)
         except StoreError as error:
             answer.close()
             raise TransientFailure(absent_error(error.message)) from error
@@ -704,14 +706,6 @@ class GatewayObjects:
 
 def _object_target(path: str) -> str:
     return OBJECT_PATH + quote(path)
-
-
-def _check_body(answer: GatewayAnswer, start: int) -> None:
-    """Raise StoreError or TransientFailure unless the answer has the bytes from ``start`` on, and their number."""
-    answer.expect(206 if start else 200)
-    answer.length()
-    if start:
-        answer.check_start(start)
 
 
 def _read_chunks(answer: GatewayAnswer) -> Iterator[bytes]:
