@@ -17,7 +17,7 @@ import sys
 from lookupdb.process import launch
 from lookupdb.errors import StoreError
 launch.logs.configure_logging("text")
-launch.end_with_error(StoreError("away"))
+launch.end_with_message("away", StoreError.exit_code)
 """
 INTERRUPTED = "from lookupdb.process import launch; launch.end_interrupted()"
 

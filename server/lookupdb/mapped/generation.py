@@ -136,20 +136,15 @@ class StoreFolder:
 
     def target(self) -> Path:
         """See ``Location``."""
-        announced = self._read_announced()
-        if announced is None:
+        note = self.path / ANNOUNCEMENT_NOTE
+        try:
+            with note.open("rb") as file:
+                content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
+        except FileNotFoundError:
             return self._find_newest()
+        announced = parse_announcement(content, str(note)).generation
         folder = self.path / announced
         return folder if _is_there(folder / FILE_NAME) else self._replace_lost(announced)
-
-    def _read_announced(self) -> str | None:
-        try:
-            file = (self.path / ANNOUNCEMENT_NOTE).open("rb")
-        except FileNotFoundError:
-            return None
-        with file:
-            content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
-        return parse_announcement(content, str(self.path / ANNOUNCEMENT_NOTE)).generation
 
     def _replace_lost(self, announced: str) -> Path:
         """Return the newest generation if it is newer than the ``announced`` one, which is gone. Raises
@@ -337,7 +332,6 @@ def _find_built_by_up(path: Path, place: str | os.PathLike[str]) -> Path | None:
 
 MAX_MANIFEST_BYTES: Final = 16 << 20
 """The largest manifest that is read."""
-_CHUNK_BYTES: Final = 1 << 20
 _AGAIN: Final = "fetch or build it again"
 
 
@@ -444,7 +438,8 @@ def hold_manifest(folder: Path) -> OpenGeneration:
         raise opening_error(path, error.errno or 0) from error
     try:
         _lock(descriptor, folder)
-        text = _read(descriptor)
+        with open(descriptor, "rb", closefd=False) as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
         if len(text) > MAX_MANIFEST_BYTES:
             raise CorruptFile(f"{path} has more than {MAX_MANIFEST_BYTES} bytes, the limit for a manifest", hint=_AGAIN)
         status = os.fstat(descriptor)
@@ -467,14 +462,6 @@ def _lock(descriptor: int, folder: Path) -> None:
         # Some file systems have no locks. Then a generation may be removed while it is mapped, and takes disk space
         # until it is closed.
         log.debug("%s: no lock: %s", folder, error)
-
-
-def _read(descriptor: int) -> bytes:
-    pieces, size = [], 0
-    while size <= MAX_MANIFEST_BYTES and (piece := os.read(descriptor, _CHUNK_BYTES)):
-        pieces.append(piece)
-        size += len(piece)
-    return b"".join(pieces)
 
 
 def _check_file(folder: Path, number: int, manifest: Manifest) -> Path:

@@ -117,11 +117,6 @@ def _check_texts(settings: Mapping[str, Any]) -> None:
             _check_texts(value)
 
 
-def end_with_error(error: LookupdbError) -> NoReturn:
-    """End the program with a sentence and exit code, as every verb does."""
-    end_with_message(str(error), error.exit_code)
-
-
 def end_with_message(message: str, exit_code: int) -> NoReturn:
     """End the program with ``message``, which says what is wrong."""
     _say_last(f"error: {message}")
@@ -150,7 +145,7 @@ def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
     except KeyboardInterrupt:
         end_interrupted()
     except LookupdbError as error:
-        end_with_error(error)
+        end_with_message(str(error), error.exit_code)
 
 
 log = logging.getLogger(__name__)

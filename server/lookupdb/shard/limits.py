@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
 
 from lookupdb.process.worker import histogram_names
 
@@ -63,10 +63,6 @@ class ServerLimits:
     def max_unauthenticated(self) -> int:
         """Limit of clients that have not authenticated; a further one replaces the oldest."""
         return max(1, min(1024, self.max_connections // 4))
-
-    def to_config(self) -> dict[str, Any]:
-        """Return the limits for the worker's configuration."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

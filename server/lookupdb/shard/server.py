@@ -196,18 +196,17 @@ class Verification:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         # A mapped buffer goes back to the system; the heap would keep such blocks.
         with mmap.mmap(-1, CHUNK_BYTES) as buffer:
-            while not self._stop.is_set() and (size := self._read_chunk(file, buffer)):
+            while not self._stop.is_set():
+                try:
+                    size = os.readv(file, [buffer])
+                except OSError as error:  # a network file system may lose its server, and a disk has bad sectors
+                    raise reading_error(self.served.path, self.done_bytes, error.errno or 0) from error
+                if not size:
+                    break
                 with memoryview(buffer) as view, view[:size] as chunk:
                     digest.update(chunk)
                 self._note_chunk(file, size, started)
         return digest.hexdigest()
-
-    def _read_chunk(self, file: int, buffer: mmap.mmap) -> int:
-        """Read the next bytes. A network file system may lose its server, and a disk has bad sectors."""
-        try:
-            return os.readv(file, [buffer])
-        except OSError as error:
-            raise reading_error(self.served.path, self.done_bytes, error.errno or 0) from error
 
     def _note_chunk(self, file: int, size: int, started: float) -> None:
         """Drop the pages of the chunk unless they are to stay, and wait until more may be read."""
@@ -412,9 +411,14 @@ def main(settings: Mapping[str, Any]) -> None:
 def shard_service(settings: ServerSettings) -> Service:
     """Return the service to run. Raises UsageError if a port cannot be bound, CorruptFile without a complete
     generation, NotOnVolume if there is still none after ``settings.wait`` seconds."""
-    served = _locate(settings)
+    if settings.wait:
+        served = await_shard(settings.path, settings.shard, settings.wait)
+    else:
+        served = locate_shard(settings.path, settings.shard)
     _compare_tables(served.manifest)
-    settings = replace(settings, limits=_limit_connections(settings.limits))
+    # Workers inherit this process's limit of descriptors.
+    connections = listeners.limit_connections(settings.limits.max_connections, disk.raise_limit())
+    settings = replace(settings, limits=replace(settings.limits, max_connections=connections))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
     counters = Counters(limits.NAMES, settings.workers)
     fleet = Fleet(
@@ -438,12 +442,6 @@ def shard_service(settings: ServerSettings) -> Service:
     )
 
 
-def _locate(settings: ServerSettings) -> ServedShard:
-    if settings.wait:
-        return await_shard(settings.path, settings.shard, settings.wait)
-    return locate_shard(settings.path, settings.shard)
-
-
 def _compare_tables(manifest: Manifest) -> None:
     """Warn if keys were normalised with other Unicode tables than this lookupdb has, and likely its router."""
     if not has_same_normalization(manifest.normalize, manifest.unicode):
@@ -457,11 +455,6 @@ def _compare_tables(manifest: Manifest) -> None:
                 "servedWith": UNICODE_VERSION,
             },
         )
-
-
-def _limit_connections(limits: ServerLimits) -> ServerLimits:
-    """Return ``limits`` with no more connections than this process's children may open."""
-    return replace(limits, max_connections=listeners.limit_connections(limits.max_connections, disk.raise_limit()))
 
 
 def server_identity(served: ServedShard) -> ServerIdentity:
@@ -495,7 +488,7 @@ def _config(served: ServedShard, settings: ServerSettings) -> Mapping[str, Any]:
         "bytes": served.entry.bytes,
         "identity": asdict(server_identity(served)),
         "dictionary_bytes": served.manifest.dictionary_bytes,
-        "limits": settings.limits.to_config(),
+        "limits": asdict(settings.limits),
         "password_sha256": settings.password_sha256,
     }
 
