@@ -15,7 +15,7 @@ from lookupdb.announcement import Announcement, parse_announcement
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import Manifest
-from lookupdb.router.table.routing_table import InvalidTable, parse_table
+from lookupdb.router.routing_table import InvalidTable, parse_table
 from lookupdb.store import bucket_dataset
 from lookupdb.store import dataset as stored_datasets
 from lookupdb.store.bucket import ObjectState

@@ -10,7 +10,7 @@ from fuzzing.target import Target, in_pieces
 from lookupdb.resp.requests import Command, ProtocolError, RequestParser
 from lookupdb.router.batch_keys import GETS, BatchKeys, choose_keys
 from lookupdb.router.resp.reader import CommandReader, LookupCommands, ReadLimits
-from lookupdb.router.servers.connection import ElementReader, NotResp
+from lookupdb.router.server_connection import ElementReader, NotResp
 from lookupdb.shard.limits import ServerLimits
 
 _LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from operator_support.recording_server import connected
 
-from lookupdb.router.table.routing_table import describe_contradiction
+from lookupdb.router.routing_table import describe_contradiction
 from lookupdb_operator.model import RouterReport
 
 Json = dict[str, Any]

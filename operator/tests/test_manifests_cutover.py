@@ -10,7 +10,7 @@ import orjson
 import pytest
 from manifest_samples import CONFIG, FULL_CONFIG, airports, dataset, everything, generation, table
 
-from lookupdb.router.table import routing_table as route_table
+from lookupdb.router import routing_table as route_table
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Config, Manifest, ObservedDataset, Pod, StoreAccess
 from lookupdb_operator.status import TablePart

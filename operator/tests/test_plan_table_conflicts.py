@@ -14,7 +14,7 @@ from operator_support.plan_samples import applied, condition, deleted, says, ser
 from operator_support.plan_world import NEVER, World
 from operator_support.world_tables import TABLE, read_tables, table_of, written_table
 
-from lookupdb.router.table.routing_table import describe_contradiction
+from lookupdb.router.routing_table import describe_contradiction
 from lookupdb_operator import names
 from lookupdb_operator.loop.background import list_event_reports
 from lookupdb_operator.loop.reconcile import Repairs

@@ -22,7 +22,7 @@ from test_serve import admin, connected, metrics
 from lookupdb.disk import raise_limit
 from lookupdb.errors import UsageError
 from lookupdb.process.listeners import MIN_DESCRIPTORS, RESERVED_DESCRIPTORS, limit_connections, max_client_connections
-from lookupdb.router.shards.replicas import CONNECTIONS_AN_ENDPOINT
+from lookupdb.router.replicas import CONNECTIONS_AN_ENDPOINT
 
 pytestmark = pytest.mark.long
 

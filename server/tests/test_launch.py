@@ -87,7 +87,7 @@ def test_the_log_format_of_the_command_line_is_that_of_supervisors_and_workers(
     events = [orjson.loads(line) for line in capfd.readouterr().err.splitlines()]
     loggers = {event["logger"] for event in events}
     assert {"lookupdb.shard.server", "lookupdb.process.admin"} <= loggers, "supervisors"
-    assert "lookupdb.router.table.cutover" in loggers, "the router's worker"
+    assert "lookupdb.router.cutover" in loggers, "the router's worker"
 
 
 def test_a_supervisor_that_cannot_begin_ends_as_the_command_line_does(generation: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from lookupdb.router.budget import RouterBudget
 from lookupdb.router.http.problems import HttpProblem
 from lookupdb.router.http.request import parse_batch
 from lookupdb.router.lookups import ServedGeneration
-from lookupdb.router.servers.connection import ServerConnection
+from lookupdb.router.server_connection import ServerConnection
 
 KERNELS = native.kernels()
 assert KERNELS is not None, "conftest.py collects this module only where they are"

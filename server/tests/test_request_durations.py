@@ -15,7 +15,7 @@ from support.two_kinds import KINDS, InProcessWorker
 
 from lookupdb.process.admin import CounterCollector, CounterTotals, render_metrics
 from lookupdb.process.worker import REQUEST_BOUNDS, REQUEST_SECONDS, Counters, histogram_names, make_observer, observe
-from lookupdb.router.clients.life import RECEIVING
+from lookupdb.router.clients import RECEIVING
 from lookupdb.router.counters import DURATIONS, NAMES
 from lookupdb.router.resp.connection import RedisClientConnection
 from lookupdb.router.router import RouterCollector

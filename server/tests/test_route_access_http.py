@@ -13,10 +13,9 @@ from support.http import Client, ScriptedLookups, Server, eventually, generation
 from support.signers import claims_of, ec_signer, jwks
 
 from lookupdb.account_tokens import ServiceAccounts
+from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
-from lookupdb.router.clients import front
-from lookupdb.router.http.connection import HttpConnection
-from lookupdb.router.http.repeated import RepeatedBatch, RepeatedLookup
+from lookupdb.router.http.connection import HttpConnection, RepeatedBatch, RepeatedLookup
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"
@@ -28,7 +27,7 @@ VALUES = {"a": b"1", "b": b"2"}
 @pytest.fixture(autouse=True, scope="module")
 def _frequent_sweeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "SWEEP_SECONDS", 0.02)
+        patch.setattr(clients, "SWEEP_SECONDS", 0.02)
         yield
 
 

@@ -11,9 +11,9 @@ from hiredis import ReplyError
 from lookupdb import native
 from lookupdb.router.batch_keys import ReplyValues
 from lookupdb.router.budget import RouterBudget
+from lookupdb.router.lane import ShardBatch
 from lookupdb.router.lookups import PendingLookup, Problem, fail_tries
-from lookupdb.router.servers.connection import ServerConnection
-from lookupdb.router.shards.lane import ShardBatch
+from lookupdb.router.server_connection import ServerConnection
 
 PROBLEM = Problem("Unreachable", "gone")
 

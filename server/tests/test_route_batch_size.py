@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb.router.shards.lane import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, fitting_slice_keys
+from lookupdb.router.lane import BATCH_BYTES, BATCH_KEYS, FIRST_KEYS, BatchSize, fitting_slice_keys
 
 MIB = 1 << 20
 

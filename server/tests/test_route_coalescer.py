@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from support.waiting import soon
 
-from lookupdb.router.shards.lane import ENOUGH_KEYS, MAX_ITERATIONS, Coalescer
+from lookupdb.router.lane import ENOUGH_KEYS, MAX_ITERATIONS, Coalescer
 
 
 class Sender:

@@ -14,7 +14,7 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb.router.budget import RouterBudget
-from lookupdb.router.servers.connection import (
+from lookupdb.router.server_connection import (
     LARGE_REPLY_BYTES,
     PING,
     PROOF_BYTES,

@@ -15,8 +15,8 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb.keys import shard_number
-from lookupdb.router.table import cutover
-from lookupdb.router.table.routing_table import TableWatcher, digest_table
+from lookupdb.router import cutover
+from lookupdb.router.routing_table import TableWatcher, digest_table
 
 KEYS = [f"k{i}" for i in range(60)]
 

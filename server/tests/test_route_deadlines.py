@@ -11,7 +11,7 @@ from support.waiting import soon
 
 from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.lookups import Deadlines, PendingLookup, Problem, RequestDeadlines
-from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.server_connection import ServerAddress
 
 
 class Lookup(PendingLookup):

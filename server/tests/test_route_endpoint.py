@@ -12,9 +12,9 @@ from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import ScriptedShard, hang_up, hold, late
 from support.waiting import soon
 
+from lookupdb.router import link as identities
+from lookupdb.router.lane import MAX_ITERATIONS
 from lookupdb.router.lookups import Problem
-from lookupdb.router.servers import link as identities
-from lookupdb.router.shards.lane import MAX_ITERATIONS
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(2000)}
 

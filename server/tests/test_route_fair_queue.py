@@ -8,8 +8,8 @@ from support.batches import make_keys
 
 from lookupdb.router.batch_keys import ShardKeys
 from lookupdb.router.budget import RouterBudget
+from lookupdb.router.lane import FairQueue
 from lookupdb.router.lookups import ScatterGather, ShardSlice
-from lookupdb.router.shards.lane import FairQueue
 
 
 def parts_of(name: str, count: int) -> list[ShardSlice]:

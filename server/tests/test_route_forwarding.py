@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 import pytest
 from support.http import Server, eventually, request, serving
 
-from lookupdb.router.http import forwarding
-from lookupdb.router.http.forwarding import ConsoleForwarder
+from lookupdb.router.http import exchanges
+from lookupdb.router.http.exchanges import ConsoleForwarder
 
 PAGE = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\nServer: x\r\nConnection: close\r\n\r\npage\n"
@@ -155,7 +155,7 @@ def test_a_console_that_is_gone_is_unavailable() -> None:
 
 def test_a_console_that_is_slow_is_given_up(both: tuple[Server, Console], monkeypatch: pytest.MonkeyPatch) -> None:
     server, console = both
-    monkeypatch.setattr(forwarding, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(exchanges, "FORWARDED_SECONDS", 0.1)
     console.go.clear()
     with server.connect() as client:
         assert client.get("/").status == 503
@@ -176,13 +176,13 @@ def test_who_leaves_is_forgotten(both: tuple[Server, Console]) -> None:
 def test_requests_wait_for_a_turn_and_lookups_of_others_do_not(both: tuple[Server, Console]) -> None:
     server, console = both
     console.go.clear()
-    clients = [server.connect() for _ in range(forwarding.MAX_CONCURRENT + 4)]
+    clients = [server.connect() for _ in range(exchanges.MAX_FORWARDED + 4)]
     for client in clients:
         client.send(request("/"))
-    eventually(lambda: len(console.requests) == forwarding.MAX_CONCURRENT)
+    eventually(lambda: len(console.requests) == exchanges.MAX_FORWARDED)
     with server.connect() as other:
         assert other.get("/v1/lookup/absent").status == 404
-    assert len(console.requests) == forwarding.MAX_CONCURRENT
+    assert len(console.requests) == exchanges.MAX_FORWARDED
     console.go.set()
     for client in clients:
         assert client.response().status == 200

@@ -26,7 +26,7 @@ from support.waiting import soon, until
 
 from lookupdb.keys import shard_number
 from lookupdb.router.lookups import Problem
-from lookupdb.router.servers.connection import Heartbeat
+from lookupdb.router.server_connection import Heartbeat
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(100)}
 

@@ -32,8 +32,8 @@ from support.waiting import soon
 from lookupdb import shardfile
 from lookupdb.keys import file_name
 from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.lane import Lane
 from lookupdb.router.lookups import Problem
-from lookupdb.router.shards.lane import Lane
 
 pytestmark = pytest.mark.long
 

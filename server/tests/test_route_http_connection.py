@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.router.clients import front, life
-from lookupdb.router.clients.life import HIGH_WATER_BYTES, ClientPhase
+from lookupdb.router import clients
+from lookupdb.router.clients import HIGH_WATER_BYTES, ClientPhase
 from lookupdb.router.http.connection import HttpConnection
 from lookupdb.router.http.problems import MAX_PIPELINE
 from lookupdb.router.lookups import Waiter
@@ -27,8 +27,8 @@ BIG = b'"' + b"x" * 500_000 + b'"'
 @pytest.fixture(autouse=True, scope="module")
 def _frequent_sweeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(life, "LINGER_SECONDS", 0.3)
+        patch.setattr(clients, "SWEEP_SECONDS", 0.02)
+        patch.setattr(clients, "LINGER_SECONDS", 0.3)
         yield
 
 

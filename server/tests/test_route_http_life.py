@@ -11,8 +11,8 @@ import pytest
 from support.http import ScriptedLookups, Server, eventually, request, serving
 from support.lives import EDGE_NAMES, EDGES, Edge, Record, Stage, check_end, play, watch_connections
 
-from lookupdb.router.clients import life
-from lookupdb.router.clients.life import TRANSITIONS, ClientPhase
+from lookupdb.router import clients
+from lookupdb.router.clients import TRANSITIONS, ClientPhase
 from lookupdb.router.http import connection as connection_module
 from lookupdb.router.http import connection as protocol
 from lookupdb.router.http.connection import INVARIANTS
@@ -45,7 +45,7 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
     if edge in SCENARIOS and SCENARIOS[edge] not in ([Stage.read_all], [receive, Stage.read_all]):
         limits = dict.fromkeys(limits, 60)  # no deadline passes between two steps
     if edge == (ClientPhase.LINGERING, ClientPhase.CLOSING):
-        monkeypatch.setattr(life, "LINGER_SECONDS", 60)
+        monkeypatch.setattr(clients, "LINGER_SECONDS", 60)
     with serving(lookups, **limits, write_timeout_seconds=getattr(request, "param", 60)) as server:
         yield server
 
@@ -153,7 +153,7 @@ def test_every_phase_leads_to_the_end_and_only_reading_is_come_back_to() -> None
 
 def test_nothing_else_sets_a_phase() -> None:
     """Only __init__ and ``_enter`` do."""
-    assert inspect.getsource(life).count("self.phase = ") == 2
+    assert inspect.getsource(clients).count("self.phase = ") == 2
     assert "self.phase = " not in inspect.getsource(connection_module)
 
 

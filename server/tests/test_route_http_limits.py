@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 from support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
+from lookupdb.router import clients
 from lookupdb.router.budget import MAX_ANSWER_BYTES
-from lookupdb.router.clients import life
-from lookupdb.router.clients.life import MAX_LINGERING_REFUSED
+from lookupdb.router.clients import MAX_LINGERING_REFUSED
 from lookupdb.router.http.problems import MAX_CHUNK_OVERHEAD_BYTES, MAX_HEAD_BYTES, MAX_TARGET_BYTES, SLICE_BYTES
 
 MAX_BODY = 50_000
@@ -165,7 +165,7 @@ class TestConnections:
                 assert admitted.get("/v1/lookup/a").status == 200
 
     def test_far_too_many_are_reset(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(life, "LINGER_SECONDS", 60.0)  # none goes by itself
+        monkeypatch.setattr(clients, "LINGER_SECONDS", 60.0)  # none goes by itself
         with serving(max_connections=1) as server, ExitStack() as stack:
             for _ in range(300):
                 stack.enter_context(server.connect())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb.router.clients.tls import MAX_HELLO_BYTES, PlainRecords
+from lookupdb.router.tls import MAX_HELLO_BYTES, PlainRecords
 
 HELLO, FINISHED, CHANGE, DATA = 1, 20, 0x14, 0x17
 

@@ -13,9 +13,9 @@ from support.http import Client, ScriptedLookups, Server, generation, request, s
 from lookupdb.batch_frames import MEDIA_TYPE
 from lookupdb.client.settings import parse_url
 from lookupdb.client.wire import RequestRenderer, render_deadline
+from lookupdb.router.http.connection import ATTEMPT_EVERY, EAGER_ATTEMPTS, RepeatedBatch, RepeatedLookup
 from lookupdb.router.http.exchanges import BatchExchange, ClientConnection, LookupExchange
 from lookupdb.router.http.problems import MAX_HEAD_BYTES, MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
-from lookupdb.router.http.repeated import ATTEMPT_EVERY, EAGER_ATTEMPTS, RepeatedBatch, RepeatedLookup
 
 PLAIN = request("/v1/lookup/k1")
 HOST = b"Host: lookups.example\r\n"
@@ -87,7 +87,7 @@ def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypat
             recognised.extend([data] if found else [])
             return found
 
-    monkeypatch.setattr("lookupdb.router.http.repeated.RepeatedLookup", Noted)
+    monkeypatch.setattr("lookupdb.router.http.connection.RepeatedLookup", Noted)
     with server.connect() as client:
         for _ in range(3):
             client.send(head).response()
@@ -254,7 +254,7 @@ def test_a_batch_is_recognised_the_second_time(server: Server, first: bytes, mon
             recognised.extend([data] if found else [])
             return found
 
-    monkeypatch.setattr("lookupdb.router.http.repeated.RepeatedBatch", Noted)
+    monkeypatch.setattr("lookupdb.router.http.connection.RepeatedBatch", Noted)
     with server.connect() as client:
         for _ in range(3):
             client.send(first).response()

@@ -18,14 +18,13 @@ from support.http import LIMITS, ScriptedLookups, generation, request
 
 from lookupdb.batch_frames import MEDIA_TYPE
 from lookupdb.process import worker
+from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
-from lookupdb.router.clients import life
-from lookupdb.router.clients.life import ClientPhase
+from lookupdb.router.clients import ClientPhase
 from lookupdb.router.counters import NAMES
 from lookupdb.router.http import connection as http_connection
-from lookupdb.router.http.connection import INVARIANTS, HttpConnection
+from lookupdb.router.http.connection import INVARIANTS, HttpConnection, RepeatedBatch, RepeatedLookup
 from lookupdb.router.http.exchanges import HttpService
-from lookupdb.router.http.repeated import RepeatedBatch, RepeatedLookup
 
 pytestmark = pytest.mark.long
 
@@ -35,7 +34,7 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that histograms are equal."""
     for module in (worker, http_connection):
         monkeypatch.setattr(module, "monotonic_ns", lambda: 1)
-    monkeypatch.setattr(life, "make_observer", lambda counters: partial(worker.observe, counters))
+    monkeypatch.setattr(clients, "make_observer", lambda counters: partial(worker.observe, counters))
 
 
 CONVERSATIONS = 400

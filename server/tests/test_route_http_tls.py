@@ -26,8 +26,8 @@ from support.shards import write_generation
 from support.tls import Identity, TlsSocket, authority, client_context, make_identity, server_identity
 
 from lookupdb.process.memory import private_bytes
-from lookupdb.router.clients import tls as certificates
-from lookupdb.router.clients.tls import TlsFiles, find_period
+from lookupdb.router import tls as certificates
+from lookupdb.router.tls import TlsFiles, find_period
 from support import tls
 
 LOOKUP = request("/v1/lookup/a")

@@ -11,13 +11,13 @@ import pytest
 from support.routing import identity
 from support.waiting import soon
 
+from lookupdb.router import lane
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, INDEX, NAMES
+from lookupdb.router.lane import EndpointSettings, Lane
+from lookupdb.router.link import LinkSettings
 from lookupdb.router.lookups import Problem, SingleKey
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import LinkSettings
-from lookupdb.router.shards import lane
-from lookupdb.router.shards.lane import EndpointSettings, Lane
+from lookupdb.router.server_connection import ServerAddress
 
 
 class Connection:

@@ -14,8 +14,8 @@ from support.waiting import soon
 
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
-from lookupdb.router.servers.connection import Heartbeat, ServerConnection
-from lookupdb.router.servers.link import TRANSITIONS, Link, LinkEvent, LinkSettings, LinkState
+from lookupdb.router.link import TRANSITIONS, Link, LinkEvent, LinkSettings, LinkState
+from lookupdb.router.server_connection import Heartbeat, ServerConnection
 
 NEVER = float("-inf")
 

@@ -20,9 +20,9 @@ from support.waiting import soon
 
 from lookupdb import keys
 from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.cutover import RoutedGeneration
 from lookupdb.router.lookups import ServedGeneration
-from lookupdb.router.table.cutover import RoutedGeneration
-from lookupdb.router.table.routing_table import RoutingTable
+from lookupdb.router.routing_table import RoutingTable
 
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(40)]

@@ -20,8 +20,8 @@ from support.waiting import soon, until
 from lookupdb import shard_passwords
 from lookupdb.cli import serve
 from lookupdb.errors import UsageError
-from lookupdb.router.servers.link import MOST_KEYS, PasswordRef, Passwords, UnknownKey
-from lookupdb.router.table.routing_table import InvalidTable
+from lookupdb.router.link import MOST_KEYS, PasswordRef, Passwords, UnknownKey
+from lookupdb.router.routing_table import InvalidTable
 
 pytestmark = pytest.mark.long
 

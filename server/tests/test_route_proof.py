@@ -8,8 +8,8 @@ import pytest
 from support.routing import identity
 
 from lookupdb.router.budget import RouterBudget
-from lookupdb.router.servers.connection import SURPLUS, ServerAddress, ServerConnection
-from lookupdb.router.servers.link import QUESTION, NotProven, connect
+from lookupdb.router.link import QUESTION, NotProven, connect
+from lookupdb.router.server_connection import SURPLUS, ServerAddress, ServerConnection
 
 LINES = "".join(f"{name}:{value}\r\n" for name, value in identity().members().items()).encode()
 PROOF = b"$%d\r\n%b\r\n" % (len(LINES), LINES)

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import pytest
 from support.waiting import soon
 
+from lookupdb.router import replicas as replicas_module
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.lane import EndpointSettings
+from lookupdb.router.link import LinkSettings, LinkState
 from lookupdb.router.lookups import PendingLookup, Problem, ServedGeneration
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import LinkSettings, LinkState
-from lookupdb.router.shards import replicas as replicas_module
-from lookupdb.router.shards.lane import EndpointSettings
-from lookupdb.router.shards.replicas import ShardReplicas
+from lookupdb.router.replicas import ShardReplicas
+from lookupdb.router.server_connection import ServerAddress
 
 LOST = Problem("Unreachable", "lost")
 

@@ -7,7 +7,7 @@ from typing import Any
 import hiredis
 import pytest
 
-from lookupdb.router.servers.connection import SKIPPED, ElementReader, NotResp
+from lookupdb.router.server_connection import SKIPPED, ElementReader, NotResp
 
 
 class Waiting:

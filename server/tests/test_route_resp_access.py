@@ -13,8 +13,8 @@ from support.resp import RespClient, RespServer, command, serving_resp
 from support.signers import claims_of, ec_signer, jwks
 
 from lookupdb.account_tokens import ServiceAccounts
+from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
-from lookupdb.router.clients import front
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 AUDIENCE = "lookupdb:airports"
@@ -26,7 +26,7 @@ WRONG = "a-token-that-nobody-was-given-ever"
 @pytest.fixture(autouse=True, scope="module")
 def _frequent_sweeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "SWEEP_SECONDS", 0.02)
+        patch.setattr(clients, "SWEEP_SECONDS", 0.02)
         yield
 
 

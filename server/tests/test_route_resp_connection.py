@@ -14,7 +14,7 @@ import pytest
 from support.http import ScriptedLookups, eventually
 from support.resp import RespClient, RespServer, command, left_in_order, serving_resp, sweeping_often
 
-from lookupdb.router.clients.life import HIGH_WATER_BYTES
+from lookupdb.router.clients import HIGH_WATER_BYTES
 from lookupdb.router.lookups import Waiter
 from lookupdb.router.resp.connection import RedisClientConnection
 from lookupdb.router.resp.reader import GROUP_KEYS, TURN_BYTES, TURN_COMMANDS

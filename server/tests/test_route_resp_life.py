@@ -12,8 +12,8 @@ from support.http import ScriptedLookups, eventually
 from support.lives import EDGE_NAMES, EDGES, Edge, Record, Stage, check_end, play, watch_connections
 from support.resp import RespServer, command, serving_resp
 
-from lookupdb.router.clients import life
-from lookupdb.router.clients.life import ClientPhase
+from lookupdb.router import clients
+from lookupdb.router.clients import ClientPhase
 from lookupdb.router.resp import connection as protocol
 from lookupdb.router.resp.connection import INVARIANTS
 from lookupdb.router.resp.reader import TURN_BYTES
@@ -42,7 +42,7 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
     if edge in SCENARIOS and SCENARIOS[edge] not in ([Stage.read_all], [receive, Stage.read_all]):
         limits = dict.fromkeys(limits, 60)  # no deadline passes between two steps
     if edge == (ClientPhase.LINGERING, ClientPhase.CLOSING):
-        monkeypatch.setattr(life, "LINGER_SECONDS", 60)
+        monkeypatch.setattr(clients, "LINGER_SECONDS", 60)
     with serving_resp(lookups, **limits, write_timeout_seconds=60) as server:
         yield server
 

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from support.routing import BUILT_AT, entry, mixed, table, table_file
 
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.table.routing_table import MAX_BYTES, InvalidTable, ShardEntry, digest_table, parse_table
+from lookupdb.router.routing_table import MAX_BYTES, InvalidTable, ShardEntry, digest_table, parse_table
+from lookupdb.router.server_connection import ServerAddress
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 

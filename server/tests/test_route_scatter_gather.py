@@ -20,7 +20,7 @@ from lookupdb.router.lookups import (
     ShardSlice,
     make_endpoint_problem,
 )
-from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.server_connection import ServerAddress
 
 LOST = Problem("Unreachable", "lost")
 DAMAGED = Problem("Damaged", "damaged")

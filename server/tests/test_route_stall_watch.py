@@ -6,7 +6,7 @@ import asyncio
 
 from support.waiting import soon
 
-from lookupdb.router.shards.lane import PROGRESS_BYTES, StallWatch
+from lookupdb.router.lane import PROGRESS_BYTES, StallWatch
 
 
 class Wire:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.routing import entry, mixed, table
 
-from lookupdb.router.table.cutover import awaited_shards, may_ask_for_previous, may_still_ask_for_previous
-from lookupdb.router.table.routing_table import (
+from lookupdb.router.cutover import awaited_shards, may_ask_for_previous, may_still_ask_for_previous
+from lookupdb.router.routing_table import (
     RoutingTable,
     describe_contradiction,
     diagnose_refusal,

@@ -12,8 +12,8 @@ import pytest
 from support.routing import entry, table_file
 from support.waiting import soon
 
-from lookupdb.router.table import routing_table
-from lookupdb.router.table.routing_table import RoutingTable, TableWatcher
+from lookupdb.router import routing_table
+from lookupdb.router.routing_table import RoutingTable, TableWatcher
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from lookupdb.router.table.routing_table import DIGEST_DIGITS, tells_contradiction
+from lookupdb.router.routing_table import DIGEST_DIGITS, tells_contradiction
 from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.api import (
     APPLY_PATCH,

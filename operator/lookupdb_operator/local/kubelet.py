@@ -35,7 +35,7 @@ from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import UsageError
 from lookupdb.logs import LOG_FILE
 from lookupdb.process import listeners
-from lookupdb.router.table.routing_table import digest_table
+from lookupdb.router.routing_table import digest_table
 from lookupdb.store.dataset import dataset_path
 from lookupdb.up.run_state import note_build_end, renew_build_log
 from lookupdb_operator import names

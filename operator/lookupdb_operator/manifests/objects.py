@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import orjson
 
 from lookupdb import shard_passwords
-from lookupdb.router.table.routing_table import digest_table
+from lookupdb.router.routing_table import digest_table
 from lookupdb.store.objects import SECRET_VARIABLE, TOKEN_FILE_VARIABLE
 from lookupdb.wording import parse_quantity
 from lookupdb_operator import names

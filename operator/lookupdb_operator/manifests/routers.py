@@ -9,7 +9,7 @@ import orjson
 
 from lookupdb.dataset.spec import render_router_flags
 from lookupdb.key_columns import key_members
-from lookupdb.router.table.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
+from lookupdb.router.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests import objects, pods
 from lookupdb_operator.manifests.objects import drop_empty, render_disruption_budget, render_metadata, stamp

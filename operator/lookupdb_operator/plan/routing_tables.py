@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from lookupdb.router.table.routing_table import describe_contradiction
+from lookupdb.router.routing_table import describe_contradiction
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import ExistingObject, Observed, Pod, RouterReport, ShardSet, format_moment

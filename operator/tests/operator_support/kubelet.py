@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from benchmarks.operator_load.api_protocol import build_result
 
-from lookupdb.router.table.routing_table import digest_table
+from lookupdb.router.routing_table import digest_table
 from lookupdb_operator import names
 from operator_support.kube import Kube, Object
 from operator_support.loopback import listening

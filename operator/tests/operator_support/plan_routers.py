@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lookupdb.router.table.routing_table import describe_contradiction, digest_table
+from lookupdb.router.routing_table import describe_contradiction, digest_table
 from lookupdb_operator import names
 from operator_support.plan_objects import NAME, Process, Thing
 from operator_support.plan_passwords import can_open, check_lets_in, mount_keys

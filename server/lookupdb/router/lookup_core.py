@@ -18,6 +18,7 @@ from lookupdb.process.worker import make_observer
 from lookupdb.router.batch_keys import BatchKeys, ShardKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX
+from lookupdb.router.cutover import LiveTable, RoutedGeneration
 from lookupdb.router.lookups import (
     CANDIDATE_KEYS_UNAVAILABLE,
     KEYS_UNAVAILABLE,
@@ -31,7 +32,6 @@ from lookupdb.router.lookups import (
     SingleKey,
     Waiter,
 )
-from lookupdb.router.table.cutover import LiveTable, RoutedGeneration
 
 _MISSING: Final = INDEX["keys_missing"]
 

@@ -22,7 +22,7 @@ from hiredis import ReplyError
 from lookupdb.router.batch_keys import NO_KEYS, NO_VALUES, BatchKeys, BatchValues, ReplyValues, ShardKeys
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX
-from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.server_connection import ServerAddress
 
 
 @dataclass(frozen=True, slots=True, eq=False)

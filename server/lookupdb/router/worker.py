@@ -27,21 +27,21 @@ from lookupdb.process.watched_files import Content, Folder, WatchedFiles
 from lookupdb.process.worker import WorkerBoot
 from lookupdb.router.access import AccessSettings, AccessWatch, Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
-from lookupdb.router.clients.front import ClientFront
+from lookupdb.router.clients import ClientFront
 from lookupdb.router.counters import CERTIFICATE_EXPIRY, GAUGES, INDEX, TABLE_VERSION
+from lookupdb.router.cutover import Cutover
 from lookupdb.router.http.connection import HttpConnection
-from lookupdb.router.http.exchanges import HttpService
+from lookupdb.router.http.exchanges import ConsoleForwarder, HttpService
 from lookupdb.router.http.traces import RequestTraces
+from lookupdb.router.lane import EndpointSettings
+from lookupdb.router.link import LinkSettings, Passwords
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.resp.connection import RedisClientConnection
 from lookupdb.router.resp.exchanges import RespService
-from lookupdb.router.servers.link import LinkSettings, Passwords
-from lookupdb.router.shards.lane import EndpointSettings
-from lookupdb.router.table.cutover import Cutover
-from lookupdb.router.table.routing_table import TableWatcher
+from lookupdb.router.routing_table import TableWatcher
 
 if TYPE_CHECKING:
-    from lookupdb.router.clients.tls import Certificates
+    from lookupdb.router.tls import Certificates
     from lookupdb.spans import Spans
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Entrance:
         """None if clients speak plain HTTP."""
         if config["tls"]:
             take_in_tls()
-            from lookupdb.router.clients.tls import Certificates, TlsFiles
+            from lookupdb.router.tls import Certificates, TlsFiles
 
             self.certificates = Certificates(TlsFiles.from_config(config["tls"]), counters, on_change)
             self.certificates.start()
@@ -247,7 +247,8 @@ async def route(boot: WorkerBoot) -> None:
     reports.schedule()  # reports that the routing table is missing, if so
     spans = _open_spans(counters)
     traces = None if spans is None else RequestTraces(spans, is_encrypted=entrance.certificates is not None)
-    front = ClientFront(budget, limits, counters, entrance.gatekeeper, entrance.certificates, dataset_slots)
+    encrypt = None if entrance.certificates is None else entrance.certificates.encrypt
+    front = ClientFront(budget, limits, counters, entrance.gatekeeper, encrypt, dataset_slots)
     # Clients may be waiting at a restarted worker's socket: a short wait is better than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
@@ -260,8 +261,6 @@ async def route(boot: WorkerBoot) -> None:
             samples_roots=traces is not None and traces.samples_roots,
         )
         if boot.config["console"]:
-            from lookupdb.router.http.forwarding import ConsoleForwarder
-
             service.forward = ConsoleForwarder(boot.config["console"])
         await front.listen(http, service, HttpConnection)
         for listener in resp:

@@ -20,7 +20,7 @@ from lookupdb.announcement import Announcement, is_stale
 from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Manifest
-from lookupdb.router.table.routing_table import (
+from lookupdb.router.routing_table import (
     InvalidTable,
     RoutedDataset,
     RoutingTable,

@@ -32,7 +32,7 @@ from lookupdb.process.admin import (
     process_families,
 )
 from lookupdb.process.launch import call_in_thread
-from lookupdb.router.table.routing_table import InvalidTable
+from lookupdb.router.routing_table import InvalidTable
 from lookupdb.store import Store, open_store
 from lookupdb.store.fetch import Throttle
 from lookupdb.sync.feeds import (

@@ -20,13 +20,13 @@ from lookupdb.process.worker import Counters
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
-from lookupdb.router.clients.front import ClientFront
-from lookupdb.router.clients.tls import Certificates, TlsFiles
+from lookupdb.router.clients import ClientFront
 from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.http import connection as http_connection
 from lookupdb.router.http.exchanges import HttpService
 from lookupdb.router.lookup_core import DatasetInfo
 from lookupdb.router.lookups import BatchWaiter, Problem, ServedGeneration, Waiter
+from lookupdb.router.tls import Certificates, TlsFiles
 from support.batches import make_values
 from support.tls import TlsSocket, server_identity
 
@@ -199,7 +199,8 @@ class Server:
         if self.certificates:
             self.certificates.start()
         budget = self.lookups.budget
-        self.front = ClientFront(budget, self.limits, self._slot, self.gatekeeper, self.certificates)
+        encrypt = self.certificates.encrypt if self.certificates else None
+        self.front = ClientFront(budget, self.limits, self._slot, self.gatekeeper, encrypt)
         self.service = self._make_service()
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lookupdb.router.clients import front, life
-from lookupdb.router.clients.life import TRANSITIONS, ClientPhase
+from lookupdb.router import clients
+from lookupdb.router.clients import TRANSITIONS, ClientPhase
 from support.http import eventually
 
 Edge = tuple[ClientPhase, ClientPhase]
@@ -82,8 +82,8 @@ def watch_connections(
     for event in (*EVENTS, *more_events):
         watch(event)
     monkeypatch.setattr(protocol, name, WatchedConnection)
-    monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(life, "LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(clients, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(clients, "LINGER_SECONDS", 0.3)
     return record
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.servers.connection import Heartbeat
+from lookupdb.router.server_connection import Heartbeat
 from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard
 from support.waiting import soon

@@ -11,8 +11,8 @@ from typing import Any, cast
 import hiredis
 import pytest
 
+from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper
-from lookupdb.router.clients import front, life
 from lookupdb.router.resp import connection as resp_connection
 from lookupdb.router.resp.exchanges import RespService
 from support import http
@@ -57,8 +57,8 @@ def serving_resp(
 def sweeping_often() -> Iterator[None]:
     """Close slow and lingering clients soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(life, "LINGER_SECONDS", 0.3)
+        patch.setattr(clients, "SWEEP_SECONDS", 0.02)
+        patch.setattr(clients, "LINGER_SECONDS", 0.3)
         yield
 
 

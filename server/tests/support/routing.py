@@ -10,17 +10,17 @@ from typing import Any
 
 import orjson
 
+from lookupdb.router import routing_table as tables
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchValues
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.cutover import Cutover
+from lookupdb.router.lane import EndpointSettings
+from lookupdb.router.link import LinkSettings, ShardIdentity
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import Problem, ServedGeneration
-from lookupdb.router.servers.connection import Heartbeat
-from lookupdb.router.servers.link import LinkSettings, ShardIdentity
-from lookupdb.router.shards.lane import EndpointSettings
-from lookupdb.router.table import routing_table as tables
-from lookupdb.router.table.cutover import Cutover
-from lookupdb.router.table.routing_table import RoutingTable
+from lookupdb.router.routing_table import RoutingTable
+from lookupdb.router.server_connection import Heartbeat
 from support.batches import list_values, make_keys
 from support.waiting import soon
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import hiredis
 
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import ShardIdentity
+from lookupdb.router.link import ShardIdentity
+from lookupdb.router.server_connection import ServerAddress
 
 Script = Callable[["ScriptedShard", list[bytes]], Awaitable[bytes]]
 

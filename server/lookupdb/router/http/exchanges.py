@@ -7,6 +7,7 @@ the requests.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +20,7 @@ from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import choose_keys
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.clients.life import JOINED_BYTES, Answer, ClientService
+from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import CODES, FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
@@ -36,8 +37,11 @@ from lookupdb.router.http.request import (
     CONTENT_ENCODING,
     CONTENT_TYPE,
     DEADLINE,
+    FETCH_SITE,
     GENERATION,
+    HOST,
     IF_NONE_MATCH,
+    ORIGIN,
     Request,
     parse_accept,
     parse_batch,
@@ -46,6 +50,8 @@ from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 
 if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
     from lookupdb.router.batch_keys import BatchKeys, BatchValues
     from lookupdb.router.budget import RouterBudget
     from lookupdb.router.http.request import AcceptField
@@ -491,6 +497,96 @@ class BatchExchange(Exchange):
                 return
             pieces = values.encode_in_pieces(start, keys, is_raw, self.partial)
         connection.answer(self, [b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), field), *pieces])
+
+
+# Requests outside of the API are forwarded to a console on this machine, as `lookupdb up` has one. Each has its own
+# connection. Answers are bounded, and count in the worker's budget.
+
+MAX_FORWARDED: Final = 16
+MAX_FORWARDED_ANSWER_BYTES: Final = 4 << 20
+MAX_FORWARDED_HEAD_BYTES: Final = 16 << 10
+FORWARDED_SECONDS: Final = 60.0
+_FORWARDED_FIELDS: Final = (HOST, CONTENT_TYPE, ORIGIN, FETCH_SITE)
+_DROPPED_FIELDS: Final = (b"connection:", b"keep-alive:", b"server:")
+
+
+class ConsoleForwarder:
+    """Makes the exchanges of requests to the console at ``address``, a host and a port."""
+
+    def __init__(self, address: str) -> None:
+        self.host, _, port = address.rpartition(":")
+        self.port = int(port)
+        self.turns = asyncio.Semaphore(MAX_FORWARDED)
+
+    def __call__(self, request: Request, connection: ClientConnection) -> ForwardedExchange:
+        """Return the exchange of ``request``."""
+        return ForwardedExchange(self, request, connection)
+
+
+class ForwardedExchange(Exchange):
+    """A request that the console answers."""
+
+    __slots__ = ("_forwarder", "_request", "_task")
+    is_alone = True
+
+    def __init__(self, forwarder: ConsoleForwarder, request: Request, connection: ClientConnection) -> None:
+        super().__init__(
+            connection, request.connection_field, bodyless=request.method == b"HEAD", histogram=NOT_COUNTED
+        )
+        self._forwarder = forwarder
+        self._request = request
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Ask the console."""
+        self._task = asyncio.get_running_loop().create_task(self._forward())
+
+    def abandon(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _forward(self) -> None:
+        connection = self.connection
+        connection.charge(self)
+        try:
+            async with asyncio.timeout(FORWARDED_SECONDS), self._forwarder.turns:
+                head, body = await self._ask()
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            detail = f"the console does not answer: {str(error) or type(error).__name__}"
+            self.refuse(HttpProblem(problems.UNAVAILABLE, detail))
+        except asyncio.CancelledError:
+            connection.budget.release(self.charge)
+            self.charge = 0
+            raise
+        else:
+            connection.answer(self, b"%b%b\r\n%b" % (head, connection.choose_connection_field(self), body))
+
+    async def _ask(self) -> tuple[bytes, bytes]:
+        """Return head and body of the answer. Raises OSError, EOFError, ValueError and LimitOverrunError."""
+        reader, writer = await asyncio.open_connection(
+            self._forwarder.host, self._forwarder.port, limit=MAX_FORWARDED_HEAD_BYTES
+        )
+        try:
+            return await self._exchange(reader, writer)
+        finally:
+            writer.close()
+
+    async def _exchange(self, reader: StreamReader, writer: StreamWriter) -> tuple[bytes, bytes]:
+        request = self._request
+        fields = [f"{name}: ".encode() + request.fields[name] for name in _FORWARDED_FIELDS if name in request.fields]
+        length = b"Content-Length: %d" % len(request.body)
+        head = (b"%b %b HTTP/1.1" % (request.method, request.target), *fields, length, b"Connection: close", b"", b"")
+        writer.write(b"\r\n".join(head) + request.body)
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n").split(b"\r\n")
+        kept = [first, *(line for line in lines if not line.lower().startswith(_DROPPED_FIELDS))]
+        sizes = [int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")]
+        size = 0 if self.bodyless else sum(sizes)
+        if not first.startswith(b"HTTP/1.1 ") or len(sizes) != 1 or not 0 <= size <= MAX_FORWARDED_ANSWER_BYTES:
+            raise ValueError(f"its answer is not HTTP with a length of at most {MAX_FORWARDED_ANSWER_BYTES:,} bytes")
+        self.connection.budget.take(size)
+        self.charge += size
+        return b"".join(line + b"\r\n" for line in kept), await reader.readexactly(size)
 
 
 METHODS: Final = {

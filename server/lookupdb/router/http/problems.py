@@ -15,7 +15,7 @@ import orjson
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.router.lookups import ServedGeneration
 
-# Limits of HTTP that no dataset sets, in bytes. ``budget.RouterLimits`` has those that a dataset sets, ``clients.life``
+# Limits of HTTP that no dataset sets, in bytes. ``budget.RouterLimits`` has those that a dataset sets, ``clients``
 # those of all protocols.
 
 

@@ -25,7 +25,7 @@ from lookupdb.tracing import SAMPLED, parse_traceparent
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import ReplyValues
-    from lookupdb.router.clients.life import Answer
+    from lookupdb.router.clients import Answer
     from lookupdb.router.lookup_core import LookupCore
     from lookupdb.router.lookups import Problem
     from lookupdb.spans import Spans, TimedSpan

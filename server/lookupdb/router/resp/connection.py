@@ -5,7 +5,7 @@ one EXEC. Meanwhile the connection reads nothing, so that GETs from a client's m
 Between MULTI and EXEC commands are queued. All other commands are answered at once. Nothing begins while the client
 does not read its replies. The worker's budget counts everything beyond the fixed cost of a connection.
 
-``clients.life`` has the phases of a connection and everything that ends it.
+``clients`` has the phases of a connection and everything that ends it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lookupdb.resp.requests import (
     ProtocolError,
     error,
 )
+from lookupdb.router import clients
 from lookupdb.router.batch_keys import GETS
-from lookupdb.router.clients import life
-from lookupdb.router.clients.life import (
+from lookupdb.router.clients import (
     FINISHING,
     LINGERING,
     READING,
@@ -461,7 +461,7 @@ def _refuse_keys(count: int, limit: int) -> str:
 
 
 INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
-    **life.INVARIANTS,
+    **clients.INVARIANTS,
     "commands are unread only while one is under way, the client blocked, or others have their turn": lambda it: (
         not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
     ),

@@ -33,7 +33,7 @@ from lookupdb.resp.requests import CRLF, MANY_KEYS, NIL, OK, Command, CommandLim
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, Values, choose_keys
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.clients.life import JOINED_BYTES, Answer, ClientService
+from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration

@@ -14,7 +14,7 @@ from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, Reques
 from lookupdb.router.batch_keys import GETS, MAX_WORDS, MGET, PART, BatchKeys
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
-# Limits of RESP that no dataset sets. ``clients.life`` has those of all protocols.
+# Limits of RESP that no dataset sets. ``clients`` has those of all protocols.
 
 GROUP_KEYS: Final = 256
 """GETs of one client that are looked up together. Further ones wait for their answers."""

@@ -23,7 +23,7 @@ from lookupdb.keys import FORMAT_VERSION
 from lookupdb.process.watched_files import Content
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX
-from lookupdb.router.servers.connection import SURPLUS, Heartbeat, ServerAddress, ServerConnection
+from lookupdb.router.server_connection import SURPLUS, Heartbeat, ServerAddress, ServerConnection
 
 # Keys are files named by their fingerprint in a watched folder. A key that was read is remembered until the process
 # ends. Removing its file revokes nothing, because servers accept the password as long as they live.

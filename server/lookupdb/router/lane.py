@@ -29,6 +29,7 @@ from lookupdb import native
 from lookupdb.router.batch_keys import ReplyValues
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, BATCH_SECONDS, INDEX
+from lookupdb.router.link import Link, LinkSettings, LinkState, ShardIdentity
 from lookupdb.router.lookups import (
     PendingLookup,
     Problem,
@@ -38,8 +39,7 @@ from lookupdb.router.lookups import (
     fail_tries,
     make_endpoint_problem,
 )
-from lookupdb.router.servers.connection import SKIPPED, ServerAddress, ServerConnection
-from lookupdb.router.servers.link import Link, LinkSettings, LinkState, ShardIdentity
+from lookupdb.router.server_connection import SKIPPED, ServerAddress, ServerConnection
 
 # When batches leave: as soon as an iteration of the event loop brings nothing new for any endpoint of the worker.
 #

@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 
 from lookupdb.keys import make_key_encoder
 from lookupdb.router.counters import INDEX, TABLE_VERSION
+from lookupdb.router.lane import EndpointSettings
+from lookupdb.router.link import LinkState, PasswordRef, ShardIdentity
 from lookupdb.router.lookups import LookupReplicas, ServedGeneration
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import LinkState, PasswordRef, ShardIdentity
-from lookupdb.router.shards.lane import EndpointSettings
-from lookupdb.router.shards.replicas import Endpoint, ShardReplicas
-from lookupdb.router.table.routing_table import GenerationEntry, RoutingTable, ShardEntry, diagnose_refusal
+from lookupdb.router.replicas import Endpoint, ShardReplicas
+from lookupdb.router.routing_table import GenerationEntry, RoutingTable, ShardEntry, diagnose_refusal
+from lookupdb.router.server_connection import ServerAddress
 
 
 def awaited_shards(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from lookupdb.process.watched_files import Content, WatchedFiles, read_file
-from lookupdb.router.clients.life import READING, TLS_PIECE_BYTES, ConnectionLife
+from lookupdb.router.clients import READING, TLS_PIECE_BYTES, ConnectionLife
 from lookupdb.router.counters import CERTIFICATE_EXPIRY, INDEX
 
 # The plain-text part of a handshake. OpenSSL allocates as much memory as a message announces, and forty bytes can
@@ -431,6 +431,16 @@ class Certificates:
         """Stop watching."""
         self._watch.stop()
         self._stop_waiting()
+
+    def encrypt(self, accept_plain: Callable[[], ConnectionLife]) -> Callable[[], TlsConnection]:
+        """Return a factory of TLS connections, each with the certificate that is current then."""
+        buffers = TlsBuffers()
+
+        def accept() -> TlsConnection:
+            assert self.context is not None, "nothing listens before there is a certificate"
+            return TlsConnection(accept_plain(), self.context, buffers)
+
+        return accept
 
     def _load(self, content: Content) -> None:
         self._stop_waiting()

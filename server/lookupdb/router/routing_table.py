@@ -22,8 +22,8 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.keys import NORMALIZATIONS
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import PasswordRef
+from lookupdb.router.link import PasswordRef
+from lookupdb.router.server_connection import ServerAddress
 
 # In format version 1, all shards of an entry have its generation. In version 2 the table is *mixed*: a step of a
 # shard-by-shard rollout. Its only entry is that of the new generation, and a shard that another generation still serves

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lookupdb.router.counters import INDEX
+from lookupdb.router.lane import LARGE_SLICE_BYTES, SLICE_KEYS, EndpointSettings, Lane
+from lookupdb.router.link import LinkState, ShardIdentity
 from lookupdb.router.lookups import (
     CANDIDATE_KEYS_UNAVAILABLE,
     CLIENT_DEADLINE_KEYS_UNAVAILABLE,
@@ -25,9 +27,7 @@ from lookupdb.router.lookups import (
     ShardSlice,
     make_endpoint_problem,
 )
-from lookupdb.router.servers.connection import ServerAddress
-from lookupdb.router.servers.link import LinkState, ShardIdentity
-from lookupdb.router.shards.lane import LARGE_SLICE_BYTES, SLICE_KEYS, EndpointSettings, Lane
+from lookupdb.router.server_connection import ServerAddress
 
 CONNECTIONS_AN_ENDPOINT: Final = 2
 """The most connections per endpoint, one for each lane."""
