@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from manifest_samples import (
     with_own_store,
 )
 
+from lookupdb.cli import cli
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.store import objects as store_objects
 from lookupdb_operator import manifests, names
@@ -39,7 +39,8 @@ def _commands(of: ObservedDataset) -> list[list[str]]:
 
 def _options(words: list[str]) -> dict[str, Any]:
     """Return the options of a verb's command line. Raises click's errors for unknown ones."""
-    command: click.Command = importlib.import_module(f"lookupdb.cli.{words[0]}").command
+    command = cli.get_command(click.Context(cli), words[0])
+    assert command is not None
     options, rest, _ = command.make_parser(click.Context(command)).parse_args(words[1:])
     assert rest == []
     return dict(options)

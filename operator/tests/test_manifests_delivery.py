@@ -26,7 +26,7 @@ from manifest_samples import (
 from support.shards import write_generation
 from support.waiting import until
 
-from lookupdb.cli.image import push as push_verb
+from lookupdb.cli.copy import push_images as push_verb
 from lookupdb.image.artifact import shard_tag
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import pods

@@ -12,7 +12,7 @@ from operator_support.gateway_lives import GATEWAY
 from operator_support.plan_samples import applied, deleted
 from operator_support.plan_world import SPEC, World
 
-from lookupdb.cli.sync import command
+from lookupdb.cli.fetch import sync as command
 from lookupdb.errors import InvalidManifest
 from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.workloads import parse_existing

@@ -14,7 +14,7 @@ from manifest_samples import CONFIG, GATEWAY_CONFIG, everything, from_volume, re
 from manifest_samples import generation as built_generation
 from plugin_samples import dataset, generation
 
-from lookupdb.cli.diff import command as diff_command
+from lookupdb.cli.stores import diff as diff_command
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import NotPossible
 from lookupdb_operator.plugin.job_verbs import JobFailed, choose_generations, read_document, render_difference

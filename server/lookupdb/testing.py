@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lookupdb.cli.extras import check_installed
+from lookupdb.cli import check_installed
 from lookupdb.client import Client
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.key_columns import column_text, key_members

@@ -17,7 +17,7 @@ from support.generations import publish
 
 from lookupdb import store
 from lookupdb.builder import existing
-from lookupdb.cli.diff import command
+from lookupdb.cli.stores import diff as command
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.stored_generation import StoredGeneration

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from lookupdb.announcement import parse_announcement
-from lookupdb.cli.sync import command
+from lookupdb.cli.fetch import sync as command
 from lookupdb.dataset import schema
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
 

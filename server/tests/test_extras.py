@@ -13,8 +13,7 @@ from support.shards import write_generation
 
 from lookupdb import native
 from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
-from lookupdb.cli import VERBS, cli, other_verbs
-from lookupdb.cli.extras import EXTRAS
+from lookupdb.cli import EXTRAS, VERBS, cli, other_verbs
 
 KUBECTL = "kubectl-lookupdb"
 COMMANDS = {*VERBS, *other_verbs(), KUBECTL}

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from support.shards import write_generation
 
-from lookupdb.cli.image import command
+from lookupdb.cli.copy import image as command
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.image.artifact import ARCHITECTURES, TarFile, plain_manifest, render_layer, shard_tag
 from lookupdb.image.push import ImageLayout

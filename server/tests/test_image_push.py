@@ -23,7 +23,7 @@ from support.registry import ENDLESS, PASSWORD, USER, Fault, Registry, serve_reg
 from support.shards import write_generation
 from support.tls import authority, make_identity
 
-from lookupdb.cli.image import command
+from lookupdb.cli.copy import image as command
 from lookupdb.errors import CorruptFile, GateClosed, RegistryDenied, RegistryError, UsageError
 from lookupdb.image import push as client
 from lookupdb.image import push as push_module

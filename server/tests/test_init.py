@@ -23,7 +23,7 @@ from support.web import web_file
 from lookupdb import store
 from lookupdb.builder.build import build_generation
 from lookupdb.builder.options import BuildOptions, SilentProgress
-from lookupdb.cli.init import command
+from lookupdb.cli.manifests import init as command
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import BadSource, InvalidManifest, UsageError
 

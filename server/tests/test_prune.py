@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.cli.prune import command
+from lookupdb.cli.stores import prune as command
 from lookupdb.errors import UsageError
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.up.run_state import object_file

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from support.sweeps import Place, run
 
-from lookupdb.cli import sweep as verb
+from lookupdb.cli.stores import sweep as verb
 from lookupdb.errors import UsageError
 from lookupdb.store.sweep import MARK_NOTE
 
@@ -83,7 +83,7 @@ class TestRefused:
         place = Place(tmp_path, str(tmp_path / "store"), None)
         place.list.write_text(text)
         words = ["--store", place.url, "--living", str(place.list)]
-        error = CliRunner().invoke(verb.command, words, standalone_mode=False).exception
+        error = CliRunner().invoke(verb, words, standalone_mode=False).exception
         assert isinstance(error, UsageError)
         assert f"is not a list of live datasets: {said}" in error.message
 
@@ -98,6 +98,6 @@ def test_without_a_cluster_the_lists_own_is_swept(tmp_path: Path) -> None:
     people = place.publish(place.dataset("people"), "g1")
     place.living()
     words = ["--store", place.url, "--living", str(place.list)]
-    result = CliRunner().invoke(verb.command, words, standalone_mode=False)
+    result = CliRunner().invoke(verb, words, standalone_mode=False)
     assert result.exception is None, result.exception
     assert people.read_note(MARK_NOTE) is not None

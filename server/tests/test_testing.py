@@ -14,8 +14,8 @@ import pytest
 from support.waiting import until
 
 import lookupdb
+from lookupdb import cli as extras
 from lookupdb import testing
-from lookupdb.cli import extras
 from lookupdb.client import Client
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.testing import Serve, serve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from lookupdb.cli.output import render_line, render_member
+from lookupdb.cli.stores import render_line, render_member
 from lookupdb.store.stored_generation import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
 
 

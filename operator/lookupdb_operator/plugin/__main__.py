@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lookupdb.cli.extras import check_extras
+from lookupdb.cli import check_extras
 from lookupdb.cli.program import run_program
 
 

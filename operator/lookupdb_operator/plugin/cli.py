@@ -11,7 +11,7 @@ import click
 from click.shell_completion import ShellComplete
 
 from lookupdb import __version__
-from lookupdb.cli import completion
+from lookupdb.cli import completion, find_variable
 from lookupdb.cli.program import run_program
 from lookupdb_operator.console.formats import clean
 from lookupdb_operator.plugin import change_verbs, get_verb, job_verbs, read_verbs
@@ -40,9 +40,7 @@ def cli() -> None:
 def answer_kubectl(cli: click.Command, words: Sequence[str]) -> Iterator[str]:
     """Yield the completions of the last of ``words``, the arguments of ``cli`` so far, in kubectl's format."""
     *arguments, incomplete = words or [""]
-    for item in ShellComplete(cli, {}, KUBECTL, completion.find_variable(KUBECTL)).get_completions(
-        arguments, incomplete
-    ):
+    for item in ShellComplete(cli, {}, KUBECTL, find_variable(KUBECTL)).get_completions(arguments, incomplete):
         yield f"{item.value}\t{item.help}" if item.help else item.value
     yield _NO_FILES
 
@@ -64,7 +62,7 @@ for _command in (
     job_verbs.load,
     read_verbs.logs,
     read_verbs.top,
-    completion.command,
+    completion,
 ):
     cli.add_command(_command)
 

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from lookupdb.cli.options import token_file
-from lookupdb.cli.output import print_value
+from lookupdb.cli.program import print_value
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb_operator.cluster.api import Answer
 from lookupdb_operator.console.answers import AbsentKey, FoundKey, Lookup, read_answer, read_refusal

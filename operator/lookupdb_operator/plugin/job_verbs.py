@@ -307,7 +307,7 @@ def prune(name: str, target: Target, dry_run: bool, as_json: bool, start_timeout
         ended = await run_job(session, dataset.namespace, job, names.DIFF, Patience(start_timeout, _PRUNING_SECONDS))
         return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
 
-    from lookupdb.cli.prune import render_removal  # here, because it loads the store
+    from lookupdb.cli.stores import render_removal  # here, because it loads the store
 
     document = run_in(open_cluster_session(target), remove)
     print_json(document) if as_json else click.echo(clean(render_removal(document)))
@@ -349,10 +349,10 @@ def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any
 
 def render_difference(document: Mapping[str, Any]) -> str:
     """Return the difference as text. Raises JobFailed when another version wrote ``document``."""
-    from lookupdb.cli import diff  # here, because it loads the builder
+    from lookupdb.cli import stores  # here, because it loads the builder
 
     try:
-        return "\n".join(map(clean, diff.render_difference(document)))
+        return "\n".join(map(clean, stores.render_difference(document)))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise JobFailed(
             f"what the Job has written is not what this version reads: {type(error).__name__}: {error}",

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.shell_completion import get_completion_class
 
 from lookupdb import __version__
-from lookupdb.cli.extras import check_extras
 from lookupdb.cli.program import run_program
 from lookupdb.errors import UsageError
 
@@ -53,16 +55,27 @@ VERBS: Final = {
     "top": "Show the load of the servers and routers of a dataset.",
     "completion": "Print the completion script of a shell.",
 }
-"""Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>`` or ``ELSEWHERE``."""
+"""Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>``, or ``ELSEWHERE``."""
 
 _READ, _CHANGE = "lookupdb_operator.plugin.read_verbs", "lookupdb_operator.plugin.change_verbs"
+_SHARED: Final = {
+    "build": ("push",),
+    "copy": ("copy", "image"),
+    "fetch": ("sync",),
+    "manifests": ("init", "validate"),
+    "route": ("token",),
+    "stores": ("diff", "prune", "sweep"),
+}
+"""Module of ``lookupdb.cli`` → the verbs that it holds by their names."""
 ELSEWHERE: Final = {
+    "completion": ("lookupdb.cli", "completion"),
+    **{verb: (f"lookupdb.cli.{module}", verb) for module, verbs in _SHARED.items() for verb in verbs},
     "up": ("lookupdb_operator.local.up", "command"),
     **{verb: (_READ, verb) for verb in ("ls", "status", "history", "logs", "top")},
     **{verb: (_CHANGE, verb) for verb in ("refresh", "promote", "reject", "rollback", "pin", "unpin")},
     "override-gates": (_CHANGE, "override_gates"),
 }
-"""Module and name of the verbs that are part of the operator: the data plane finds them by these."""
+"""Verb → its module and name. The data plane finds those of the operator by these."""
 
 ENTRY_POINT_GROUP: Final = "lookupdb.verbs"  # entry points of other packages: verb → its command
 
@@ -72,6 +85,50 @@ OTHER_VERB_SENTENCES: Final = {
     "console": "Serve read-only pages about the datasets of a cluster.",
 }
 """Help sentences of other packages' verbs, so that --help need not load them."""
+
+# `pip install lookupdb` brings the client and `lookupdb.open`. A command needs more: extras.
+
+_UP: Final = (
+    "history",
+    "logs",
+    "ls",
+    "override-gates",
+    "pin",
+    "promote",
+    "refresh",
+    "reject",
+    "rollback",
+    "status",
+    "top",
+    "unpin",
+    "up",
+)
+"""Commands for a ``lookupdb up``, which needs both extras too."""
+
+EXTRAS: Final = {
+    "build": (
+        "duckdb",
+        ("build", "copy", "diff", "image", "init", "inspect", "prune", "push", "sweep", "validate", *_UP),
+    ),
+    "serve": ("hiredis", ("fetch", "get", "load", "route", "serve", "sync", "token", *_UP)),
+    "operator": ("kopf", ("console", "gateway", "operator", "kubectl-lookupdb")),
+}
+"""Extra → a package that comes with it alone, and the commands that need it."""
+
+
+def check_extras(command: str) -> None:
+    """Raise UsageError, with what to install, if an extra that ``command`` needs is missing."""
+    check_installed("this command", [name for name, (_, commands) in EXTRAS.items() if command in commands])
+
+
+def check_installed(what: str, extras: Iterable[str]) -> None:
+    """Raise UsageError, with what to install, if one of the ``extras`` that ``what`` needs is missing."""
+    missing = [name for name in extras if not find_spec(EXTRAS[name][0])]
+    if missing:
+        raise UsageError(
+            f"{what} needs extras of lookupdb that are not installed: {', '.join(missing)}",
+            hint=f"pip install 'lookupdb[{','.join(missing)}]'",
+        )
 
 
 @cache
@@ -144,6 +201,30 @@ def cli() -> None:
     6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. For `lookupdb get`, 3 means
     a missing key and 4 an unavailable one.
     """
+
+
+def find_variable(program: str) -> str:
+    """Return the environment variable by which click recognises a request for completion."""
+    return f"_{program.replace('-', '_').upper()}_COMPLETE"
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the completion script of a shell: commands, options, datasets and generations.
+
+    \b
+        source <(lookupdb completion bash)
+        kubectl-lookupdb completion fish > ~/.config/fish/completions/kubectl-lookupdb.fish
+
+    `kubectl lookupdb` is completed by kubectl's own completion, from kubectl 1.26 on: it runs
+    kubectl_complete-lookupdb, which is installed beside kubectl-lookupdb and must be on PATH, too.
+    """
+    kind, root = get_completion_class(shell), context.find_root().command
+    assert kind is not None, "click knows all three"
+    program = root.name or "lookupdb"
+    click.echo(kind(root, {}, program, find_variable(program)).source())
 
 
 def main() -> None:

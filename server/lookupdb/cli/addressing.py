@@ -23,6 +23,7 @@ from lookupdb.errors import StoreError, Unavailable, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store import stored_generation as generations
+from lookupdb.store.fetch import PATIENCE_SECONDS
 from lookupdb.store.stored_generation import find_in_folder, find_in_store
 from lookupdb.store.sweep import find_announced
 from lookupdb.up import client
@@ -57,6 +58,12 @@ store_wait_option = option(
     type=click.FloatRange(min=0),
     default=STORE_WAIT_SECONDS,
     help="Seconds to wait at startup for a store that does not answer yet. A store that denies access fails at once.",
+)
+patience_option = option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_SECONDS,
+    help="Seconds without a byte from a failing store before giving up.",
 )
 cluster_option = option(
     "--cluster-id", default=LOCAL, help="This cluster's part of the store: the uid of its kube-system namespace."

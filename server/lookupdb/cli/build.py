@@ -1,4 +1,4 @@
-"""`lookupdb build`: build one generation of a dataset from its source into a store."""
+"""`lookupdb build` and `lookupdb push`: build a generation of a dataset from its source, or from rows, into a store."""
 
 from __future__ import annotations
 
@@ -11,25 +11,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import click
 
 from lookupdb import store, tracing
+from lookupdb.announcement import ANNOUNCEMENT_NOTE, is_stale
 from lookupdb.builder import build, existing, explain
 from lookupdb.builder import options as build_report
 from lookupdb.builder import options as scratch
-from lookupdb.builder.options import BuildOptions, EarlierDataset, open_progress
-from lookupdb.cli import addressing, output
-from lookupdb.cli import options as announced
+from lookupdb.builder.files import Format
+from lookupdb.builder.options import BuildOptions, BuildReport, EarlierDataset, open_progress
+from lookupdb.cli import addressing, program
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
-from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option, progress_option
+from lookupdb.cli.options import (
+    GenerationAddress,
+    ManifestOption,
+    Size,
+    json_option,
+    log_format,
+    option,
+    progress_option,
+    termination_log_option,
+)
 from lookupdb.cli.program import end_at_once, ended_in_time
-from lookupdb.dataset.spec import DatasetSpec, read_manifest
-from lookupdb.errors import StoreError, UsageError
+from lookupdb.dataset.spec import DatasetSpec, Gates, read_manifest
+from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.process import launch
 from lookupdb.process.launch import write_termination_log
-from lookupdb.store import sweep
+from lookupdb.store import Store, sweep
+from lookupdb.store.dataset import read_announcement
 from lookupdb.wording import escape_controls
 
 log = logging.getLogger(__name__)
@@ -196,8 +207,8 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     is_flag=True,
     help="Print what would be done, with the columns of a local file, and do nothing.",
 )
-@output.termination_log_option
-@output.json_option
+@termination_log_option
+@json_option
 @progress_option
 @log_format
 def command(
@@ -249,7 +260,7 @@ def command(
     began = time.monotonic()
     chosen = BuildOptions(**options, local_files=not no_local_files)
     with (
-        report_outcome(termination_log, began, as_json and not explains) as attempt,
+        report_build(termination_log, began, as_json and not explains) as attempt,
         addressing.show_ways_out(file, store_url, cluster_id),
     ):
         spec = attempt.spec = _choose_engine(read_manifest(file, base), engine, spark_master)
@@ -277,7 +288,7 @@ def command(
             result = build.build_generation(spec, place, chosen, progress, runner)
             span.describe(generation=result.generation, records=result.records)
             span.settle(result.outcome, is_failure=False)
-        attempt.result = announced.with_note(result, place, spec, chosen.active)
+        attempt.result = with_note(result, place, spec, chosen.active)
 
 
 def _choose_engine(spec: DatasetSpec, engine: Literal["Local", "Spark"] | None, master: str | None) -> DatasetSpec:
@@ -319,14 +330,14 @@ class _BuildAttempt:
 
 
 @contextmanager
-def report_outcome(termination_log: Path | None, began: float, as_json: bool) -> Iterator[_BuildAttempt]:
+def report_build(termination_log: Path | None, began: float, as_json: bool) -> Iterator[_BuildAttempt]:
     """Let SIGTERM end the build as cleanly and as quickly as Ctrl-C, and always report the outcome."""
     attempt = _BuildAttempt()
 
     def report_failure(report: build_report.BuildReport) -> None:
         _write_termination_log(report, termination_log)
         if as_json:
-            output.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
+            program.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
 
     def report_interruption(code: int) -> None:
         report_failure(build_report.interruption_report(attempt.spec, code, time.monotonic() - began))
@@ -351,8 +362,130 @@ def report_outcome(termination_log: Path | None, began: float, as_json: bool) ->
         raise
     if attempt.result:
         _write_termination_log(attempt.result, termination_log)
-        click.echo(attempt.result.to_json() if as_json else output.render_message(attempt.result.message))
+        click.echo(attempt.result.to_json() if as_json else program.render_message(attempt.result.message))
 
 
 def _write_termination_log(report: build_report.BuildReport, path: Path | None) -> None:
     write_termination_log(path, report.to_json(build_report.MAX_BYTES))
+
+
+def with_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:
+    """Return ``report`` with a note, also printed to standard error, if the store announces another generation.
+
+    A caller that names the ``active`` generation announces by itself, and gets no note.
+    """
+    if active is not None or report.outcome == "waiting":
+        return report
+    try:
+        note = _describe_announced(report, store, spec)
+    except StoreError:  # the build succeeded, and readers report this error
+        return report
+    if note is None:
+        return report
+    click.echo(f"note: {note}", err=True)
+    return replace(report, message=f"{report.message}; {note}" if report.message else note)
+
+
+def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) -> str | None:
+    dataset = store.dataset(spec)
+    built = report.generation or dataset.newest_generation()
+    file = f"{dataset.url}/{ANNOUNCEMENT_NOTE}"
+    try:
+        announcement = read_announcement(dataset)
+    except CorruptFile as error:
+        return f"lookupdb.open and lookupdb sync do not follow {built}: {error.message}; {error.hint}"
+    if announcement is None or built is None or announcement.generation == built:
+        return None
+    announced = announcement.generation
+    if store.folder and announced not in dataset.published_generations() and is_stale(announced, built):
+        return None  # the newest is followed
+    return (
+        f"{file} announces {announced}: lookupdb.open and lookupdb sync follow that one, and not {built}, until "
+        "lookupdb up or an operator announces another; where neither runs, remove that file, and they follow the newest"
+    )
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True)
+@option(
+    "--file",
+    "-f",
+    "file",
+    required=True,
+    metavar="MANIFEST",
+    type=click.Path(path_type=Path),
+    cls=ManifestOption,
+    help="The YAML of the LookupDataset, with its namespace and uid: `kubectl get lds NAME -o yaml`.",
+)
+@store_option
+@store_wait_option
+@cluster_option
+@option(
+    "--source-format",
+    "file_format",
+    type=click.Choice(get_args(Format)),
+    help="Format of FILES.  [default: by their names]",
+    show_default=False,
+)
+@option(
+    "--no-gates",
+    is_flag=True,
+    show_default=False,
+    help="Check no gates before the push. The dataset's own gates still apply.",
+)
+@option("--memory-limit", type=Size(), default="1GiB", help="Memory that the push and its child processes may use.")
+@option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=tempfile.gettempdir,
+    show_default="the system's temporary folder",
+    help="Scratch folder for sorting; needs about twice the size of the uncompressed rows.",
+)
+@option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=build.count_usable_cores,
+    show_default="all cores",
+    help="Number of cores to use.",
+)
+@json_option
+@progress_option
+@log_format
+def push(
+    files: tuple[str, ...],
+    file: Path,
+    store_url: str,
+    store_wait: float,
+    cluster_id: str,
+    file_format: Format | None,
+    no_gates: bool,
+    memory_limit: int,
+    scratch: Path,
+    threads: int,
+    as_json: bool,
+    style: str,
+) -> None:
+    """Push a generation of the rows in FILES to the dataset that MANIFEST describes, with source.pushed: true.
+
+    \b
+        lookupdb push -f airports.yaml airports.parquet
+        lookupdb push -f airports.yaml 's3://exports/airports/*.parquet' --store s3://lookups/eu --cluster-id c1
+
+    FILES are paths or URLs, as in source.urls. Keys, values, duplicates and rejected rows are treated as by `lookupdb
+    build`, and gates compare with the previous push. If one fails, nothing is pushed (exit code 4). A push becomes
+    visible when it is complete. The two newest pushes are kept.
+
+    `lookupdb up --watch` or a cluster verifies the newest push, checks the dataset's gates, and serves a copy. It
+    reports a push that does not fit the dataset as PushRejected.
+    """
+    began = time.monotonic()
+    with report_build(None, began, as_json) as attempt:
+        spec = attempt.spec = read_manifest(file)
+        if no_gates:
+            spec = replace(spec, gates=Gates(max_rejected_rows=sys.maxsize))
+        place = store.open_store(store_url, cluster_id)
+        place.wait(store_wait)
+        options = BuildOptions(scratch=scratch, memory_limit=memory_limit, threads=threads)
+        urls = [name if "://" in name else str(Path(name).absolute()) for name in files]
+        with open_progress(style) as progress:
+            attempt.result = build.push_generation(spec, place, urls, options, progress, file_format)

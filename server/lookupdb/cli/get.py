@@ -11,7 +11,7 @@ import orjson
 
 from lookupdb.cli.addressing import ca_file_option, complete_datasets, data_dir_option, find_router_url
 from lookupdb.cli.options import GenerationAddress, option, token_file
-from lookupdb.cli.output import print_value
+from lookupdb.cli.program import print_value
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.up import client
 from lookupdb.up.client import Trust

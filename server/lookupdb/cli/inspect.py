@@ -14,7 +14,7 @@ import orjson
 
 from lookupdb.builder.options import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
-from lookupdb.cli.output import render_line, render_member
+from lookupdb.cli.stores import render_line, render_member
 from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest

@@ -23,8 +23,7 @@ from lookupdb.cli.addressing import (
     locator_options,
 )
 from lookupdb.cli.options import F, GenerationAddress, option, token_file
-from lookupdb.cli.output import say_of_failure
-from lookupdb.cli.program import ended_in_time
+from lookupdb.cli.program import ended_in_time, say_of_failure
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load.plan import (
     DEFAULT_SAMPLE,

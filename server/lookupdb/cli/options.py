@@ -1,11 +1,10 @@
-"""Options that verbs share (environment variables, sizes, secrets, logging), and a build's note on the announcement."""
+"""Options that verbs share (environment variables, sizes, secrets, logging, results)."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,13 +12,8 @@ import click
 from click.core import ParameterSource
 
 from lookupdb import logs
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, is_stale
-from lookupdb.builder.options import BuildReport
-from lookupdb.dataset.spec import DatasetSpec
-from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.errors import UsageError
 from lookupdb.manifest import GENERATION
-from lookupdb.store import Store
-from lookupdb.store.dataset import read_announcement
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -190,40 +184,9 @@ progress_option = option(
 )
 
 
-# A build's note that the store announces another generation, and that readers use that one.
-
-
-def with_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:
-    """Return ``report`` with a note, also printed to standard error, if the store announces another generation.
-
-    A caller that names the ``active`` generation announces by itself, and gets no note.
-    """
-    if active is not None or report.outcome == "waiting":
-        return report
-    try:
-        note = _describe_announced(report, store, spec)
-    except StoreError:  # the build succeeded, and readers report this error
-        return report
-    if note is None:
-        return report
-    click.echo(f"note: {note}", err=True)
-    return replace(report, message=f"{report.message}; {note}" if report.message else note)
-
-
-def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) -> str | None:
-    dataset = store.dataset(spec)
-    built = report.generation or dataset.newest_generation()
-    file = f"{dataset.url}/{ANNOUNCEMENT_NOTE}"
-    try:
-        announcement = read_announcement(dataset)
-    except CorruptFile as error:
-        return f"lookupdb.open and lookupdb sync do not follow {built}: {error.message}; {error.hint}"
-    if announcement is None or built is None or announcement.generation == built:
-        return None
-    announced = announcement.generation
-    if store.folder and announced not in dataset.published_generations() and is_stale(announced, built):
-        return None  # the newest is followed
-    return (
-        f"{file} announces {announced}: lookupdb.open and lookupdb sync follow that one, and not {built}, until "
-        "lookupdb up or an operator announces another; where neither runs, remove that file, and they follow the newest"
-    )
+termination_log_option = option(
+    "--termination-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the result, or the failure, to this file, in at most 4096 bytes.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result, or the failure, as JSON.")

@@ -1,4 +1,4 @@
-"""End a command-line program: its exit code, its error message, and its reaction to SIGINT and SIGTERM."""
+"""Print the result of a command, and end its program: exit code, error message, and reaction to SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.process import launch
 from lookupdb.process.launch import (
+    describe_error,
     drop_refused_messages,
     drop_unwritten,
     end_interrupted,
     end_with_message,
     open_closed_streams,
+    write_termination_log,
 )
+from lookupdb.wording import escape_controls, render_json, to_utf8
 
 
 def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError], str] = str) -> NoReturn:
@@ -132,3 +136,64 @@ class _Watch:
                 return False
             if select.select([self._reading], [], [], min(left, TAKEN_SECONDS))[0] and not os.read(self._reading, 16):
                 return True
+
+
+# The result of a verb: a value, a sentence, or one line of JSON, which the termination log of Kubernetes gets.
+
+
+def print_value(value: bytes, *, is_json: bool) -> None:
+    """Write ``value`` and flush it: JSON as a line, a raw value byte for byte.
+
+    Only a terminal gets a final newline, if the value has none.
+    """
+    ends_line = is_json or (sys.stdout.isatty() and not value.endswith(b"\n"))
+    click.echo(value, nl=ends_line)
+
+
+def say_of_failure(line: str | bytes) -> None:
+    """Print ``line`` for a failed program, or drop it if standard output is closed: the failure keeps its exit code."""
+    try:
+        click.echo(line)
+    except OSError:
+        drop_unwritten()
+
+
+def render_message(message: str) -> str:
+    """Return the sentence about a result, for a terminal or a pipe."""
+    return escape_controls(to_utf8(message))
+
+
+@contextmanager
+def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator[dict[str, Any]]:
+    """Write the outcome of the block, with the members that it added: as JSON, or its message.
+
+    SIGINT and SIGTERM end it soon, also while a bucket does not answer.
+    """
+    began = time.monotonic()
+    result = dict(members)
+
+    def write_failure(error: BaseException) -> None:
+        seconds = round(time.monotonic() - began, 3)
+        line = render_json({**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
+        write_termination_log(path, line)
+        if as_json:
+            say_of_failure(line)
+
+    try:
+        with ended_in_time(lambda code: write_failure(SystemExit(code))):
+            yield result
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        write_failure(error)
+        raise
+    line = render_json({"exitCode": 0, **result})
+    write_termination_log(path, line)
+    click.echo(line if as_json else render_message(result["message"]))
+
+
+def _describe_failure(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+        return {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted; run it again"}
+    return describe_error(
+        error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
+    )

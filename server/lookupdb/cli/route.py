@@ -1,8 +1,10 @@
-"""`lookupdb route`: run the router."""
+"""`lookupdb route`: run the router. `lookupdb token`: create a client token for it, or hash one."""
 
 from __future__ import annotations
 
 import re
+import secrets
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,9 +16,9 @@ from lookupdb.cli.options import Size, chosen_log_format, log_format, option, pa
 from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
-from lookupdb.router.access import AccessSettings
+from lookupdb.router.access import AccessSettings, NoToken, hash_token, read_bearer_token
 from lookupdb.router.budget import RouterLimits
-from lookupdb.tokens import MAX_SUBJECTS, is_subject
+from lookupdb.tokens import MAX_SUBJECTS, MAX_TOKEN_BYTES, is_subject
 
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"
@@ -280,4 +282,42 @@ def _read_access(
             audience=audience,
             subjects=subjects,
         )
+    )
+
+
+RANDOM_BYTES: Final = 32  # 256 bits cannot be guessed, so a fast hash of them is safe to store
+
+
+@click.command()
+@option("--hash", "hashes", is_flag=True, help="Hash the token on standard input instead of creating one.")
+def token(hashes: bool) -> None:
+    """Create a token for a client of a dataset with spec.router.auth.tokens.
+
+    Standard output gets only the token. Standard error gets its hash, the command that makes a Secret of the hash, and
+    where `lookupdb route` looks for it. Give the token only to the client: keep it in a file or in a Secret of the
+    client.
+
+    \b
+        lookupdb token > web.token
+        lookupdb token --hash < web.token
+    """
+    if hashes:
+        shown = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 2).strip()
+        try:
+            click.echo(hash_token(read_bearer_token(b"Bearer " + shown)))
+        except NoToken as error:  # which does not show it
+            raise UsageError(
+                f"standard input holds no token that a router would take: {error}",
+                hint="make one with `lookupdb token`",
+            ) from error
+        return
+    created = secrets.token_urlsafe(RANDOM_BYTES)
+    hashed = hash_token(created.encode())
+    click.echo(created)
+    click.echo(
+        f"its hash: {hashed}\n"
+        f"in a cluster, for example: kubectl create secret generic lookup-tokens --from-literal=web={hashed}\n"
+        "and, in the dataset: spec.router.auth.tokens.secretName: lookup-tokens\n"
+        "for `lookupdb route --auth-tokens FOLDER`: a file FOLDER/web that holds the hash",
+        err=True,
     )
