@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import yaml
 from support.command_line import run_here
 
-from lookupdb.dataset.spec import Spark, parse_resource
+from lookupdb.dataset.spec import DatasetSpec, Spark, parse_resource
 from lookupdb.errors import InvalidManifest
 
 
@@ -46,7 +45,7 @@ def test_spark_settings_reach_another_process() -> None:
     conf = (("spark.local.dir", "/disk"), ("spark.speculation", "true"))
     assert spec.engine == "Spark"
     assert spec.spark == Spark("spark://host:7077", 20, 4, 8 << 30, conf)
-    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert DatasetSpec.from_json(spec.to_json()) == spec
 
 
 def test_engine_is_not_part_of_the_content() -> None:

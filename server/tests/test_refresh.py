@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def test_it_changes_no_file() -> None:
 
 def test_it_survives_the_way_to_another_process() -> None:
     dataset = parsed(schedule="0 2 * * *", successFile="_SUCCESS", startingDeadlineSeconds=600)
-    assert pickle.loads(pickle.dumps(dataset)) == dataset
+    assert spec.DatasetSpec.from_json(dataset.to_json()) == dataset
 
 
 def test_what_an_api_server_refuses() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import gc
 import os
-import pickle
 import struct
 import subprocess
 import sys
@@ -17,19 +16,23 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import orjson
 
 from lookupdb import native
 from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
 from lookupdb.builder.options import BuildBudget, scratch_errors
-from lookupdb.builder.rows import ReportProgress, UnfinishedSlice
+from lookupdb.builder.rows import ReportProgress, SeenColumns, UnfinishedSlice
+from lookupdb.builder.tables import TableFile
 from lookupdb.builder.write import Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
+from lookupdb.manifest import SourceFile
 from lookupdb.process.memory import peak_resident
 from lookupdb.process.worker import die_with_supervisor
 
@@ -89,7 +92,7 @@ class Crew:
 
     def _start(self, alive: int, message_pipe: int) -> subprocess.Popen[bytes]:
         job = os.memfd_create("lookupdb-job")
-        os.pwrite(job, self._job.to_bytes(), 0)
+        os.pwrite(job, self._job.to_json(), 0)
         fds = (job, alive, self._queue, message_pipe)
         # The kernels of the build: native ones and Python write other files of sorted records.
         kernels = {native.VARIABLE: "0" if native.kernels() is None else "1"}
@@ -160,9 +163,7 @@ def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[
         return states, sum(crew.peaks.values())
 
 
-# What a build and its crew exchange: pickles of plain data, and files.
-#
-# The members' module is called __main__, so the classes of this module are not pickled, but their fields.
+# What a build and its crew exchange, as JSON and files.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,7 @@ class SliceResult:
     def save(self, folder: Path, number: int) -> None:
         """Write the result for ``load``. Raises NotEnoughRoom."""
         with scratch_errors(folder):
-            content = pickle.dumps((self.outcome, self.runs, self.spool, self.sample))
-            (folder / f"slice-{number:05d}.pickle").write_bytes(content)
+            (folder / f"slice-{number:05d}.json").write_bytes(orjson.dumps(asdict(self)))
 
     def discard(self, folder: Path) -> None:
         """Remove the files: the slice does not hold whole rows."""
@@ -188,8 +188,11 @@ class SliceResult:
     @classmethod
     def load(cls, folder: Path, number: int) -> Self:
         """Load the result that was saved for slice ``number``."""
-        content = (folder / f"slice-{number:05d}.pickle").read_bytes()
-        return cls(*pickle.loads(content))  # noqa: S301 - by a process of this build, in its own folder
+        members = orjson.loads((folder / f"slice-{number:05d}.json").read_bytes())
+        outcome = members.pop("outcome")
+        columns, samples = outcome.pop("columns"), [(row, why) for row, why in outcome.pop("samples")]
+        seen_columns = None if columns is None else SeenColumns(**columns)
+        return cls(outcome=SliceOutcome(columns=seen_columns, samples=samples, **outcome), **members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +206,35 @@ class SliceJob:
     """A folder in scratch for the results."""
     budget: BuildBudget
 
-    def to_bytes(self) -> bytes:
-        """Return the content of a memory file for ``from_bytes``."""
-        return pickle.dumps((self.spec, self.files, self.pieces, self.folder, self.budget))
+    def to_json(self) -> bytes:
+        """Return the JSON for a memory file."""
+        return orjson.dumps(
+            {
+                "spec": self.spec.to_json().decode(),
+                "files": [asdict(file) for file in self.files],
+                "pieces": [asdict(piece) for piece in self.pieces],
+                "folder": str(self.folder),
+                "budget": asdict(self.budget),
+            },
+            default=str,
+        )
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """Return the job in a memory file."""
-        return cls(*pickle.loads(content))  # noqa: S301 - by the build that started this process
+    def from_json(cls, text: bytes) -> Self:
+        """Return the job that ``to_json`` wrote."""
+        members = orjson.loads(text)
+        files = []
+        for file in members["files"]:
+            description, path = SourceFile(**file.pop("description")), Path(file.pop("path"))
+            table = None if file["table"] is None else TableFile.from_members(file["table"])
+            files.append(LocalFile(**file | {"description": description, "path": path, "table": table}))
+        return cls(
+            DatasetSpec.from_json(members["spec"]),
+            files,
+            [Slice(**piece) for piece in members["pieces"]],
+            Path(members["folder"]),
+            BuildBudget(**members["budget"]),
+        )
 
     def map(self, number: int, report: ReportProgress) -> SliceResult:
         """Map slice ``number`` into files. Raises BadSource, which may have no message, and NotEnoughRoom."""
@@ -269,7 +293,7 @@ def main(job_fd: int, alive: int, queue: int, messages: int) -> None:
     """Run the job, until the queue is empty or the build is gone."""
     die_with_supervisor(alive)
     with open(job_fd, "rb") as file:
-        job = SliceJob.from_bytes(file.read())
+        job = SliceJob.from_json(file.read())
     gc.disable()  # records make no reference cycles
     with suppress(BrokenPipeError):
         CrewMember(job, queue, messages).run()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import orjson
 import yaml
@@ -362,6 +362,40 @@ class DatasetSpec:
     spark: Spark = Spark()
     cluster_fields: tuple[str, ...] = ()
     """The fields of the manifest that only a cluster uses (``CLUSTER_FIELDS``)."""
+
+    def to_json(self) -> bytes:
+        """Return JSON for another process of the same version."""
+        return orjson.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Self:
+        """Parse the spec that ``to_json`` wrote."""
+        members = orjson.loads(text)
+        source, csv = members["source"], members["source"]["csv"]
+        csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
+        csv["null_values"] = tuple(csv["null_values"])
+        parquet = Parquet(tuple(ParquetColumn(**column) for column in source["parquet"]["columns"]))
+        table, catalog = source["table"], source["table"]["catalog"]
+        table = Table(**(table | {"catalog": None if catalog is None else Catalog(**catalog)}))
+        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet, "table": table}
+        key, value, gates = members["key"], members["value"], members["gates"]
+        key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
+        value["columns"] = None if value["columns"] is None else tuple(value["columns"])
+        gates["required_keys"] = tuple(gates["required_keys"])
+        gates["expected_values"] = tuple(ExpectedValue(**expected) for expected in gates["expected_values"])
+        base = members["base"]
+        members |= {
+            "base": None if base is None else Path(base),
+            "source": Source(**source),
+            "key": Key(**key),
+            "value": Value(**value),
+            "gates": Gates(**gates),
+            "refresh": Refresh(**members["refresh"]),
+            "router": Router(**members["router"]),
+            "spark": Spark(**{**members["spark"], "conf": tuple(map(tuple, members["spark"]["conf"]))}),
+            "cluster_fields": tuple(members["cluster_fields"]),
+        }
+        return cls(**members)
 
     def content_hash(self) -> str:
         """Return 32 hex digits that change if and only if the same source would give other shard files."""
