@@ -136,7 +136,7 @@ class FullSource:
 
     async def look_up(self, _dataset: Any, key: str, generation: str | None) -> Any:
         """Find every key."""
-        from lookupdb_operator.console.answers import FoundKey
+        from lookupdb_operator.console.dataset import FoundKey
 
         return FoundKey(key, generation or "g5", b'{"name":"John"}', True)
 

@@ -16,9 +16,8 @@ from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.console import source as console_source
 from lookupdb_operator.console.access import Visitor
-from lookupdb_operator.console.answers import AbsentKey, FoundKey, UnavailableKey
-from lookupdb_operator.console.cluster_source import ClusterSource, VisitorSource
-from lookupdb_operator.console.dataset import Dataset
+from lookupdb_operator.console.dataset import AbsentKey, Dataset, FoundKey, UnavailableKey
+from lookupdb_operator.console.service import ClusterSource, VisitorSource
 from lookupdb_operator.console.source import Elsewhere
 
 PROBLEM = "application/problem+json"

@@ -13,8 +13,8 @@ import pytest
 from operator_support.console_world import MemorySource, metrics, one
 from plugin_samples import HEALTHY, condition, dataset, generation, router, server, view
 
-from lookupdb_operator.console import charts, facts, pages, watch
-from lookupdb_operator.console.answers import FoundKey
+from lookupdb_operator.console import facts, pages, watch
+from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.figures import (
     MAX_BUCKETS,
     DatasetRates,
@@ -81,7 +81,7 @@ def test_figures_that_a_broken_pod_makes_up_break_no_page(number: str) -> None:
     assert rates is not None
     found = sum_rates([rates, rates], [first, last])
     assert found.lookups is not None
-    assert charts.draw("Lookups", [0.0], [("lookups", [found.lookups])], pages.format_number).top
+    assert pages.draw("Lookups", [0.0], [("lookups", [found.lookups])], pages.format_number).top
     line = 'lookupdb_router_request_duration_seconds_bucket{{endpoint="lookup",outcome="ok",le="{}"}} 1\n'
     text = "".join(map(line.format, (number, *range(10_000))))
     assert len(read_figures(text, "airports").buckets) <= MAX_BUCKETS
@@ -210,12 +210,12 @@ async def test_scrapes_are_bounded_in_number_and_rate(monkeypatch: pytest.Monkey
 
 def test_a_chart_has_a_round_top_and_breaks_where_nothing_is_known() -> None:
     values = [3.0, math.nan, 7.0, 8.0]
-    chart = charts.draw("Rate", [0, 30, 60, 90], [("r", values)], pages.format_number)
+    chart = pages.draw("Rate", [0, 30, 60, 90], [("r", values)], pages.format_number)
     assert (chart.top, chart.middle, chart.lines[0].last, chart.seconds) == ("10", "5", "8", 90)
     assert chart.lines[0].path.split(" ")[0].startswith("M0.0")
     assert chart.lines[0].path.count("M") == 2
     assert chart.summary == "Rate: now r 8; highest 8"
-    assert charts.draw("Rate", [], [("r", [])], pages.format_number).summary == "Rate: no figures yet"
+    assert pages.draw("Rate", [], [("r", [])], pages.format_number).summary == "Rate: no figures yet"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import urllib3
 from operator_support.console_world import MemorySource, one, serving
 from plugin_samples import HEALTHY, condition, generation, router, server
 
-from lookupdb_operator.console.answers import FoundKey
+from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.server import POLICY
 from lookupdb_operator.console.source import Elsewhere
 

@@ -12,8 +12,7 @@ from operator_support.loopback import listening
 from plugin_samples import body, router
 
 from lookupdb.errors import LookupdbError
-from lookupdb_operator.console.answers import FoundKey
-from lookupdb_operator.console.dataset import Dataset
+from lookupdb_operator.console.dataset import Dataset, FoundKey
 from lookupdb_operator.console.source import Elsewhere, PodClient
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.local.server import LocalSource

@@ -23,9 +23,9 @@ from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Unreachable
-from lookupdb_operator.plugin import job_verbs
+from lookupdb_operator.plugin import cluster_verbs
 from lookupdb_operator.plugin.cluster_session import ClusterSession
-from lookupdb_operator.plugin.job_verbs import Patience
+from lookupdb_operator.plugin.cluster_verbs import Patience
 from lookupdb_operator.plugin.jobs import JobProgress, choose_shard_set
 
 
@@ -225,7 +225,7 @@ class _Flaky:
 async def test_no_request_that_fails_for_a_moment_loses_the_work_of_a_job(
     kube: Kube, tmp_path: Path, request_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_verbs, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(cluster_verbs, "_POLL_SECONDS", 0.02)
     flaky = _Flaky(monkeypatch, request_)
     ended, _ = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
     assert (ended.code, ended.out.splitlines()[0], "deleted" in ended.err) == (
@@ -240,7 +240,7 @@ async def test_no_request_that_fails_for_a_moment_loses_the_work_of_a_job(
 async def test_a_job_may_have_started_while_the_api_server_does_not_say(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_verbs, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(cluster_verbs, "_POLL_SECONDS", 0.02)
     pods = "/api/v1/namespaces/shop/pods"
     kube.refused[pods] = Refusal(503, "the server is currently unable to handle the request")
     ended = await run_plugin(
@@ -261,7 +261,7 @@ async def test_a_job_may_have_started_while_the_api_server_does_not_say(
 async def test_a_log_that_cannot_be_read_is_not_an_empty_one(
     kube: Kube, tmp_path: Path, phase: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_verbs, "_LOG_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_verbs, "_LOG_SECONDS", 0.1)
     running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", "-n", "shop"))
     await until(lambda: running.done() or bool(kube.all("Job")), "a Job")
     put_job_pod(kube, phase)

@@ -17,7 +17,7 @@ from plugin_samples import dataset, generation
 from lookupdb.cli.stores import diff as diff_command
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import NotPossible
-from lookupdb_operator.plugin.job_verbs import JobFailed, choose_generations, read_document, render_difference
+from lookupdb_operator.plugin.cluster_verbs import JobFailed, choose_generations, read_document, render_difference
 from lookupdb_operator.plugin.jobs import render_difference_job
 
 GENERATIONS = [generation("g11"), generation("g12"), generation("g13", shards=3)]

@@ -18,7 +18,7 @@ from lookupdb.errors import UsageError
 from lookupdb.load.plan import LoadPlan
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import NotPossible
-from lookupdb_operator.plugin.job_verbs import JobFailed, count_bytes, fit_keys, read_result
+from lookupdb_operator.plugin.cluster_verbs import JobFailed, count_bytes, fit_keys, read_result
 from lookupdb_operator.plugin.jobs import (
     KEYS_ANNOTATION,
     LOAD_LABELS,

@@ -15,7 +15,7 @@ from operator_support.plan_samples import rebuilt, serving, unconfirmed
 from operator_support.plan_world import World
 
 from lookupdb_operator.plan.planner import PHASES
-from lookupdb_operator.plugin import status_view
+from lookupdb_operator.plugin import views
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ from lookupdb_operator.plugin import status_view
 def test_the_screen(state: Callable[[], World], told: list[Any]) -> None:
     world = state()
     screen = screen_of(world)
-    assert status_view.render_list([view_of(world).dataset], world.now, everywhere=True, namespace="")
+    assert views.render_list([view_of(world).dataset], world.now, everywhere=True, namespace="")
     assert [words for words in told if words not in screen] == [], screen
 
 

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from plugin_samples import HEALTHY, ROUTERS, SERVERS, condition, dataset, generation, router, server, view
 
-from lookupdb_operator.console.answers import AbsentKey, FoundKey, UnavailableKey, read_answer
-from lookupdb_operator.console.dataset import DatasetPods
-from lookupdb_operator.console.facts import find_role
+from lookupdb_operator.console.dataset import AbsentKey, DatasetPods, FoundKey, UnavailableKey, read_answer
+from lookupdb_operator.console.facts import find_role, format_age, format_until
 from lookupdb_operator.console.figures import MetricSample, bound_quantile, rate
-from lookupdb_operator.console.formats import format_age, format_until
-from lookupdb_operator.plugin import status_view, views
+from lookupdb_operator.plugin import views
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "kubectl.md"
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -34,7 +32,7 @@ def _sections(text: str) -> dict[str, list[str]]:
 
 
 def test_a_dataset_that_serves_is_one_screen() -> None:
-    text = status_view.render(view(*SERVERS, *ROUTERS), NOW)
+    text = views.render(view(*SERVERS, *ROUTERS), NOW)
     head = "shop/airports: Ready, serves g12, 28,298 records, built 2 h ago"
     assert text.splitlines()[:2] == [head, "  http://airports-router.shop.svc"]
     sections = _sections(text)
@@ -51,7 +49,7 @@ def test_a_dataset_that_serves_is_one_screen() -> None:
 
 def test_one_of_a_kind_is_counted_as_one() -> None:
     lone = generation("g12", records=1, shards=1, servedBy=7)
-    text = status_view.render(view(server("r34", 0), generations=[lone], records=1, refused=lone), NOW)
+    text = views.render(view(server("r34", 0), generations=[lone], records=1, refused=lone), NOW)
     assert "serves g12, 1 record, built" in text
     assert "g12  1 record  " in text
     assert "r34  g12  active  1 shard × 2, 1 server ready" in text
@@ -90,7 +88,7 @@ def _rolling_out() -> DatasetPods:
 
 def test_the_docs_show_the_screen_as_it_is() -> None:
     shown = DOCS.read_text(encoding="utf-8").split("```")[1].strip()
-    assert shown == status_view.render(_rolling_out(), NOW)
+    assert shown == views.render(_rolling_out(), NOW)
 
 
 def _waiting(kind: str, reason: str, message: str) -> list[Any]:
@@ -109,7 +107,7 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
             "count": 3,
         },
     }
-    text = status_view.render(view(*SERVERS, **status), NOW)
+    text = views.render(view(*SERVERS, **status), NOW)
     assert _sections(text)["Waits for"] == [
         "a rollout, for 3 min: r35 has 1/2 shards ready.",
         "the next build attempt, in 30 s, after 3 failures",
@@ -131,14 +129,14 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
 def test_a_check_that_waits_to_be_made_is_reported_in_place_of_the_next_one(build: Any, said: str) -> None:
     schedule = {"expression": "0 * * * * UTC", "slot": "2026-01-02T11:00:00Z", "due": "2026-01-02T11:00:00Z"}
     status = {"nextCheck": "2026-01-02T12:00:00Z", "schedule": schedule, "build": build}
-    assert said in status_view.render(view(*SERVERS, **status), NOW)
+    assert said in views.render(view(*SERVERS, **status), NOW)
 
 
 def test_a_schedule_that_rests_is_reported() -> None:
     spec = {**dataset().spec, "refresh": {"schedule": "0 2 * * *", "suspend": True}}
     line = "no check of the source: refresh.suspend is true, and the schedule '0 2 * * *' rests"
-    assert _sections(status_view.render(view(*SERVERS, spec=spec), NOW))["Waits for"][-1] == line
-    assert "no check" not in status_view.render(view(*SERVERS), NOW)
+    assert _sections(views.render(view(*SERVERS, spec=spec), NOW))["Waits for"][-1] == line
+    assert "no check" not in views.render(view(*SERVERS), NOW)
 
 
 CLOSED = (
@@ -164,7 +162,7 @@ def test_a_closed_gate_is_reported_once_and_what_else_is_wrong_beside_it() -> No
         "message": f"{CLOSED[:40]}…",
     }
     other = {**past, "generation": "g10", "message": "minRecords: 2 of 9"}
-    text = status_view.render(view(*SERVERS, conditions=conditions, refused=refused, builds=[other, past]), NOW)
+    text = views.render(view(*SERVERS, conditions=conditions, refused=refused, builds=[other, past]), NOW)
     assert [text.count(once) for once in ("minRecords: 1", "removed: 'a'", "override-gates", "at noon")] == [1, 1, 1, 1]
     parts = _sections(text)
     assert parts["Conditions"][-1].endswith(f"as above; {OTHER} g12 keeps serving.")
@@ -176,7 +174,7 @@ def test_a_closed_gate_is_reported_once_and_what_else_is_wrong_beside_it() -> No
 def test_a_generation_that_a_gate_refused_is_reported_with_how_to_let_it_through() -> None:
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")
-    text = status_view.render(view(*SERVERS, refused=refused, generations=[overridden]), NOW)
+    text = views.render(view(*SERVERS, refused=refused, generations=[overridden]), NOW)
     assert _sections(text)["Rejected by a gate"] == [
         "g13 of 9,000 records, built 10 min ago",
         "maxShrinkPercent: 68 % fewer",
@@ -191,7 +189,7 @@ def test_a_candidate_is_reported_with_what_to_do() -> None:
         *dataset().status["rollouts"],
         {"rollout": "r35", "generation": "g13", "startedAt": "2026-01-02T11:50:00Z"},
     ]
-    text = status_view.render(view(*SERVERS, candidate=candidate, rollouts=rollouts), NOW)
+    text = views.render(view(*SERVERS, candidate=candidate, rollouts=rollouts), NOW)
     assert _sections(text)["Candidate"] == [
         "g13 of r35 has waited for promotion for 5 min",
         "look at it:  kubectl lookupdb get -n shop airports KEY --generation g13",
@@ -218,7 +216,7 @@ def test_what_a_rollout_does(members: dict[str, Any], table: dict[str, Any], rol
 
 def test_shards_that_lack_servers_are_named_with_the_first_reasons_and_counted() -> None:
     pods = [server("r34", shard, ready=False, trouble="no node takes it") for shard in range(40)]
-    sections = _sections(status_view.render(view(*pods), NOW))
+    sections = _sections(views.render(view(*pods), NOW))
     assert len(sections["Shards that lack servers"]) == 13
     assert sections["Shards that lack servers"][-1] == "and 28 more"
     assert sections["Why"] == ["airports-r34-s0-0 and 39 more: no node takes it"]
@@ -230,7 +228,7 @@ def test_marks_of_generations() -> None:
         "generation": "g11",
         "generations": [generation("g11"), generation("g12")],
     }
-    text = status_view.render(view(spec={"generation": "g11"}, **status), NOW)
+    text = views.render(view(spec={"generation": "g11"}, **status), NOW)
     assert "pinned to g11" in text.splitlines()[0]
     lines = _sections(text)["Generations"]
     assert lines[0].endswith("rolled back")
@@ -266,7 +264,7 @@ def test_the_last_builds_newest_first() -> None:
         "startedAt": "2026-01-02T11:59:50Z",
         "stall": {"reason": "Unschedulable", "since": "2026-01-02T11:59:55Z"},
     }
-    lines = _sections(status_view.render(view(builds=builds, build=build), NOW))["Builds"]
+    lines = _sections(views.render(view(builds=builds, build=build), NOW))["Builds"]
     assert [line.split()[0] for line in lines] == ["g10", "g9", "g8", "g7", "g6", "g5"]
     assert lines[0].endswith("  Unschedulable for 5 s")
     assert "failed × 3" in lines[1]
@@ -276,23 +274,23 @@ def test_the_last_builds_newest_first() -> None:
 
 def test_a_dataset_that_nobody_has_looked_at() -> None:
     empty = dict.fromkeys(dataset().status)
-    assert status_view.render(view(**empty), NOW) == "shop/airports: no operator has reconciled it yet, serves nothing"
+    assert views.render(view(**empty), NOW) == "shop/airports: no operator has reconciled it yet, serves nothing"
 
 
 def test_no_text_of_a_cluster_moves_the_cursor() -> None:
-    text = status_view.render(view(conditions=[condition("Ready", "False", "X", "a\x1b[2Jb\nc")]), NOW)
+    text = views.render(view(conditions=[condition("Ready", "False", "X", "a\x1b[2Jb\nc")]), NOW)
     assert "a [2Jb c" in text
 
 
 def test_everything_for_machines() -> None:
-    summary = status_view.summarize(view(*SERVERS[:1], *ROUTERS[:1]))
+    summary = views.summarize(view(*SERVERS[:1], *ROUTERS[:1]))
     assert summary["status"]["generation"] == "g12"
     assert [pod["name"] for pod in summary["pods"]] == ["airports-r34-s0-0", "airports-router-0"]
     assert json.loads(json.dumps(summary)) == summary
 
 
 def test_all_datasets_are_a_table() -> None:
-    lines = status_view.render_list([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
+    lines = views.render_list([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
     assert lines[0].split() == [
         "NAMESPACE",
         "NAME",
@@ -306,10 +304,7 @@ def test_all_datasets_are_a_table() -> None:
         "RECORDS",
     ]
     assert lines[1].split() == ["shop", "airports", "True", "Ready", "Healthy", "g12", "2", "h", "2/2", "28,298"]
-    assert (
-        status_view.render_list([], NOW, everywhere=False, namespace="shop")
-        == "There are no datasets in namespace shop."
-    )
+    assert views.render_list([], NOW, everywhere=False, namespace="shop") == "There are no datasets in namespace shop."
 
 
 PROBLEM = {"Content-Type": "application/problem+json; charset=utf-8"}

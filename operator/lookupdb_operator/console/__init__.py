@@ -1,16 +1,16 @@
 """The console: read-only pages about datasets, and the facts that these and the command line show.
 
-dataset    a LookupDataset and its pods
-formats    ages, sizes and columns as text
-answers    answers of routers about keys
+dataset    a LookupDataset, its pods, and routers' answers about its keys
+facts      everything that is shown about datasets, and ages, sizes and columns as text; pure
 figures    samples of metrics, and rates between two of them
-facts      everything that is shown about datasets; pure
 source     the place where datasets, metrics and lookups come from, as a protocol
 watch      scrapes in the background, and their history
-pages      templates
+pages      templates and charts
 server     the HTTP server
+access     in a cluster: who may see what, and the login
+service    in a cluster: the command, and its source, which watches the datasets
 
-The first five load no server, because commands import them.
+The first four load no server, because commands import them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,12 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lookupdb import keys
 from lookupdb_operator import names
-from lookupdb_operator.console import charts
-from lookupdb_operator.console.answers import FoundKey
-from lookupdb_operator.console.dataset import Dataset, DatasetPods
-from lookupdb_operator.console.facts import FleetRow, ShardFacts, describe_row
+from lookupdb_operator.console.dataset import Dataset, DatasetPods, FoundKey
+from lookupdb_operator.console.facts import FleetRow, ShardFacts, describe_row, format_age, format_bytes, format_seconds
 from lookupdb_operator.console.figures import DatasetRates, interpolate_quantile
-from lookupdb_operator.console.formats import format_age, format_bytes, format_seconds
 from lookupdb_operator.console.watch import Point, Watch
 from lookupdb_operator.model import Pod
 
@@ -187,14 +184,14 @@ def list_servers(shards: Sequence[ShardFacts], watch: Watch) -> Iterator[ServerE
             )
 
 
-def draw_charts(points: Sequence[Point]) -> tuple[charts.Chart, ...]:
+def draw_charts(points: Sequence[Point]) -> tuple[Chart, ...]:
     """Return the charts of a dataset's history."""
     times = [point.at for point in points]
     rate = [("lookups", [point.lookups for point in points])]
     latency = [("p99", [point.p99 for point in points]), ("p50", [point.p50 for point in points])]
     return (
-        charts.draw("Lookups a second", times, rate, format_number),
-        charts.draw("Latency at the routers", times, latency, format_latency),
+        draw("Lookups a second", times, rate, format_number),
+        draw("Latency at the routers", times, latency, format_latency),
     )
 
 
@@ -232,3 +229,78 @@ def list_served(dataset: Dataset) -> list[str]:
 def now() -> datetime:
     """Return the present time, to which ages refer."""
     return datetime.now(UTC)
+
+
+# Line charts as SVG paths: from points to what a template draws. Texts are HTML beside the SVG, so that the picture
+# may be stretched to any width.
+
+
+WIDTH: Final = 600
+HEIGHT: Final = 120
+_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+_SHORTEST_SECONDS: Final = 60.0
+"""The least time from the left to the right edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart, with the text of its last value."""
+
+    name: str
+    path: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with its lines. ``top`` and ``middle`` label the grid."""
+
+    title: str
+    lines: tuple[Line, ...]
+    top: str
+    middle: str
+    seconds: float
+    summary: str
+    """What a reader who cannot see it should know."""
+
+
+Series = tuple[str, Sequence[float]]
+"""A name and one value for each moment; nan is unknown."""
+
+
+def draw(title: str, times: Sequence[float], series: Sequence[Series], show: Callable[[float], str]) -> Chart:
+    """Return the chart of ``series``. ``show`` formats a value."""
+    known = [value for _, values in series for value in values if not math.isnan(value)]
+    top = _round_up(max(known, default=0.0))
+    span = max(times[-1] - times[0], _SHORTEST_SECONDS) if times else _SHORTEST_SECONDS
+    lines = tuple(Line(name, _path(times, values, span, top), _show_last(values, show)) for name, values in series)
+    now = ", ".join(f"{line.name} {line.last}" for line in lines)
+    summary = f"{title}: now {now}; highest {show(max(known))}" if known else f"{title}: no figures yet"
+    return Chart(title, lines, show(top), show(top / 2), span, summary)
+
+
+def _show_last(values: Sequence[float], show: Callable[[float], str]) -> str:
+    return "–" if not values or math.isnan(values[-1]) else show(values[-1])
+
+
+def _round_up(value: float) -> float:
+    """Return the next round number, as the upper edge of a chart."""
+    if value <= 0:
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(value))
+    return next(step * size for step in _STEPS if step * size >= value * 0.999)
+
+
+def _path(times: Sequence[float], values: Sequence[float], span: float, top: float) -> str:
+    return " ".join(_commands(times, values, span, top))
+
+
+def _commands(times: Sequence[float], values: Sequence[float], span: float, top: float) -> Iterator[str]:
+    pen = "M"
+    for at, value in zip(times, values, strict=True):
+        if math.isnan(value):
+            pen = "M"
+            continue
+        x, y = WIDTH - (times[-1] - at) / span * WIDTH, HEIGHT - min(value / top, 1.0) * (HEIGHT - 4) - 1
+        yield f"{pen}{x:.1f} {y:.1f}"
+        pen = "L"

@@ -18,8 +18,7 @@ from aiohttp import web
 from jinja2 import Environment
 
 from lookupdb_operator.console import facts, pages
-from lookupdb_operator.console.answers import AbsentKey, FoundKey, UnavailableKey
-from lookupdb_operator.console.dataset import DatasetPods
+from lookupdb_operator.console.dataset import AbsentKey, DatasetPods, FoundKey, UnavailableKey
 from lookupdb_operator.console.source import ConsoleSource, Elsewhere
 from lookupdb_operator.console.watch import Watch
 

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator.cluster.api import Answer, read_at_most
-from lookupdb_operator.console.answers import GENERATION_HEADER, Lookup, read_answer, read_detail, read_refusal
-from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.dataset import (
+    GENERATION_HEADER,
+    Dataset,
+    DatasetPods,
+    Lookup,
+    read_answer,
+    read_detail,
+    read_refusal,
+)
 from lookupdb_operator.model import Pod
 
 if TYPE_CHECKING:

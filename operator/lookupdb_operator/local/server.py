@@ -35,8 +35,7 @@ from lookupdb.up.run_state import shorten_name
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, AlreadyExists, ApiError, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.workloads import parse_pod
-from lookupdb_operator.console.answers import Lookup, UnavailableKey
-from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup, UnavailableKey
 from lookupdb_operator.console.server import LOOPBACK, make_app, set_source
 from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
 from lookupdb_operator.console.watch import Watch

@@ -16,7 +16,7 @@ import click
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import Dataset
-from lookupdb_operator.console.formats import clean
+from lookupdb_operator.console.facts import clean
 from lookupdb_operator.plugin import changes
 from lookupdb_operator.plugin.changes import ChangeProgress
 from lookupdb_operator.plugin.options import (
@@ -30,7 +30,7 @@ from lookupdb_operator.plugin.options import (
     with_target,
 )
 from lookupdb_operator.plugin.session import DatasetSession, Polls, Target
-from lookupdb_operator.plugin.status_view import summarize_dataset
+from lookupdb_operator.plugin.views import summarize_dataset
 
 Judge = Callable[[Dataset], ChangeProgress]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import Dataset, Members, NotPossible
-from lookupdb_operator.console.formats import format_seconds
+from lookupdb_operator.console.facts import format_seconds
 from lookupdb_operator.plan import generations as promotion
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus

@@ -13,8 +13,8 @@ from click.shell_completion import ShellComplete
 from lookupdb import __version__
 from lookupdb.cli import completion, find_variable
 from lookupdb.cli.program import run_program
-from lookupdb_operator.console.formats import clean
-from lookupdb_operator.plugin import change_verbs, get_verb, job_verbs, read_verbs
+from lookupdb_operator.console.facts import clean
+from lookupdb_operator.plugin import change_verbs, cluster_verbs, read_verbs
 from lookupdb_operator.plugin.options import KUBECTL
 
 _NO_FILES: Final = ":4"
@@ -49,7 +49,7 @@ for _command in (
     read_verbs.ls,
     read_verbs.status,
     read_verbs.history,
-    get_verb.command,
+    cluster_verbs.get,
     change_verbs.refresh,
     change_verbs.promote,
     change_verbs.reject,
@@ -57,9 +57,9 @@ for _command in (
     change_verbs.rollback,
     change_verbs.pin,
     change_verbs.unpin,
-    job_verbs.diff,
-    job_verbs.prune,
-    job_verbs.load,
+    cluster_verbs.diff,
+    cluster_verbs.prune,
+    cluster_verbs.load,
     read_verbs.logs,
     read_verbs.top,
     completion,

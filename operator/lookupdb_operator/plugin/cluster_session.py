@@ -21,8 +21,7 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Answer, NotFound, Refused, Requests, Unreachable
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.workloads import parse_pod
-from lookupdb_operator.console.answers import GENERATION_HEADER
-from lookupdb_operator.console.dataset import Dataset
+from lookupdb_operator.console.dataset import GENERATION_HEADER, Dataset
 from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder, Target, list_pages
 
 # Access to a pod's port through ``kubectl port-forward``, which ends at the pod's loopback. NetworkPolicies may block

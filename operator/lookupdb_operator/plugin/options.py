@@ -151,7 +151,7 @@ def _is_of_kubectl() -> bool:
 async def open_session(target: Target) -> AsyncIterator[DatasetSession]:
     """Open a session with ``target``. Only what it needs is loaded: the client of a cluster takes half a second."""
     if target.data is not None:
-        from lookupdb_operator.plugin.local_session import LocalSession
+        from lookupdb_operator.plugin.session import LocalSession
 
         yield LocalSession(target.data, target.namespace or DEFAULT_NAMESPACE)
     else:

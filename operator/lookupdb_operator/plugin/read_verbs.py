@@ -14,10 +14,10 @@ from lookupdb.errors import LookupdbError, UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError, Unreachable
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.facts import clean
 from lookupdb_operator.console.figures import MetricSample
-from lookupdb_operator.console.formats import clean
 from lookupdb_operator.model import Pod
-from lookupdb_operator.plugin import status_view, views
+from lookupdb_operator.plugin import views
 from lookupdb_operator.plugin.options import (
     Seconds,
     Verb,
@@ -85,7 +85,7 @@ def status(name: str, target: Target, as_json: bool, watch: bool, interval: floa
 
     async def read(session: DatasetSession) -> str:
         view = await session.with_pods(await session.get_dataset(name))
-        return render_json(status_view.summarize(view)) if as_json else status_view.render(view, _now())
+        return render_json(views.summarize(view)) if as_json else views.render(view, _now())
 
     async def show(session: DatasetSession) -> None:
         while watch:
@@ -120,8 +120,8 @@ def ls(target: Target, all_namespaces: bool, as_json: bool) -> None:
     async def read(session: DatasetSession) -> str:
         datasets = await session.list_datasets(everywhere=all_namespaces)
         if as_json:
-            return render_json([status_view.summarize_dataset(dataset) for dataset in datasets])
-        return status_view.render_list(datasets, _now(), everywhere=all_namespaces, namespace=session.namespace)
+            return render_json([views.summarize_dataset(dataset) for dataset in datasets])
+        return views.render_list(datasets, _now(), everywhere=all_namespaces, namespace=session.namespace)
 
     click.echo(run(target, read))
 
@@ -145,9 +145,9 @@ def history(name: str, target: Target, as_json: bool) -> None:
 
     dataset = run(target, read)
     if as_json:
-        print_json(status_view.summarize_history(dataset))
+        print_json(views.summarize_history(dataset))
     else:
-        click.echo(status_view.render_history(dataset, _now()))
+        click.echo(views.render_history(dataset, _now()))
 
 
 _PODS_AT_ONCE: Final = 8

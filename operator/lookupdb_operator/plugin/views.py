@@ -1,20 +1,293 @@
-"""Output of the plugin: lookups, and rates between two samples of metrics."""
+"""Screens and tables of the plugin. No I/O.
+
+In this order: one dataset on a screen, its history, the list of all, lookups, and rates between two samples of
+metrics."""
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
-from lookupdb_operator.console.answers import AbsentKey, Lookup, UnavailableKey
+from lookupdb_operator.console import facts as console_facts
+from lookupdb_operator.console.dataset import AbsentKey, Dataset, DatasetPods, Lookup, UnavailableKey
+from lookupdb_operator.console.facts import (
+    BuildFacts,
+    FleetRow,
+    HistoryRow,
+    StatusFacts,
+    clean,
+    format_age,
+    format_bytes,
+    format_columns,
+)
 from lookupdb_operator.console.figures import MetricSample, bound_quantile, rate
-from lookupdb_operator.console.formats import format_bytes, format_columns
 from lookupdb_operator.model import Pod
+from lookupdb_operator.plan import reasons
+
+_AS_ABOVE: Final = "as above"
+_MOST_SHARDS: Final = 12
+"""Most shards with missing servers on a screen."""
+_MOST_BUILDS: Final = 5
+_MOST_TROUBLES: Final = 5
+_INDENT: Final = "  "
+
+
+def render(view: DatasetPods, now: datetime) -> str:
+    """Return the screen."""
+    facts = console_facts.describe_dataset(view)
+    parts = (
+        _head(facts, now),
+        _section("Pods cannot be listed", [(facts.problem,)] if facts.problem else []),
+        _section(
+            "Waited for, when it stopped" if view.dataset.is_stopped else "Waits for",
+            ((wait.describe(now),) for wait in facts.waits),
+        ),
+        _conditions(facts, now),
+        _generations(facts, now),
+        _rejected(facts, now),
+        _candidate(view.dataset, facts, now),
+        _rollouts(facts, now),
+        _shards(facts),
+        _routers(facts),
+        _builds(facts, now),
+    )
+    return "\n".join(line for part in parts for line in part)
+
+
+def summarize(view: DatasetPods) -> dict[str, Any]:
+    """Return the data for machines: the status and the pods."""
+    pods = [
+        {"name": pod.name, "component": pod.component, "phase": pod.phase, "ready": pod.ready}
+        | ({"rollout": pod.rollout, "shard": pod.shard} if pod.rollout else {})
+        | ({"trouble": pod.trouble.reason} if pod.trouble else {})
+        for pod in view.pods
+    ]
+    problem = {"problem": view.problem} if view.problem else {}
+    return summarize_dataset(view.dataset) | {"pods": pods} | problem
+
+
+def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
+    row = facts.row
+    parts = [
+        row.phase or "no operator has reconciled it yet",
+        facts.serving,
+        format_count(row.records, "record") if row.records else "",
+        f"built {format_age(row.built_at, now)} ago" if row.built_at else "",
+        f"pinned to {facts.pinned}" if facts.pinned else "",
+    ]
+    yield clean(f"{row.namespace}/{row.name}: {', '.join(part for part in parts if part)}")
+    if facts.endpoint:
+        yield clean(f"{_INDENT}{facts.endpoint}")
+
+
+def _leave_out_shown(message: str, facts: StatusFacts) -> str:
+    """Return ``message`` without sentences that are shown as what the dataset waits for."""
+    shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
+    sentences = _split(message)
+    left = [sentence for sentence in sentences if sentence not in shown]
+    if len(left) == len(sentences):
+        return message
+    return f"{_AS_ABOVE}; {'. '.join(left)}." if left else _AS_ABOVE
+
+
+def _split(message: str) -> list[str]:
+    return message.strip().removesuffix(".").split(". ")
+
+
+def _is_shown(text: str, facts: StatusFacts) -> bool:
+    """Return whether ``text``, or its beginning if it was cut, is shown as what the dataset waits for."""
+    begin = reasons.join_lines(text.removesuffix("…"))
+    return bool(begin) and any(begin in wait.detail for wait in facts.waits)
+
+
+def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
+    rows = [
+        (found.kind, found.status, found.reason, format_age(found.since, now), _leave_out_shown(found.message, facts))
+        for found in facts.conditions
+    ]
+    yield from _section("Conditions", rows)
+
+
+def _generations(facts: StatusFacts, now: datetime) -> Iterator[str]:
+    rows = [
+        (
+            found.generation,
+            format_count(found.records, "record"),
+            format_bytes(found.bytes),
+            f"built {format_age(found.built_at, now)} ago",
+            ", ".join(found.marks),
+        )
+        for found in facts.generations
+    ]
+    yield from _section("Generations", rows)
+
+
+def _rejected(facts: StatusFacts, now: datetime) -> Iterator[str]:
+    found = facts.rejected
+    if found is None:
+        return
+    commands = (found.override, f"{names.OVERRIDE_GATES}={found.generation} --overwrite")
+    records, built = format_count(found.records, "record"), format_age(found.built_at, now)
+    lines = [f"{found.generation} of {records}, built {built} ago"]
+    lines += [] if _is_shown(found.message, facts) else [found.message]
+    lines += [] if any(_is_shown(text, facts) for text in commands) else [f"to override the gate: {found.override}"]
+    yield from _section("Rejected by a gate", ((line,) for line in lines))
+
+
+def _candidate(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[str]:
+    found = facts.candidate
+    if found is None:
+        return
+    generation, since = found.generation, format_age(found.since, now)
+    yield from _section(
+        "Candidate",
+        [
+            (f"{generation} of {found.rollout} has waited for promotion for {since}",),
+            (f"look at it:  {dataset.command('get', 'KEY', '--generation', generation)}",),
+            (f"then:        {dataset.command('promote', generation)}, or {dataset.command('reject', generation)}",),
+        ],
+    )
+
+
+def _rollouts(facts: StatusFacts, now: datetime) -> Iterator[str]:
+    rows = [
+        (
+            found.rollout,
+            found.generation,
+            found.role,
+            f"{found.extent} × {found.replicas}, {format_count(found.ready, 'server')} ready",
+            f"since {format_age(found.started_at, now)}",
+            f"{found.stall} for {format_age(found.stalled_since, now)}" if found.stall else "",
+        )
+        for found in facts.rollouts
+    ]
+    yield from _section("Rollouts", rows)
+
+
+def _shards(facts: StatusFacts) -> Iterator[str]:
+    """Yield shards with servers that are not ready, and the reasons of the first pods that have one."""
+    lacking = list(facts.find_lacking())
+    rows = [
+        (f"{rollout.rollout} shard {shard.shard}", f"{shard.ready}/{len(shard.pods)} servers ready")
+        for rollout, shard in lacking
+    ]
+    more = [(f"and {len(rows) - _MOST_SHARDS} more",)] if len(rows) > _MOST_SHARDS else []
+    yield from _section("Shards that lack servers", [*rows[:_MOST_SHARDS], *more])
+    troubles = console_facts.list_troubles([pod for _, shard in lacking for pod in shard.pods])
+    yield from _section("Why", ((line,) for line in troubles[:_MOST_TROUBLES]))
+
+
+def _routers(facts: StatusFacts) -> Iterator[str]:
+    if facts.routers is not None:
+        troubles = console_facts.list_troubles([pod for pod in facts.routers.pods if not pod.ready])
+        lines = (facts.routers.describe(), *troubles[:_MOST_TROUBLES])
+        yield from _section("Routers", ((line,) for line in lines))
+
+
+def _builds(facts: StatusFacts, now: datetime) -> Iterator[str]:
+    running = sum(build.is_running for build in facts.builds)
+    rows = [_build(build, facts, now) for build in facts.builds[: running + _MOST_BUILDS]]
+    yield from _section("Builds", rows)
+
+
+def _build(build: BuildFacts, facts: StatusFacts, now: datetime) -> tuple[str, ...]:
+    if build.is_running:
+        why = f"{build.stall} for {format_age(build.stalled_since, now)}" if build.stall else ""
+        return build.generation, build.outcome, f"for {format_age(build.at, now)}", why
+    if not build.at:
+        return build.generation, build.outcome, "", build.explain()
+    took = "" if build.outcome == "overridden" else f", in {build.seconds or 0} s"
+    why = build.explain(_AS_ABOVE if _is_shown(build.message, facts) else None)
+    records = format_count(build.records, "record") if build.records else ""
+    ended = f"{format_age(build.at, now)} ago{took}"
+    return build.generation, build.result, ended, ": ".join(filter(None, (records, why)))
+
+
+def _section(title: str, rows: Any) -> Iterator[str]:
+    lines = format_columns(rows, _INDENT)
+    if lines:
+        yield f"{title}:"
+        yield from lines
+
+
+# The builds and generations of one dataset.
+
+
+_HISTORY_HEAD: Final = ("GENERATION", "BUILD", "WHEN", "TOOK", "RECORDS", "SIZE", "STATE", "WHY")
+
+
+def render_history(dataset: Dataset, now: datetime) -> str:
+    """Return a table of builds, newest first, with what became of their generations."""
+    rows = [_history_row(row, now) for row in console_facts.describe_history(dataset)]
+    return "\n".join(format_columns([_HISTORY_HEAD, *rows])) if rows else f"{dataset.key} has no builds yet."
+
+
+def _history_row(row: HistoryRow, now: datetime) -> tuple[str, ...]:
+    build, stored = row.build, row.stored
+    return (
+        build.generation,
+        build.result,
+        f"{format_age(build.at, now)} ago",
+        "" if build.seconds is None else f"{build.seconds} s",
+        f"{build.records:,}" if build.records else "",
+        format_bytes(stored.bytes) if stored else "",
+        ", ".join(stored.marks) if stored else "",
+        build.explain(),
+    )
+
+
+def summarize_history(dataset: Dataset) -> dict[str, Any]:
+    """Return the data of ``render_history``, for machines."""
+    marks = {found.generation: list(found.marks) for found in console_facts.describe_generations(dataset)}
+    status = dataset.status
+    generations = [{**found, "state": marks[found["generation"]]} for found in status.get("generations") or ()]
+    builds = list(status.get("builds") or ())
+    return {"namespace": dataset.namespace, "name": dataset.name, "builds": builds, "generations": generations}
+
+
+# All datasets, one line each.
+
+
+_HEAD: Final = ("NAME", "READY", "PHASE", "HEALTH", "GENERATION", "DATA AGE", "SHARDS", "RECORDS")
+
+
+def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool, namespace: str) -> str:
+    """Return a table of ``datasets``; with ``everywhere``, including their namespaces."""
+    if not datasets:
+        return "There are no datasets." if everywhere else f"There are no datasets in namespace {namespace}."
+    head = ("NAMESPACE", *_HEAD) if everywhere else _HEAD
+    rows = [_row(console_facts.describe_row(dataset), now, everywhere) for dataset in datasets]
+    return "\n".join(format_columns([head, *rows]))
+
+
+def summarize_dataset(dataset: Dataset) -> dict[str, Any]:
+    """Return the row of a dataset, for machines."""
+    return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
+
+
+def _row(row: FleetRow, now: datetime, everywhere: bool) -> tuple[str, ...]:
+    return (
+        *((row.namespace,) if everywhere else ()),
+        row.name,
+        row.ready,
+        row.phase,
+        row.health,
+        row.generation,
+        format_age(row.built_at, now),
+        row.shards,
+        "" if row.records is None else f"{row.records:,}",
+    )
+
+
+# Lookups, and rates between two samples of metrics.
 
 
 def render_line(lookup: Lookup) -> bytes:

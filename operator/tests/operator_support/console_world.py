@@ -12,8 +12,7 @@ from aiohttp import web
 from plugin_samples import body, router, server
 
 from lookupdb.errors import LookupdbError
-from lookupdb_operator.console.answers import AbsentKey, FoundKey, Lookup, UnavailableKey
-from lookupdb_operator.console.dataset import Dataset, DatasetPods
+from lookupdb_operator.console.dataset import AbsentKey, Dataset, DatasetPods, FoundKey, Lookup, UnavailableKey
 from lookupdb_operator.console.server import make_app, set_source
 from lookupdb_operator.console.source import Difference, Elsewhere
 from lookupdb_operator.console.watch import Watch

@@ -13,7 +13,7 @@ from plugin_samples import body
 
 from lookupdb_operator import names
 from lookupdb_operator.cluster.client import Api
-from lookupdb_operator.console.cluster_source import ClusterSource
+from lookupdb_operator.console.service import ClusterSource
 from operator_support.kube import Kube, Object
 from operator_support.running import until
 

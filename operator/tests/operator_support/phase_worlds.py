@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lookupdb_operator.console.dataset import Dataset, DatasetPods
-from lookupdb_operator.plugin import status_view
+from lookupdb_operator.plugin import views
 from operator_support.plan_samples import broken, serving, trouble
 from operator_support.plan_world import NEVER, World
 
@@ -22,7 +22,7 @@ def view_of(world: World) -> DatasetPods:
 def screen_of(world: World) -> str:
     """The output of ``kubectl lookupdb status``."""
     world.reconcile()
-    return status_view.render(view_of(world), world.now)
+    return views.render(view_of(world), world.now)
 
 
 def building() -> World:
