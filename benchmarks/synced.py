@@ -89,7 +89,7 @@ class _Measurement:
 
     def _announce(self, generation: str, version: int) -> None:
         """Announce a generation, as a cutover does."""
-        from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
+        from lookupdb.manifest import ANNOUNCEMENT_NOTE, Announcement
         from lookupdb.store import StoreAddress, open_store
 
         now = datetime.datetime.now(datetime.UTC).isoformat()

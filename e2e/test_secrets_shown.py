@@ -16,7 +16,7 @@ from e2e.support.kubectl import kubectl, until
 from e2e.support.scenario import BRISK, PATIENT, Scenario
 from operator_support.planted import find_account_tokens, find_planted
 
-from lookupdb.shard_passwords import derive_password
+from lookupdb.credentials import derive_password
 
 pytestmark = pytest.mark.side_by_side
 

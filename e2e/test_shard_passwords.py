@@ -17,7 +17,7 @@ from e2e.support.kubectl import find, get, run_in, until
 from e2e.support.scenario import BRISK, PATIENT, Scenario
 
 from lookupdb import keys as lookup_keys
-from lookupdb.shard_passwords import derive_password
+from lookupdb.credentials import derive_password
 
 DATASET: Final = "records"
 SHARDS: Final = 2

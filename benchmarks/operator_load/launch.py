@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import uvloop
 
-from lookupdb import logs
+from lookupdb import telemetry
 from lookupdb_operator.command import command, options
 from lookupdb_operator.main import run
 
 
 def _main() -> None:
     admin_port, *arguments = sys.argv[1:]
-    logs.configure_logging("text")
+    telemetry.configure_logging("text")
     given = command.make_context("operator", arguments).params
     chosen = replace(options(**given), admin_port=int(admin_port))
     if path := os.environ.get("OPERATOR_PROFILE"):

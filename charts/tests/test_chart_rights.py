@@ -18,7 +18,7 @@ from operator_support.running import operating, until
 from support.ports import free_port
 
 from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, ROOT, Rendered, Values, parse_arguments, render
-from lookupdb.spark_pods import VERBS
+from lookupdb.spark.pods import VERBS
 from lookupdb_operator import command, names
 from lookupdb_operator.cluster import workloads
 from lookupdb_operator.main import OperatorOptions

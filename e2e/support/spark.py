@@ -71,7 +71,7 @@ def false_executor(driver: str) -> Manifest:
     (container,) = pod["spec"]["containers"]
     container |= {
         "image": IMAGE,
-        "command": ["python", "-m", "lookupdb.spark_pods"],
+        "command": ["python", "-m", "lookupdb.spark.pods"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "workingDir": "/tmp",
     }

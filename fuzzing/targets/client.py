@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fuzzing.target import Target, in_pieces
-from lookupdb.batch_frames import MEDIA_TYPE, InvalidFrames, decode, encode_start
-from lookupdb.batch_frames import MISSING as MISSING_SIZE
-from lookupdb.batch_frames import UNAVAILABLE as UNAVAILABLE_SIZE
 from lookupdb.client.wire import (
     MAX_HEAD_BYTES,
     MISSING,
@@ -19,6 +16,9 @@ from lookupdb.client.wire import (
     read_key_answer,
 )
 from lookupdb.errors import InvalidAnswer, LookupFailed
+from lookupdb.records import FRAMES, InvalidFrames, decode_frames, encode_start
+from lookupdb.records import MISSING as MISSING_SIZE
+from lookupdb.records import UNAVAILABLE as UNAVAILABLE_SIZE
 
 _MAX_BODY: Final = 2048
 _MAX_HELD: Final = MAX_HEAD_BYTES + 4096
@@ -84,7 +84,7 @@ def check_meaning(response: Response) -> None:
 def check_frames(data: bytes) -> None:
     """Frames name each key once, and are rejected in part. Mutable bytes are read alike."""
     try:
-        told = decode(data, _KEYS)
+        told = decode_frames(data, _KEYS)
     except InvalidFrames as error:
         assert str(error)
         return
@@ -92,9 +92,9 @@ def check_frames(data: bytes) -> None:
     assert data.endswith(b"".join(told.found.values()))
     sizes = [*map(len, told.found.values())]
     assert len(data) == len(encode_start(_KEYS, [0, 0])) + sum(sizes)
-    assert decode(bytearray(data), _KEYS) == told
+    assert decode_frames(bytearray(data), _KEYS) == told
     try:
-        decode(data[:-1], _KEYS)
+        decode_frames(data[:-1], _KEYS)
     except InvalidFrames:
         return
     raise AssertionError("half an answer was taken for one")
@@ -121,7 +121,7 @@ TARGETS: Final = (
             _answer(b'{"a":1}'),
             _answer(_BATCH, fields=b"Lookupdb-Value-Format: json\r\n"),
             _answer(_RAW, fields=b"Lookupdb-Value-Format: raw\r\n"),
-            _answer(_FRAMES, kind=MEDIA_TYPE.encode(), fields=b"Lookupdb-Value-Format: raw\r\n"),
+            _answer(_FRAMES, kind=FRAMES.encode(), fields=b"Lookupdb-Value-Format: raw\r\n"),
             _answer(_MISSING_PROBLEM, b"404 Not Found", b"application/problem+json"),
             _answer(_MISSING_PROBLEM.replace(b"missing", b"unavailable"), b"503 x", b"application/problem+json"),
             _answer(_DATASET),

@@ -11,10 +11,9 @@ from typing import Final
 import orjson
 
 from fuzzing.target import Target
-from lookupdb.announcement import Announcement, parse_announcement
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import LookupdbError
-from lookupdb.manifest import Manifest
+from lookupdb.manifest import Announcement, Manifest, parse_announcement
 from lookupdb.router.routing_table import InvalidTable, parse_table
 from lookupdb.store import bucket_dataset
 from lookupdb.store import dataset as stored_datasets

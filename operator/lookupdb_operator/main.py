@@ -18,7 +18,7 @@ import kopf
 from lookupdb import __version__
 from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
-from lookupdb.tracing import open_tracing
+from lookupdb.telemetry import open_tracing
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from lookupdb.announcement import Announcement
 from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.manifest import Announcement
 from lookupdb_operator.status import DatasetStatus
 
 # The operator's settings that are the same for all datasets, from its command line.

@@ -27,9 +27,10 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from lookupdb import shard_passwords
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
+from lookupdb import credentials
+from lookupdb.credentials import MAX_ACCOUNT_TOKEN_BYTES
 from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
 from lookupdb.store.dataset import StoreAddress
 from lookupdb.store.objects import (
     CA_FILE_VARIABLE,
@@ -39,7 +40,6 @@ from lookupdb.store.objects import (
     VERSION_HEADER,
     parse_problem,
 )
-from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Refused, read_at_most
 from lookupdb_operator.cluster.cache import ObjectCache
@@ -169,7 +169,7 @@ class ShardKeyReader:
         the Secret holds no key; the last key stays then."""
         found = await self._cluster.get_secret(self._namespace, self._name)
         if found is None:
-            data = {_DATA_KEY: base64.b64encode(secrets.token_bytes(shard_passwords.KEY_BYTES)).decode()}
+            data = {_DATA_KEY: base64.b64encode(secrets.token_bytes(credentials.KEY_BYTES)).decode()}
             await self._cluster.create_secret(_make_secret(self._namespace, self._name, data=data))
             log.info("created Secret %s/%s with the key of shard servers' passwords", self._namespace, self._name)
             # Read it back, because somebody else may have created it first.
@@ -188,10 +188,10 @@ def _read_key(secret: Mapping[str, Any], where: str) -> bytes:
         key = base64.b64decode((secret.get("data") or {}).get(_DATA_KEY) or "", validate=True)
     except (binascii.Error, TypeError, ValueError):
         key = b""
-    if len(key) != shard_passwords.KEY_BYTES:
+    if len(key) != credentials.KEY_BYTES:
         raise Refused(
             where,
-            f"it holds no key of {shard_passwords.KEY_BYTES} bytes under {_DATA_KEY!r}; delete it, and the operator"
+            f"it holds no key of {credentials.KEY_BYTES} bytes under {_DATA_KEY!r}; delete it, and the operator"
             " makes another one",
         )
     return key

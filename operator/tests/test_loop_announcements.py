@@ -17,7 +17,7 @@ from support.ports import free_port
 from support.signers import rsa_signer
 
 from lookupdb.account_tokens import Caller
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, Announcement
 from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset

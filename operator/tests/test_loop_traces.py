@@ -10,8 +10,8 @@ import pytest
 from operator_support.reconcile_bench import KEY, Bench
 from support.collectors import attributes_of, collecting
 
-from lookupdb import logs
-from lookupdb.tracing import open_tracing
+from lookupdb import telemetry
+from lookupdb.telemetry import open_tracing
 from lookupdb_operator.cluster.api import Unreachable
 from lookupdb_operator.loop.queue import RequeueRequested
 from lookupdb_operator.model import Config, Observed, Plan
@@ -44,7 +44,7 @@ async def test_lines_of_a_pass_carry_its_dataset_and_span(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = Bench()
-    logs.configure_logging("json")
+    telemetry.configure_logging("json")
     bench.decide = _decide_nothing
     with collecting(monkeypatch) as collector:
         with open_tracing("lookupdb-operator"), pytest.raises(RequeueRequested):
@@ -59,7 +59,7 @@ async def test_lines_of_a_pass_carry_its_dataset_and_span(
 
 async def test_without_an_endpoint_lines_carry_the_dataset_alone(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench()
-    logs.configure_logging("json")
+    telemetry.configure_logging("json")
     bench.decide = _decide_nothing
     with open_tracing("lookupdb-operator"), pytest.raises(RequeueRequested):
         await bench.look()

@@ -8,7 +8,7 @@ from operator_support.gateway_lives import GATEWAY
 from operator_support.plan_samples import condition, says
 from operator_support.plan_world import CONFIG, SPEC, World
 
-from lookupdb.announcement import Announcement
+from lookupdb.manifest import Announcement
 from lookupdb_operator.model import AnnouncementReport, Plan, StoreAccess
 from lookupdb_operator.plan import plan
 from lookupdb_operator.status import AnnouncedStatus, DatasetStatus

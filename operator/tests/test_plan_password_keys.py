@@ -16,7 +16,7 @@ from operator_support.plan_passwords import can_open, refusing_servers
 from operator_support.plan_samples import applied, condition, says
 from operator_support.plan_world import CONFIG, NEVER, World
 
-from lookupdb import shard_passwords
+from lookupdb import credentials
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import is_made_once
 from lookupdb_operator.model import Manifest
@@ -28,7 +28,7 @@ UID = "uid-1"
 
 
 def mark_of(release_key: bytes) -> str:
-    return shard_passwords.fingerprint_key(shard_passwords.derive_dataset_key(release_key, UID))
+    return credentials.fingerprint_key(credentials.derive_dataset_key(release_key, UID))
 
 
 MARK, NEWER_MARK = mark_of(KEY), mark_of(NEWER_KEY)
@@ -78,9 +78,9 @@ class TestWhereThereIsAKey:
     def test_each_shard_of_a_rollout_has_a_password_of_its_own(self) -> None:
         world = serving()
         first = flags(world, "r1")
-        key = shard_passwords.derive_dataset_key(KEY, UID)
-        passwords = [shard_passwords.derive_password(key, "r1", shard) for shard in range(len(first))]
-        assert first == {shard_passwords.hash_password(password.encode()) for password in passwords}
+        key = credentials.derive_dataset_key(KEY, UID)
+        passwords = [credentials.derive_password(key, "r1", shard) for shard in range(len(first))]
+        assert first == {credentials.hash_password(password.encode()) for password in passwords}
         assert len(first) == len(table_of(world)["generations"][0]["shards"]) > 1
         world.edit(serving={"workers": 2})
         world.settle(until=lambda: world.status.last_rollout == 2)
@@ -91,14 +91,14 @@ class TestWhereThereIsAKey:
 
     def test_routers_have_the_key_and_servers_have_nothing_secret(self) -> None:
         world = serving()
-        key = shard_passwords.derive_dataset_key(KEY, UID)
+        key = credentials.derive_dataset_key(KEY, UID)
         (secret,) = world.keys.values()
         assert secret["metadata"]["name"] == SECRET
         assert base64.b64decode(secret["data"]["key"]) == key
         assert secret["immutable"] is True
         assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [UID]
         assert mounted_keys(world) == [MARK]
-        password = shard_passwords.derive_password(key, "r1", 0)
+        password = credentials.derive_password(key, "r1", 0)
         everything = orjson.dumps([thing.manifest for thing in world.things.values()]).decode()
         everything += orjson.dumps(world.status.to_json()).decode() + repr(world.config)
         for hidden in (password, key.hex(), base64.b64encode(key).decode(), KEY.hex(), repr(KEY)):

@@ -16,7 +16,7 @@ from operator_support.planted import find_account_tokens, find_planted, list_for
 from operator_support.running import operating, options, until
 from support.signers import ec_signer
 
-from lookupdb.shard_passwords import derive_dataset_key, derive_password
+from lookupdb.credentials import derive_dataset_key, derive_password
 
 pytest_plugins = ["operator_support.cluster_fixtures"]
 pytestmark = pytest.mark.timeout(240)

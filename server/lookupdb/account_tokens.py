@@ -9,6 +9,7 @@ import base64
 import hashlib
 import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,10 @@ import jwt
 import orjson
 from jwt import PyJWK
 
-from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
+from lookupdb.credentials import MAX_ACCOUNT_TOKEN_BYTES, NAMESPACE, Admitted, Denial, Denied, Subjects
 
 if TYPE_CHECKING:
     from jwt.types import Options
-import time
-
-from lookupdb.tokens import Admitted, Denial, Denied, Subjects
 
 # Verification fails closed: a token passes only if everything is as the API server makes it. Invalid tokens are
 # rejected cheaply: the key is looked up by a short header, and the signature verified, before anything else is parsed.
@@ -35,7 +33,6 @@ LEEWAY_SECONDS: Final = 10
 CACHE_SECONDS: Final = 600.0
 CACHE_ENTRIES: Final = 4096
 _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBJECT: Final = re.compile(r"system:serviceaccount:([^:\s]+):([^:\s]+)")
 _HEADER_MEMBERS: Final = frozenset({"alg", "kid", "typ"})
 _MAX_HEADER: Final = 512
@@ -154,7 +151,7 @@ def _find_caller(claims: Mapping[str, Any]) -> Caller:
     details = claims.get("kubernetes.io")
     namespace = details.get("namespace") if isinstance(details, dict) else None
     subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
-    if not isinstance(namespace, str) or not _LABEL.fullmatch(namespace):
+    if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
         raise InvalidToken("claims", "the token names no namespace")
     if subject is None or subject[1] != namespace:
         raise InvalidToken("claims", "the token's subject is no service account of the namespace that it names")

@@ -14,7 +14,7 @@ from typing import Final
 
 import xxhash
 
-from lookupdb.key_columns import Key, UnusableColumn, join_key
+from lookupdb.records import Key, UnusableColumn, join_key
 
 MAX_KEY_BYTES = 511
 """LMDB's limit for a key, in bytes of UTF-8."""

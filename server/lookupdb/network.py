@@ -19,8 +19,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from lookupdb.errors import UsageError
-from lookupdb.tls_failures import begins_redis_reply, describe_tls_error, find_certificate_refusal, speaks_no_tls
+from lookupdb.errors import UsageError, begins_redis_reply, describe_tls_error, find_certificate_refusal, speaks_no_tls
 from lookupdb.wording import strip_secrets
 
 _PANICS: Final = ("PanicException", "RustPanic")

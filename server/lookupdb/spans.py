@@ -1,4 +1,4 @@
-"""Spans through the SDK of OpenTelemetry, which only ``lookupdb.tracing`` imports, and only if spans are wanted.
+"""Spans through the SDK of OpenTelemetry, which only ``lookupdb.telemetry`` imports, and only if spans are wanted.
 
 Spans wait in a bounded queue for the exporter's thread. A full queue drops new spans, and a collector that fails drops
 those of a batch: both are counted, and neither delays the caller. A span never contains a key, a value or a message.

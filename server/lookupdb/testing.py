@@ -25,7 +25,7 @@ from typing import Any, Final
 from lookupdb.cli import check_installed
 from lookupdb.client import Client
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.key_columns import column_text, key_members
+from lookupdb.records import column_text, key_members
 
 START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0

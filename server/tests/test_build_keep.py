@@ -11,8 +11,8 @@ import pytest
 from support.build_project import Project
 
 from lookupdb import store
-from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import StoreDenied
+from lookupdb.manifest import ANNOUNCEMENT_NOTE
 from lookupdb.store.dataset import write_announcement
 from lookupdb.store.directory import DirectoryDataset
 from lookupdb.store.fetch import copy_generation

@@ -20,8 +20,8 @@ from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all,
 from support.ports import free_port
 from support.waiting import until
 
-from lookupdb.batch_frames import MEDIA_TYPE, MISSING, UNAVAILABLE
 from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, sync_transport
+from lookupdb.records import FRAMES, MISSING, UNAVAILABLE
 
 REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
 CLOSING = {"Connection": "close"}
@@ -187,7 +187,7 @@ def test_frames_are_asked_for_and_have_values_of_both_formats(kind: Kind) -> Non
         results = client.get_many(["a", "b", "c"], partial=True)
         assert (results.found, results.missing, results.unavailable) == ({"a": b"1"}, ["b"], ["c"])
         assert client.get_many(["a", "b"]).found == {"a": {"x": 1}, "b": []}
-        assert {asked.fields["accept"] for asked in router.asked} == {f"application/json, {MEDIA_TYPE}"}
+        assert {asked.fields["accept"] for asked in router.asked} == {f"application/json, {FRAMES}"}
 
 
 @pytest.mark.parametrize("reason", REASONS)

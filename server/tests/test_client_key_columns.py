@@ -21,10 +21,10 @@ from lookupdb.builder.rows import RowRejected, join_key
 from lookupdb.client import Client, Unavailable, UnknownGeneration
 from lookupdb.client.wire import KeyColumns
 from lookupdb.errors import UsageError
-from lookupdb.key_columns import join_key as join_readers_key
 from lookupdb.keys import InvalidKey, make_columns_encoder
 from lookupdb.mapped import generation as mapped_generation
 from lookupdb.mapped.python_generation import PythonGeneration, PythonView
+from lookupdb.records import join_key as join_readers_key
 
 pytest_plugins = ["support.client_fixtures"]
 

@@ -15,8 +15,7 @@ from support.shards import write_generation
 
 import lookupdb
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
-from lookupdb.errors import UsageError
-from lookupdb.tls_failures import REDIS_HINT
+from lookupdb.errors import REDIS_HINT, UsageError
 
 pytest_plugins = ["support.client_fixtures"]
 

@@ -14,10 +14,10 @@ import click
 import pytest
 import yaml
 
-from lookupdb.announcement import parse_announcement
 from lookupdb.cli.fetch import sync as command
 from lookupdb.dataset import schema
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
+from lookupdb.manifest import parse_announcement
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "sync.md").read_text()
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sync"

@@ -12,8 +12,8 @@ from support.installs import PROJECT, Install, list_packages
 from support.shards import write_generation
 
 from lookupdb import native
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
 from lookupdb.cli import EXTRAS, VERBS, cli, other_verbs
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, Announcement
 
 KUBECTL = "kubectl-lookupdb"
 COMMANDS = {*VERBS, *other_verbs(), KUBECTL}

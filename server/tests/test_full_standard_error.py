@@ -16,7 +16,7 @@ SUPERVISOR = """
 import sys
 from lookupdb.process import launch
 from lookupdb.errors import StoreError
-launch.logs.configure_logging("text")
+launch.telemetry.configure_logging("text")
 launch.end_with_message("away", StoreError.exit_code)
 """
 INTERRUPTED = "from lookupdb.process import launch; launch.end_interrupted()"

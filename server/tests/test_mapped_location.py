@@ -10,8 +10,8 @@ import pytest
 from support.mapped import SyncedDataset
 from support.shards import write_generation
 
-from lookupdb.announcement import Announcement
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
+from lookupdb.manifest import Announcement
 from lookupdb.mapped import open_dataset
 from lookupdb.mapped.generation import GenerationFolder, StoreFolder, SyncedFolder, locate
 

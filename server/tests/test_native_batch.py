@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import SAME
 
-from lookupdb import batch_frames, native
+from lookupdb import native
 from lookupdb.keys import NORMALIZATIONS, make_key_encoder
+from lookupdb.records import decode_frames
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.http.problems import HttpProblem
@@ -359,7 +360,7 @@ def test_an_answer_as_frames_is_the_same(cases: list[tuple[str, Any]], slice_key
         assert encoded == answer_with(body)
         answers.append(body)
     assert answers[0] == answers[1]
-    told = batch_frames.decode(body, list(records))
+    told = decode_frames(body, list(records))
     assert told.found == {key: value for key, value in zip(records, listed, strict=True) if isinstance(value, bytes)}
     assert told.missing == [key for key, value in zip(records, listed, strict=True) if value is None]
     assert told.unavailable == [key for key, value in zip(records, listed, strict=True) if value is UNAVAILABLE]

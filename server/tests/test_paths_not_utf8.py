@@ -15,7 +15,7 @@ import pytest
 from support.build_project import Project
 from support.command_line import run_here
 
-from lookupdb import logs
+from lookupdb import telemetry
 from lookupdb.builder.listing import find_files
 from lookupdb.builder.options import scratch_folder
 from lookupdb.dataset.spec import read_manifest
@@ -128,7 +128,7 @@ def test_an_image_is_written_and_its_folder_told_with_escapes(project: Project, 
 
 
 def test_a_line_of_the_log_in_json(odd: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure_logging("json")
+    telemetry.configure_logging("json")
     logging.getLogger("here").info("in %s", odd, extra={"folder": str(odd), "path": odd})
     line = orjson.loads(capsys.readouterr().err)
     assert line["message"].endswith("f\\udcfflder")

@@ -18,6 +18,7 @@ from support.signers import Signer, claims_of, ec_signer, jwks, rsa_signer
 from support.waiting import soon
 
 from lookupdb.account_tokens import NO_KEYS, ServiceAccounts
+from lookupdb.credentials import MAX_TOKEN_BYTES, Admitted, Denial, Denied, Subjects, is_subject
 from lookupdb.router import access as watch
 from lookupdb.router.access import (
     MAX_HASHES,
@@ -30,7 +31,6 @@ from lookupdb.router.access import (
     read_bearer_token,
     read_token_hashes,
 )
-from lookupdb.tokens import MAX_TOKEN_BYTES, Admitted, Denial, Denied, Subjects, is_subject
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = b"kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"

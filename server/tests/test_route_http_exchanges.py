@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, serving
 
-from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
-from lookupdb.batch_frames import decode
+from lookupdb.records import FRAMES, decode_frames
 from lookupdb.router.counters import REQUESTS
 
 KENNEDY = b'{"name": "John F Kennedy International Airport", "elevation": 13}'
@@ -502,7 +501,7 @@ class TestMediaTypes:
         assert response.fields["lookupdb-generation"] == generation
         assert response.fields["vary"] == "Lookupdb-Generation, Accept"
         if framed:
-            told = decode(response.body, ["KJFK", "none"])
+            told = decode_frames(response.body, ["KJFK", "none"])
             assert (told.found, told.missing) == ({"KJFK": client.get("/v1/lookup/KJFK", fields[1]).body}, ["none"])
 
     def test_several_fields_are_one_list(self, client: Client) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, request, serving
 
-from lookupdb.batch_frames import MEDIA_TYPE
 from lookupdb.client.settings import parse_url
 from lookupdb.client.wire import RequestRenderer, render_deadline
+from lookupdb.records import FRAMES
 from lookupdb.router.http.connection import ATTEMPT_EVERY, EAGER_ATTEMPTS, RepeatedBatch, RepeatedLookup
 from lookupdb.router.http.exchanges import BatchExchange, ClientConnection, LookupExchange
 from lookupdb.router.http.problems import MAX_HEAD_BYTES, MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
@@ -185,7 +185,7 @@ BATCHES = {
     "of a candidate": batch(BODY, "Lookupdb-Generation: g2"),
     "of one who waits for less": batch(BODY, "Lookupdb-Deadline-Ms: 400"),
     "of one who takes JSON": batch(BODY, "Accept: application/json"),
-    "of one who takes frames": batch(BODY, f"Accept: {MEDIA_TYPE}"),
+    "of one who takes frames": batch(BODY, f"Accept: {FRAMES}"),
     "HTTP/1.0 that stays": batch(BODY, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "of this project's client": RequestRenderer(parse_url("http://router")).batch(
         ["k1"], render_deadline(1.0), partial=True

@@ -16,8 +16,8 @@ from typing import Any, cast
 import pytest
 from support.http import LIMITS, ScriptedLookups, generation, request
 
-from lookupdb.batch_frames import MEDIA_TYPE
 from lookupdb.process import worker
+from lookupdb.records import FRAMES
 from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
 from lookupdb.router.clients import ClientPhase
@@ -43,7 +43,7 @@ TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"
 KEYS = ("a", "b", "none", "raw", "lost", "held", "")
 FIELDS = (
     "Accept: application/json",
-    f"Accept: {MEDIA_TYPE}",
+    f"Accept: {FRAMES}",
     "Accept: text/html",
     "Accept: */*",
     "Connection: keep-alive",

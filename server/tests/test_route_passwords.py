@@ -17,7 +17,7 @@ from support.routing import entry, mixed, table, table_file
 from support.shards import Running, write_generation
 from support.waiting import soon, until
 
-from lookupdb import shard_passwords
+from lookupdb import credentials
 from lookupdb.cli import serve
 from lookupdb.errors import UsageError
 from lookupdb.router.link import MOST_KEYS, PasswordRef, Passwords, UnknownKey
@@ -25,13 +25,13 @@ from lookupdb.router.routing_table import InvalidTable
 
 pytestmark = pytest.mark.long
 
-KEY, NEWER_KEY = (shard_passwords.derive_dataset_key(bytes(32), uid) for uid in ("one", "another"))
-MARK, NEWER_MARK = map(shard_passwords.fingerprint_key, (KEY, NEWER_KEY))
+KEY, NEWER_KEY = (credentials.derive_dataset_key(bytes(32), uid) for uid in ("one", "another"))
+MARK, NEWER_MARK = map(credentials.fingerprint_key, (KEY, NEWER_KEY))
 KEYS = {f"k{number}": b"v%d" % number for number in range(20)}
 
 
 def content(*keys: bytes) -> dict[Path, bytes | None]:
-    return {Path("/keys", shard_passwords.fingerprint_key(key)): key for key in keys}
+    return {Path("/keys", credentials.fingerprint_key(key)): key for key in keys}
 
 
 class TestPasswords:
@@ -43,9 +43,9 @@ class TestPasswords:
         passwords = Passwords("open sesame")
         passwords.take_files(content(KEY, NEWER_KEY))
         for key in (KEY, NEWER_KEY):
-            ref = PasswordRef("r3", shard_passwords.fingerprint_key(key))
+            ref = PasswordRef("r3", credentials.fingerprint_key(key))
             for shard in (0, 7):
-                assert passwords.find(ref, shard) == shard_passwords.derive_password(key, "r3", shard)
+                assert passwords.find(ref, shard) == credentials.derive_password(key, "r3", shard)
 
     def test_without_their_key_are_not_guessed(self) -> None:
         passwords = Passwords("open sesame")
@@ -68,17 +68,17 @@ class TestPasswords:
         passwords.take_files(content(KEY))
         assert passwords.list_missing([PasswordRef("r3", MARK)]) == []
         passwords.take_files({})
-        assert passwords.find(PasswordRef("r3", MARK), 2) == shard_passwords.derive_password(KEY, "r3", 2)
+        assert passwords.find(PasswordRef("r3", MARK), 2) == credentials.derive_password(KEY, "r3", 2)
         assert passwords.list_missing([PasswordRef("r3", MARK)]) == [MARK]
 
     def test_are_of_so_many_keys_at_most(self) -> None:
-        keys = [shard_passwords.derive_dataset_key(bytes(32), str(number)) for number in range(MOST_KEYS + 1)]
+        keys = [credentials.derive_dataset_key(bytes(32), str(number)) for number in range(MOST_KEYS + 1)]
         passwords = Passwords()
         for key in keys:
             passwords.take_files(content(key))
         with pytest.raises(UnknownKey):
-            passwords.find(PasswordRef("r1", shard_passwords.fingerprint_key(keys[0])), 0)
-        assert passwords.find(PasswordRef("r1", shard_passwords.fingerprint_key(keys[1])), 0)
+            passwords.find(PasswordRef("r1", credentials.fingerprint_key(keys[0])), 0)
+        assert passwords.find(PasswordRef("r1", credentials.fingerprint_key(keys[1])), 0)
 
 
 class TestARoutingTable:
@@ -129,7 +129,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hash_of(key: bytes, rollout: str, shard: int) -> str:
-    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout, shard).encode())
+    return credentials.hash_password(credentials.derive_password(key, rollout, shard).encode())
 
 
 def asking(key: bytes, rollout: str) -> Callable[[int], list[str]]:
@@ -165,13 +165,13 @@ def rewrite(path: Path, content: bytes) -> None:
 
 class TestAShardServer:
     def test_takes_the_password_whose_hash_it_was_given_and_no_other(self, shards: Shards) -> None:
-        right = shard_passwords.derive_password(KEY, "r1", 0)
+        right = credentials.derive_password(KEY, "r1", 0)
         (port,) = shards[0][0].ports
         assert redis.Redis(port=port, password=right).ping()
         wrong = [
-            shard_passwords.derive_password(KEY, "r2", 0),
-            shard_passwords.derive_password(KEY, "r1", 1),
-            shard_passwords.derive_password(NEWER_KEY, "r1", 0),
+            credentials.derive_password(KEY, "r2", 0),
+            credentials.derive_password(KEY, "r1", 1),
+            credentials.derive_password(NEWER_KEY, "r1", 0),
             hash_of(KEY, "r1", 0),
             right[:-1],
         ]
@@ -185,7 +185,7 @@ class TestAShardServer:
         server: Running = shards[0][0]
         line = Path(f"/proc/{server.process.pid}/cmdline").read_text()
         assert hash_of(KEY, "r1", 0) in line
-        assert shard_passwords.derive_password(KEY, "r1", 0) not in line
+        assert credentials.derive_password(KEY, "r1", 0) not in line
 
 
 class TestARouter:
@@ -197,7 +197,7 @@ class TestARouter:
             assert router.reports("missingKeys") == [[]]
             said = router.get("/status", admin=True)[1] + router.get("/metrics", admin=True)[1]
             line = Path(f"/proc/{router.process.pid}/cmdline").read_bytes()
-            for secret in (KEY.hex(), shard_passwords.derive_password(KEY, "r1", 0)):
+            for secret in (KEY.hex(), credentials.derive_password(KEY, "r1", 0)):
                 assert secret.encode() not in said + line
 
     def test_shows_who_listens_at_an_address_the_password_of_that_shard_alone(
@@ -211,7 +211,7 @@ class TestARouter:
             path.write_bytes(table_file(document))
             with starting(path, "--password-key-dir", str(folder)), listener.accept()[0] as connection:
                 shown = connection.recv(1 << 12).split(b"\r\n")[4].decode()
-        assert shown == shard_passwords.derive_password(KEY, "r1", 1)
+        assert shown == credentials.derive_password(KEY, "r1", 1)
         assert redis.Redis(port=shards[1][0].ports[0], password=shown).ping()
         with pytest.raises(redis.AuthenticationError):
             redis.Redis(port=shards[0][0].ports[0], password=shown).ping()

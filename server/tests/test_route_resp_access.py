@@ -13,9 +13,9 @@ from support.resp import RespClient, RespServer, command, serving_resp
 from support.signers import claims_of, ec_signer, jwks
 
 from lookupdb.account_tokens import ServiceAccounts
+from lookupdb.credentials import MAX_TOKEN_BYTES
 from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
-from lookupdb.tokens import MAX_TOKEN_BYTES
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"

@@ -23,7 +23,7 @@ from support.routing import table_file
 from support.shards import Running, write_generation
 from support.waiting import until
 
-from lookupdb.tracing import parse_traceparent
+from lookupdb.telemetry import parse_traceparent
 from support import launching
 
 pytestmark = pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from lookupdb import shard_passwords
+from lookupdb import credentials
 
 RELEASE = bytes(range(32))
 UID = "8d3f6b1a-0000-4000-8000-000000000000"
@@ -13,18 +13,18 @@ UID = "8d3f6b1a-0000-4000-8000-000000000000"
 
 def test_whoever_makes_a_password_again_makes_the_same() -> None:
     """Written out: servers and routers of two versions must agree."""
-    key = shard_passwords.derive_dataset_key(RELEASE, UID)
+    key = credentials.derive_dataset_key(RELEASE, UID)
     assert key == hmac.new(RELEASE, b"dataset\0" + UID.encode(), hashlib.sha256).digest()
-    assert len(key) == shard_passwords.KEY_BYTES
-    password = shard_passwords.derive_password(key, "r34", 7)
+    assert len(key) == credentials.KEY_BYTES
+    password = credentials.derive_password(key, "r34", 7)
     assert password == hmac.new(key, b"shard\0r34\x007", hashlib.sha256).hexdigest()
-    assert shard_passwords.fingerprint_key(key) == hashlib.sha256(key).hexdigest()[:8]
-    assert shard_passwords.hash_password(password.encode()) == hashlib.sha256(password.encode()).hexdigest()
+    assert credentials.fingerprint_key(key) == hashlib.sha256(key).hexdigest()[:8]
+    assert credentials.hash_password(password.encode()) == hashlib.sha256(password.encode()).hexdigest()
 
 
 def test_another_release_dataset_rollout_or_shard_has_another_password() -> None:
     passwords = {
-        shard_passwords.derive_password(shard_passwords.derive_dataset_key(release, uid), rollout, shard)
+        credentials.derive_password(credentials.derive_dataset_key(release, uid), rollout, shard)
         for release in (RELEASE, RELEASE[::-1])
         for uid in (UID, UID[::-1])
         for rollout in ("r3", "r34")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lookupdb.errors import EngineMissing, ExecutorsRefused, RightsMissing
-from lookupdb.spark_pods import VERBS, check_pods, java_command
+from lookupdb.spark.pods import VERBS, check_pods, java_command
 
 POD = {
     "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.7:7078",

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.sweeps import HOUR, Clock, Place, swept
 
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
 from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.dataset import read_announcement, write_announcement
 from lookupdb.store.fetch import copy_generation

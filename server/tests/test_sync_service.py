@@ -33,9 +33,8 @@ from support.syncing import (
 )
 from support.waiting import soon
 
-from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import StoreError
-from lookupdb.manifest import FILE_NAME
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, FILE_NAME
 from lookupdb.store import open_store
 from lookupdb.store.bucket_dataset import BucketStore
 from lookupdb.sync.folder import DatasetFolder

@@ -16,9 +16,8 @@ from support.gateways import CLUSTER as GATEWAY_CLUSTER
 from support.gateways import NAMESPACE, fake_gateway, use_token
 from support.syncing import CLUSTER, OTHER_UID, UID, announce, publish
 
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, Announcement
 from lookupdb.errors import CorruptFile, StoreError
-from lookupdb.manifest import Refusal
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, Announcement, Refusal
 from lookupdb.store import Store, StoreAddress, open_store
 from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.sync import feeds as store_feed

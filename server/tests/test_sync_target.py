@@ -6,9 +6,8 @@ import pytest
 from support.generations import manifest
 from support.routing import entry, mixed, table
 
-from lookupdb.announcement import Announcement
 from lookupdb.errors import UsageError
-from lookupdb.manifest import Manifest, ShardFile, Totals
+from lookupdb.manifest import Announcement, Manifest, ShardFile, Totals
 from lookupdb.store import StoreAddress
 from lookupdb.sync.feeds import (
     FIRST_PAUSE_SECONDS,

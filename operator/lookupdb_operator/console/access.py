@@ -20,8 +20,8 @@ import orjson
 from aiohttp import web
 
 from lookupdb.account_tokens import InvalidToken, TokenCache, decode_part, find_key_id
+from lookupdb.credentials import Subjects
 from lookupdb.router.access import MIN_TOKEN_BYTES
-from lookupdb.tokens import Subjects
 from lookupdb_operator.cluster.client import Keys
 from lookupdb_operator.console.server import ACCOUNT, SOURCE, Handler, read_form, render
 from lookupdb_operator.console.source import ConsoleSource

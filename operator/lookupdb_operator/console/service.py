@@ -24,10 +24,10 @@ from aiohttp import web
 
 from lookupdb import __version__
 from lookupdb.cli.options import NameList, log_format, option
+from lookupdb.credentials import is_subject
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import listeners
 from lookupdb.process.admin import AdminPort, MetricFamily, labelled_counter
-from lookupdb.tokens import is_subject
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cache import Key
 from lookupdb_operator.cluster.client import Api, Keys, run_service

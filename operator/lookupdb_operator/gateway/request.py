@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 
 from lookupdb.account_tokens import Caller
-from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
+from lookupdb.manifest import ANNOUNCEMENT_NOTE
 from lookupdb.store.dataset import INBOX, StoreAddress
 from lookupdb.store.objects import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
 

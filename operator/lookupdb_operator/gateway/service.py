@@ -25,13 +25,13 @@ from aiohttp import hdrs, web
 from lookupdb import __version__, disk
 from lookupdb.account_tokens import Caller, InvalidToken, TokenCache
 from lookupdb.cli.options import Size, log_format, option
+from lookupdb.credentials import MAX_TOKEN_BYTES
 from lookupdb.errors import UsageError
 from lookupdb.process import listeners
 from lookupdb.process.admin import AdminPort, ProbeServer
 from lookupdb.process.memory import private_bytes
 from lookupdb.store.dataset import check_cluster_id
 from lookupdb.store.objects import MODE_HEADER, PART_BYTES, REDIRECTED_SUFFIX, ErrorKind
-from lookupdb.tokens import MAX_TOKEN_BYTES
 from lookupdb.wording import strip_secrets
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.client import Api, Keys, run_service

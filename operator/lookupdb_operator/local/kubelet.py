@@ -33,10 +33,10 @@ import orjson
 from lookupdb.backoff import Backoff
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import UsageError
-from lookupdb.logs import LOG_FILE
 from lookupdb.process import listeners
 from lookupdb.router.routing_table import digest_table
 from lookupdb.store.dataset import dataset_path
+from lookupdb.telemetry import LOG_FILE
 from lookupdb.up.run_state import note_build_end, renew_build_log
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError

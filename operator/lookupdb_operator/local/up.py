@@ -22,15 +22,15 @@ import click
 import orjson
 
 from lookupdb import store
-from lookupdb.announcement import Announcement
 from lookupdb.cli.options import GenerationAddress, Size, log_format, option
 from lookupdb.dataset.spec import LOCAL, describe_left_out
 from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
+from lookupdb.manifest import Announcement
 from lookupdb.process import launch, listeners
 from lookupdb.process.launch import call_in_thread, drop_unwritten
 from lookupdb.store import StoredDataset, sweep
 from lookupdb.store.dataset import write_announcement
-from lookupdb.tracing import open_tracing
+from lookupdb.telemetry import open_tracing
 from lookupdb.up.run_state import DATA_DIRECTORY, NotWritten, RunFolder, run_directory, shorten_name
 from lookupdb.wording import format_command
 from lookupdb_operator import names

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from lookupdb.announcement import Announcement
 from lookupdb.backoff import Backoff
+from lookupdb.manifest import Announcement
 from lookupdb_operator import names, status
 from lookupdb_operator.cluster.cache import Key
 from lookupdb_operator.loop.queue import LookDeferred

@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.backoff import delay_after
-from lookupdb.logs import log_fields
-from lookupdb.tracing import SpanHandle, open_span
+from lookupdb.telemetry import SpanHandle, log_fields, open_span
 from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.api import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.cache import Key, ObjectCache

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from lookupdb import shard_passwords
+from lookupdb import credentials
 from lookupdb.router.routing_table import digest_table
 from lookupdb.store.objects import SECRET_VARIABLE, TOKEN_FILE_VARIABLE
 from lookupdb.wording import parse_quantity
@@ -290,7 +290,7 @@ def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str,
 # Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
 #
 # A dataset's key is derived from the release's key and the dataset's uid; a shard's password from that key, the
-# rollout's name and the shard's number (``lookupdb.shard_passwords``). So nothing must be stored or read back: the
+# rollout's name and the shard's number (``lookupdb.credentials``). So nothing must be stored or read back: the
 # Secret is created, never read, changed or deleted, and its name contains the key's fingerprint.
 
 
@@ -302,13 +302,13 @@ ROUTER_MOUNT: Final = {"name": _VOLUME, "mountPath": names.PASSWORD_KEYS_PATH, "
 def password_key(dataset: ObservedDataset, config: Config) -> str:
     """Return the fingerprint of the dataset's current key; empty if servers require no password."""
     key = _derive_key(dataset, config)
-    return shard_passwords.fingerprint_key(key) if key else ""
+    return credentials.fingerprint_key(key) if key else ""
 
 
 def render_key_secret(dataset: ObservedDataset, config: Config) -> Manifest:
     """Return the Secret of the dataset's key, which must exist."""
     key = _derive_key(dataset, config)
-    name = names.password_key_secret(dataset.name, shard_passwords.fingerprint_key(key))
+    name = names.password_key_secret(dataset.name, credentials.fingerprint_key(key))
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -329,8 +329,8 @@ def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: 
     key = _derive_key(dataset, config)
     if not key:
         return {}
-    password = shard_passwords.derive_password(key, rollout, shard)
-    return {"--password-sha256": shard_passwords.hash_password(password.encode())}
+    password = credentials.derive_password(key, rollout, shard)
+    return {"--password-sha256": credentials.hash_password(password.encode())}
 
 
 def server_labels(dataset: ObservedDataset, config: Config) -> dict[str, str]:
@@ -358,7 +358,7 @@ def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dic
 
 def _derive_key(dataset: ObservedDataset, config: Config) -> bytes:
     """Return the dataset's key; empty if there is none."""
-    return shard_passwords.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
+    return credentials.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
 
 
 # The Secret with the store's credentials in a dataset's namespace.

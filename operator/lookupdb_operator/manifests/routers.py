@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.dataset.spec import render_router_flags
-from lookupdb.key_columns import key_members
+from lookupdb.records import key_members
 from lookupdb.router.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests import objects, pods

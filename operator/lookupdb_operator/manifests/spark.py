@@ -95,7 +95,7 @@ def make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config:
         **{name: member for name, member in container.items() if name != "args"},
         "name": names.EXECUTOR,
         "image": find_image(dataset, config),
-        "command": ["python", "-m", "lookupdb.spark_pods"],
+        "command": ["python", "-m", "lookupdb.spark.pods"],
         "workingDir": names.SCRATCH_PATH,
         "resources": drop_empty(**storage),
         "volumeMounts": [scratch, *(mount for mount in container["volumeMounts"] if mount["name"] not in _OF_DRIVER)],

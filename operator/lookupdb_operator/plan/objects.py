@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lookupdb.announcement import Announcement
+from lookupdb.manifest import Announcement
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import (
     BuildJob,

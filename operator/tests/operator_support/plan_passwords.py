@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lookupdb import shard_passwords
+from lookupdb import credentials
 from operator_support.plan_invariants import Broken
 from operator_support.plan_objects import Process
 
@@ -74,7 +74,7 @@ def _mounted_secrets(template: str) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(1024)
 def _hash(key: bytes, rollout: str, shard: int) -> str:
-    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout, shard).encode())
+    return credentials.hash_password(credentials.derive_password(key, rollout, shard).encode())
 
 
 @functools.lru_cache(1024)

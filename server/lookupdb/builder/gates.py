@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
 
-from lookupdb import exact_json
+from lookupdb import records
 from lookupdb.dataset.spec import ExpectedValue, Gates
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import ExcludedRows, Manifest
@@ -230,7 +230,7 @@ def _is_expected(value: bytes, expected: ExpectedValue, value_format: str) -> bo
         return value == expected.value.encode()
     try:
         return value == expected.value.encode() or _is_same_json(
-            exact_json.decode(value), exact_json.decode(expected.value.encode())
+            records.decode_json(value), records.decode_json(expected.value.encode())
         )
     except (ValueError, RecursionError):
         return False  # nested too deeply, or with too long a number

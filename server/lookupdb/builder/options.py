@@ -20,9 +20,9 @@ import orjson
 from lookupdb.dataset.schema import to_camel_case
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import DISK_FULL_ERRNOS, GateClosed, GenerationExists, LookupdbError, NotEnoughRoom, UsageError
-from lookupdb.logs import LOG_FILE
 from lookupdb.manifest import GENERATION, DictionaryChoice, Manifest
 from lookupdb.process.memory import peak_resident
+from lookupdb.telemetry import LOG_FILE
 from lookupdb.wording import check_path, format_count, to_utf8
 
 if TYPE_CHECKING:

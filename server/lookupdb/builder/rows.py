@@ -23,9 +23,9 @@ import orjson
 from lookupdb.builder.write import SPOOL_BYTES, Sample, Sorter, encode_place
 from lookupdb.dataset.spec import Csv, DatasetSpec, Value
 from lookupdb.errors import BadSource
-from lookupdb.key_columns import UnusableColumn, join_columns
 from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.manifest import SAMPLES
+from lookupdb.records import UnusableColumn, join_columns
 from lookupdb.wording import format_some, shorten
 
 # A row's key as text, its value as bytes, and how these fail.

@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 import click
 
-from lookupdb import store, tracing
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, is_stale
+from lookupdb import store, telemetry
 from lookupdb.builder import build, existing, explain
 from lookupdb.builder import options as build_report
 from lookupdb.builder import options as scratch
@@ -37,6 +36,7 @@ from lookupdb.cli.options import (
 from lookupdb.cli.program import end_at_once, ended_in_time
 from lookupdb.dataset.spec import DatasetSpec, Gates, read_manifest
 from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, is_stale
 from lookupdb.process import launch
 from lookupdb.process.launch import write_termination_log
 from lookupdb.store import Store, sweep
@@ -281,8 +281,8 @@ def command(
 
             runner = make_engine(spec, chosen, _parse_properties(spark_conf))
         with (
-            tracing.open_tracing("lookupdb-build"),
-            tracing.open_span("build", spec.namespace, spec.name, chosen.generation) as span,
+            telemetry.open_tracing("lookupdb-build"),
+            telemetry.open_span("build", spec.namespace, spec.name, chosen.generation) as span,
             open_progress(style, span) as progress,
         ):
             result = build.build_generation(spec, place, chosen, progress, runner)

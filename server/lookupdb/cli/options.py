@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from lookupdb import logs
+from lookupdb import telemetry
+from lookupdb.credentials import MAX_TOKEN_BYTES
 from lookupdb.errors import UsageError
 from lookupdb.manifest import GENERATION
-from lookupdb.tokens import MAX_TOKEN_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,7 +154,7 @@ _LOG_FORMAT: Final = "lookupdb.log_format"
 
 
 def _log_format(ctx: click.Context, _param: click.Parameter, value: str) -> None:
-    logs.configure_logging(value)
+    telemetry.configure_logging(value)
     ctx.meta[_LOG_FORMAT] = value
 
 

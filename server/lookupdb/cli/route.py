@@ -13,12 +13,12 @@ from typing import Any, Final
 import click
 
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.credentials import MAX_SUBJECTS, MAX_TOKEN_BYTES, is_subject
 from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
 from lookupdb.router.access import AccessSettings, NoToken, hash_token, read_bearer_token
 from lookupdb.router.budget import RouterLimits
-from lookupdb.tokens import MAX_SUBJECTS, MAX_TOKEN_BYTES, is_subject
 
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from lookupdb import shard_passwords
+from lookupdb import credentials
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
@@ -137,7 +137,7 @@ def _choose_hash(password: str | None, password_sha256: str | None) -> str | Non
             hint="give either --password-sha256, or --password-file or LOOKUPDB_PASSWORD",
         )
     if password is not None:
-        return shard_passwords.hash_password(password.encode())
+        return credentials.hash_password(password.encode())
     if password_sha256 is not None and not re.fullmatch("[0-9a-f]{64}", password_sha256):
         raise UsageError(
             f"--password-sha256 must be 64 lowercase hexadecimal digits, found {password_sha256[:80]!r}",

@@ -49,7 +49,7 @@ from lookupdb.client.wire import (
     read_key_answer,
 )
 from lookupdb.errors import LookupFailed, RequestRefused, UnknownGeneration
-from lookupdb.key_columns import Key
+from lookupdb.records import Key
 
 _MAX_COMBINERS: Final = 64
 F = TypeVar("F")

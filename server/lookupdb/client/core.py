@@ -35,8 +35,13 @@ from lookupdb.client.wire import (
     make_unavailable,
     render_deadline,
 )
-from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration, UsageError
-from lookupdb.tls_failures import (
+from lookupdb.errors import (
+    InvalidAnswer,
+    LookupFailed,
+    RequestRefused,
+    Unavailable,
+    UnknownGeneration,
+    UsageError,
     describe_tls_error,
     find_certificate_refusal,
     find_trust_hint,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lookupdb.errors import KeyMissing, UsageError
-from lookupdb.key_columns import Key
+from lookupdb.records import Key
 
 VALUE: Final = "value"
 """The new column that holds whole values."""

@@ -17,18 +17,25 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from lookupdb import batch_frames, exact_json
-from lookupdb.batch_frames import InvalidFrames
+from lookupdb import records
 from lookupdb.client.settings import RouterAddress
-from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration, UsageError
-from lookupdb.key_columns import Key, UnusableColumn, join_key
-from lookupdb.tls_failures import REDIS_HINT, begins_redis_reply
+from lookupdb.errors import (
+    REDIS_HINT,
+    InvalidAnswer,
+    LookupFailed,
+    RequestRefused,
+    Unavailable,
+    UnknownGeneration,
+    UsageError,
+    begins_redis_reply,
+)
+from lookupdb.records import InvalidFrames, Key, UnusableColumn, join_key
 
 Render = Callable[[bytes], bytes]  # renders a request with additional lines of its head
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)  # keys that need no escapes
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
-_OF_BATCH: Final = f"Accept: application/json, {batch_frames.MEDIA_TYPE}\r\nContent-Type: application/json\r\n".encode()
+_OF_BATCH: Final = f"Accept: application/json, {records.FRAMES}\r\nContent-Type: application/json\r\n".encode()
 """Frames hold raw values as they are; a router that does not know frames sends JSON."""
 MAX_TARGET_CHARACTERS: Final = 511
 """The longest key in a request's target, which routers and proxies limit. A longer one, which normalisation may still
@@ -349,7 +356,7 @@ _VALUE_FORMAT: Final = b"lookupdb-value-format"
 _GENERATIONS: Final = re.compile(rb"g[1-9][0-9]{0,8}(?:, g[1-9][0-9]{0,8})*")
 _JSON: Final = b"application/json"
 _OCTETS: Final = b"application/octet-stream"
-_FRAMES: Final = batch_frames.MEDIA_TYPE.encode()
+_FRAMES: Final = records.FRAMES.encode()
 _TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 _MAX_PROBLEM_BYTES: Final = 1 << 16
 _MAX_CHARACTERS: Final = 1000
@@ -455,9 +462,9 @@ class DatasetDescription(NamedTuple):
 
 
 def decode_json(text: bytes | bytearray) -> Any:
-    """Parse JSON as ``exact_json`` does. Raises InvalidAnswer."""
+    """Parse JSON as ``records.decode_json`` does. Raises InvalidAnswer."""
     try:
-        return exact_json.decode(text)
+        return records.decode_json(text)
     except (ValueError, RecursionError) as error:
         raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
 
@@ -597,7 +604,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     found: dict[str, Any]
     if document is None:
         try:
-            frames, missing, unavailable = batch_frames.decode(response.body, keys)
+            frames, missing, unavailable = records.decode_frames(response.body, keys)
         except InvalidFrames as error:
             raise InvalidAnswer(f"the answer to a batch is malformed: {error}") from error
         found = frames if value_format == b"raw" else {key: decode_json(value) for key, value in frames.items()}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 
+from lookupdb.credentials import NAMESPACE
 from lookupdb.errors import InvalidManifest
 from lookupdb.wording import format_count, join_clauses, parse_quantity
 
@@ -47,7 +48,6 @@ _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
 """The longest name that is compared with those of fields, because a comparison takes time. No field's is as long."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _TYPES: Final = {
     "string": "text",
     "integer": "a whole number",
@@ -190,7 +190,7 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
             message = f"metadata.{field} must be text, found {_shorten(text)}: write it in quotes"
             yield ManifestProblem("metadata", partial(str, message))
     namespace = metadata.get("namespace")
-    if namespace and isinstance(namespace, str) and not _NAMESPACE.fullmatch(namespace):
+    if namespace and isinstance(namespace, str) and not NAMESPACE.fullmatch(namespace):
         message = (
             f"metadata.namespace: expected 1 to 63 of a-z, 0-9 and -, no - first or last, found {_shorten(namespace)}"
         )

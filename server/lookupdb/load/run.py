@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import lmdb
 import orjson
 
-from lookupdb.errors import CorruptFile, LookupdbError, LookupFailed, Unavailable, UsageError
+from lookupdb.errors import REDIS_HINT, CorruptFile, LookupdbError, LookupFailed, Unavailable, UsageError
 from lookupdb.load.plan import (
     DEFAULT_SAMPLE,
     GENERATION_FIELD,
@@ -40,7 +40,6 @@ from lookupdb.load.sender import judge_batch, judge_single
 from lookupdb.network import describe_socket_failure, is_redis_reply
 from lookupdb.process.launch import call_interruptibly
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
-from lookupdb.tls_failures import REDIS_HINT
 
 TIMEOUT_SECONDS: Final = 30.0  # seconds for the request before the load
 LATE_SECONDS: Final = 3.0  # a sender that is late for this many seconds ends the load,

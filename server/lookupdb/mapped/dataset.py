@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 from lookupdb import native
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, UsageError
-from lookupdb.key_columns import K, Key
 from lookupdb.manifest import Manifest
 from lookupdb.mapped.generation import (
     Follower,
@@ -23,6 +22,7 @@ from lookupdb.mapped.generation import (
     open_target,
     unopened_error,
 )
+from lookupdb.records import K, Key
 from lookupdb.wording import format_count
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from lookupdb import exact_json, keys, native
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, LOST_HINT, MAX_ANNOUNCEMENT_BYTES, is_stale, parse_announcement
+from lookupdb import keys, native, records
 from lookupdb.errors import (
     CorruptFile,
     GenerationMissing,
@@ -34,8 +33,19 @@ from lookupdb.errors import (
     UsageError,
     opening_error,
 )
-from lookupdb.key_columns import Key
-from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, ShardFile, generation_number
+from lookupdb.manifest import (
+    ANNOUNCEMENT_NOTE,
+    FILE_NAME,
+    GENERATION,
+    LOST_HINT,
+    MAX_ANNOUNCEMENT_BYTES,
+    Manifest,
+    ShardFile,
+    generation_number,
+    is_stale,
+    parse_announcement,
+)
+from lookupdb.records import Key
 from lookupdb.wording import format_some
 
 if TYPE_CHECKING:
@@ -398,7 +408,7 @@ class Opener:
         if self.verifies:
             for path, shard in zip(paths, manifest.shards, strict=True):
                 _check_sha256(path, shard)
-        decoders = Decoders(orjson.loads, exact_json.decode) if manifest.value_format == "json" else None
+        decoders = Decoders(orjson.loads, records.decode_json) if manifest.value_format == "json" else None
         encode = keys.make_columns_encoder(manifest.normalize, manifest.key_columns, manifest.separator)
         try:
             files = self.make_files(paths, manifest.normalize, encode, decoders, facts)

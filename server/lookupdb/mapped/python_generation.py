@@ -18,8 +18,8 @@ from typing import Any, Final
 import lmdb
 
 from lookupdb.errors import CorruptFile
-from lookupdb.key_columns import Key
 from lookupdb.keys import InvalidKey, shard_number
+from lookupdb.records import Key
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
 _LOCK: Final = threading.RLock()

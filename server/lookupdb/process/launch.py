@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
 
-from lookupdb import logs, process
+from lookupdb import process, telemetry
 from lookupdb.errors import LookupdbError
 from lookupdb.wording import check_path, escape_controls, to_utf8
 
@@ -139,7 +139,7 @@ def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
     """Read the settings, run ``main(settings)``, and end as the command line does: the ``start()`` of a role."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         settings = orjson.loads(file.read())
-    logs.configure_logging(settings["log_format"])
+    telemetry.configure_logging(settings["log_format"])
     try:
         main(settings)
     except KeyboardInterrupt:

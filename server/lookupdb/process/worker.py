@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 
-from lookupdb import logs, native
+from lookupdb import native, telemetry
 from lookupdb.errors import LookupdbError
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def run_worker(main: Callable[[WorkerBoot], None]) -> None:
     """
     boot = WorkerBoot.read(int(sys.argv[1]))
     die_with_supervisor(boot.alive_fd)
-    logs.configure_logging(boot.log_format)
+    telemetry.configure_logging(boot.log_format)
     try:
         main(boot)
     except LookupdbError as error:

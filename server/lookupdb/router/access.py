@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from lookupdb.credentials import MAX_TOKEN_BYTES, Admitted, Denial, Denied
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
-from lookupdb.tokens import MAX_TOKEN_BYTES, Admitted, Denial, Denied
 
 if TYPE_CHECKING:
     from lookupdb.account_tokens import ServiceAccounts

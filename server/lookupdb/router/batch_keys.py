@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 
-from lookupdb import batch_frames, native
+from lookupdb import native, records
 from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.resp.requests import CRLF, bulk
 
@@ -102,7 +102,7 @@ class BatchValues:
         return self.values
 
     # Answers of HTTP. In JSON, the body begins with ``start``, raw values are base64, and ``partial`` adds the member
-    # ``unavailable``; without it no value may be unavailable. The other format is that of ``batch_frames``.
+    # ``unavailable``; without it no value may be unavailable. The other format is that of ``encode_start``.
 
     def encode(self, head: bytes, fields: bytes, start: bytes, keys: BatchKeys, raw: bool, partial: bool, /) -> bytes:
         """Return the answer in JSON: ``head``, the size of the body, ``fields``, the body."""
@@ -176,10 +176,10 @@ def _encode_json(values: Values, start: bytes, keys: BatchKeys, raw: bool, parti
 
 def _encode_frames(values: Values, keys: BatchKeys) -> list[bytes]:
     sizes = [
-        batch_frames.MISSING if value is None else batch_frames.UNAVAILABLE if value is UNAVAILABLE else len(value)
+        records.MISSING if value is None else records.UNAVAILABLE if value is UNAVAILABLE else len(value)
         for value in values
     ]
-    return [batch_frames.encode_start(keys.texts, sizes), *(value for value in values if isinstance(value, bytes))]
+    return [records.encode_start(keys.texts, sizes), *(value for value in values if isinstance(value, bytes))]
 
 
 class BatchKeys:

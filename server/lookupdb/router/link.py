@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
+from lookupdb import credentials
 from lookupdb.backoff import Backoff
 from lookupdb.keys import FORMAT_VERSION
 from lookupdb.process.watched_files import Content
@@ -59,12 +60,10 @@ class Passwords:
 
     def take_files(self, content: Content) -> None:
         """Add the keys in the files to the remembered ones."""
-        from lookupdb import shard_passwords  # lazy: it loads OpenSSL, which a router without keys does not need
-
         valid: set[str] = set()
         for path, key in content.items():
-            is_whole = key is not None and len(key) == shard_passwords.KEY_BYTES
-            if key is not None and is_whole and shard_passwords.fingerprint_key(key) == path.name:
+            is_whole = key is not None and len(key) == credentials.KEY_BYTES
+            if key is not None and is_whole and credentials.fingerprint_key(key) == path.name:
                 valid.add(path.name)
                 self._keys.pop(path.name, None)  # moves the key to the end, so that it is dropped last
                 self._keys[path.name] = key
@@ -81,9 +80,7 @@ class Passwords:
         if key is None:
             found = "holds another key or none" if ref.key in self._wrong else "is not there"
             raise UnknownKey(f"missing {ref}: the file of that key {found} (--password-key-dir)")
-        from lookupdb import shard_passwords
-
-        return shard_passwords.derive_password(key, ref.rollout, shard)
+        return credentials.derive_password(key, ref.rollout, shard)
 
     def list_missing(self, refs: Iterable[PasswordRef]) -> list[str]:
         """Return the fingerprints in ``refs`` that no file holds now, even if they are remembered."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lookupdb import tracing
+from lookupdb import telemetry
 from lookupdb.disk import raise_limit
 from lookupdb.process import listeners, memory
 from lookupdb.process.admin import (
@@ -222,7 +222,7 @@ def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[Route
     memory_limit = settings.memory_limit or memory.container_memory().limit
     if memory_limit is not None and settings.access is not None and settings.access.keys is not None:
         memory_limit -= workers * ACCOUNTS_BYTES
-    if memory_limit is not None and tracing.is_wanted():
+    if memory_limit is not None and telemetry.is_wanted():
         memory_limit -= workers * TRACES_BYTES
     if settings.tls is not None:
         connection_bytes = TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)

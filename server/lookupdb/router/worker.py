@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from lookupdb import tracing
+from lookupdb import telemetry
 from lookupdb.process import take_in_tls, worker
 from lookupdb.process.listeners import bound_port
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
@@ -280,11 +280,11 @@ async def route(boot: WorkerBoot) -> None:
 
 def _open_spans(counters: memoryview) -> Spans | None:
     """Return what makes spans and counts them; None if the environment wants none."""
-    if not tracing.is_wanted():
+    if not telemetry.is_wanted():
         return None
     take_in_tls()
     sys.setswitchinterval(EXPORTER_TURN_SECONDS)
-    spans = tracing.open_spans("lookupdb-router", samples_roots=False)
+    spans = telemetry.open_spans("lookupdb-router", samples_roots=False)
     if spans is not None:
 
         def count(exports: int, drops: int) -> None:  # no other thread writes these two

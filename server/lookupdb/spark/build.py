@@ -39,8 +39,8 @@ from lookupdb.manifest import DictionaryChoice, ShardFile, SourceFile
 from lookupdb.process.memory import peak_resident
 from lookupdb.spark import session as sessions
 from lookupdb.spark import tasks
+from lookupdb.spark.pods import check_pods
 from lookupdb.spark.tasks import MapJob, MappedSlice, ReduceJob, SampleJob, SourceItem
-from lookupdb.spark_pods import check_pods
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -48,13 +48,21 @@ from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
 from lookupdb import keys
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, WRITE_AGAIN, Announcement, parse_announcement
 from lookupdb.backoff import Backoff
+from lookupdb.credentials import NAMESPACE
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
-from lookupdb.manifest import GENERATION, Manifest, ShardFile, generation_number
+from lookupdb.manifest import (
+    ANNOUNCEMENT_NOTE,
+    GENERATION,
+    WRITE_AGAIN,
+    Announcement,
+    Manifest,
+    ShardFile,
+    generation_number,
+    parse_announcement,
+)
 
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 INBOX: Final = "pushed"
 """The folder for pushes, beside the dataset's own generations."""
@@ -79,7 +87,7 @@ class StoreAddress:
     def __post_init__(self) -> None:
         object.__setattr__(self, "uid", self.uid[:8])
         for part in (self.cluster, self.namespace, self.name):
-            if not _LABEL.fullmatch(part):
+            if not NAMESPACE.fullmatch(part):
                 raise UsageError(f"{part!r} cannot be part of a store's path: expected a-z, 0-9 and -, at most 63")
         if not _UID.fullmatch(self.uid):
             raise UsageError(f"a dataset's uid begins with eight letters or digits, found {self.uid!r}")
@@ -516,7 +524,7 @@ def check_shard_size(path: Path, shard: ShardFile) -> None:
         raise CorruptFile(f"{path} is {size} bytes long, its index says {shard.bytes}", hint=_DAMAGED)
 
 
-# Read and write the announcement of a dataset's active generation (see ``announcement``).
+# Read and write the announcement of a dataset's active generation (see ``manifest``).
 
 
 def read_announcement(dataset: StoredDataset) -> Announcement | None:

@@ -26,6 +26,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from lookupdb.backoff import Backoff
+from lookupdb.credentials import MAX_TOKEN_BYTES
 from lookupdb.errors import StoreDenied, StoreError, UsageError
 from lookupdb.network import describe_socket_failure, trust_also
 from lookupdb.store.directory import store_errors
@@ -62,7 +63,6 @@ from lookupdb.store.objects import (
     object_version,
     parse_problem,
 )
-from lookupdb.tokens import MAX_TOKEN_BYTES
 
 # Parse a listing of a gateway: lines of JSON; the last one says that it is whole.
 

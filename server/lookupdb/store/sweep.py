@@ -28,9 +28,8 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.errors import CorruptFile, GenerationExists, StoreDenied, StoreError, StoreUnreachable, UsageError
-from lookupdb.manifest import generation_number
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, generation_number
 from lookupdb.store import Store
 from lookupdb.store.dataset import (
     Inventory,

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
-from lookupdb.announcement import Announcement, is_stale
 from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
-from lookupdb.manifest import Manifest
+from lookupdb.manifest import Announcement, Manifest, is_stale
 from lookupdb.router.routing_table import (
     InvalidTable,
     RoutedDataset,

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from lookupdb.announcement import ANNOUNCEMENT_NOTE, LOST_HINT
 from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, LookupdbError, StoreError
-from lookupdb.manifest import Manifest
+from lookupdb.manifest import ANNOUNCEMENT_NOTE, LOST_HINT, Manifest
 from lookupdb.process.launch import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.fetch import Throttle

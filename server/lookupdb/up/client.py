@@ -20,12 +20,19 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
+from lookupdb.errors import (
+    REDIS_HINT,
+    KeyMissing,
+    LookupFailed,
+    Unavailable,
+    UsageError,
+    find_certificate_refusal,
+    find_trust_hint,
+)
 from lookupdb.manifest import GENERATION
 from lookupdb.network import describe_socket_failure, is_redis_reply, proxy_handlers
 from lookupdb.process.launch import call_interruptibly
 from lookupdb.router import budget
-from lookupdb.tls_failures import REDIS_HINT, find_certificate_refusal, find_trust_hint
 from lookupdb.wording import strip_secrets
 
 # The certificates of routers that `lookupdb get` and `load` trust, and the hints for those that they do not.

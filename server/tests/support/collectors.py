@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from lookupdb.tracing import ENDPOINTS
+from lookupdb.telemetry import ENDPOINTS
 from support.waiting import until
 
 SETTINGS = (*ENDPOINTS, "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME")

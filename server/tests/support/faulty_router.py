@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from lookupdb.batch_frames import MEDIA_TYPE, encode_start
+from lookupdb.records import FRAMES, encode_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def frames(
     start = encode_start(
         found if keys is None else keys, [len(v) if isinstance(v, bytes) else v for v in found.values()]
     )
-    return answer(b"".join([start, *values, more]), value_format=value_format, kind=MEDIA_TYPE)
+    return answer(b"".join([start, *values, more]), value_format=value_format, kind=FRAMES)
 
 
 def found_all(sock: socket.socket, asked: Asked) -> bytes:

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from lookupdb.key_columns import key_members
 from lookupdb.manifest import FILE_NAME, Manifest
+from lookupdb.records import key_members
 from support.routing import entry
 from support.shards import Running, serving
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Final
 
+from lookupdb.credentials import NO_ACCESS_DATA, Denial, Denied
 from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.router import clients
 from lookupdb.router.clients import (
@@ -73,7 +74,6 @@ from lookupdb.router.http.request import (
 )
 from lookupdb.router.http.traces import TracedConnection
 from lookupdb.router.lookups import OVERLOADED
-from lookupdb.tokens import NO_ACCESS_DATA, Denial, Denied
 
 _COUNTERS: Final = {
     Denial.UNAUTHENTICATED: INDEX["requests_unauthenticated"],

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
-from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
+from lookupdb.records import FRAMES
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import choose_keys
 from lookupdb.router.budget import RouterLimits

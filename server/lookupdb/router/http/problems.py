@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
+from lookupdb.records import FRAMES
 from lookupdb.router.lookups import ServedGeneration
 
 # Limits of HTTP that no dataset sets, in bytes. ``budget.RouterLimits`` has those that a dataset sets, ``clients``

@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import orjson
 
-from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
+from lookupdb.records import FRAMES
 from lookupdb.router.batch_keys import BatchKeys
 from lookupdb.router.http import problems
 from lookupdb.router.http.problems import (

@@ -16,12 +16,11 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from lookupdb.logs import log_fields
 from lookupdb.router.http import request as target
 from lookupdb.router.http.exchanges import METHODS, ClientConnection, Exchange
 from lookupdb.router.http.request import TRACEPARENT, Request
 from lookupdb.router.lookups import PendingLookup, ShardSlice, SingleKey
-from lookupdb.tracing import SAMPLED, parse_traceparent
+from lookupdb.telemetry import SAMPLED, log_fields, parse_traceparent
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import ReplyValues

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from lookupdb.credentials import NO_ACCESS_DATA, Admitted, Denial, Denied
 from lookupdb.resp.commands import (
     ANY,
     READS,
@@ -38,7 +39,6 @@ from lookupdb.router.counters import FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES, ReadLimits
-from lookupdb.tokens import NO_ACCESS_DATA, Admitted, Denial, Denied
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import BatchKeys, BatchValues

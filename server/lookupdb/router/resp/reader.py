@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from lookupdb.credentials import MAX_TOKEN_BYTES
 from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
 from lookupdb.router.batch_keys import GETS, MAX_WORDS, MGET, PART, BatchKeys
-from lookupdb.tokens import MAX_TOKEN_BYTES
 
 # Limits of RESP that no dataset sets. ``clients`` has those of all protocols.
 

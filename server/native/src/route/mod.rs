@@ -688,7 +688,7 @@ impl Json<'_> {
 const FRAME_MISSING: i32 = -1;
 const FRAME_UNAVAILABLE: i32 = -2;
 
-/// The answer to a batch as frames, with values as they are. `lookupdb.batch_frames` has the layout.
+/// The answer to a batch as frames, with values as they are. `lookupdb.records` has the layout.
 struct Frames<'a> {
     keys: &'a PackedKeys,
 }

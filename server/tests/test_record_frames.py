@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from lookupdb.batch_frames import MISSING, UNAVAILABLE, InvalidFrames, decode, encode_start
+from lookupdb.records import MISSING, UNAVAILABLE, InvalidFrames, decode_frames, encode_start
 
 KEYS = ["a", "bé", "c", "d"]
 BODY = (
@@ -28,13 +28,13 @@ def test_the_layout() -> None:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_each_key_is_found_missing_or_unavailable(kind: type[bytes | bytearray]) -> None:
-    told = decode(kind(BODY), KEYS)
+    told = decode_frames(kind(BODY), KEYS)
     assert told == ({"a": b"\0\xff", "c": b""}, ["bé"], ["d"])
     assert {type(value) for value in told.found.values()} == {bytes}
 
 
 def test_no_keys() -> None:
-    assert decode(encode_start([], []), []) == ({}, [], [])
+    assert decode_frames(encode_start([], []), []) == ({}, [], [])
 
 
 def test_random_records_are_decoded_as_they_were_encoded() -> None:
@@ -47,7 +47,7 @@ def test_random_records_are_decoded_as_they_were_encoded() -> None:
         }
         found = {key: value for key, value in records.items() if isinstance(value, bytes)}
         sizes = [len(value) if isinstance(value, bytes) else value for value in records.values()]
-        decoded = decode(encode_start(records, sizes) + b"".join(found.values()), [*records])
+        decoded = decode_frames(encode_start(records, sizes) + b"".join(found.values()), [*records])
         assert decoded.found == found
         assert decoded.missing == [key for key, value in records.items() if value == MISSING]
         assert decoded.unavailable == [key for key, value in records.items() if value == UNAVAILABLE]
@@ -56,7 +56,7 @@ def test_random_records_are_decoded_as_they_were_encoded() -> None:
 @pytest.mark.parametrize("body", [*(BODY[:end] for end in range(len(BODY))), BODY + b"x", BODY + BODY])
 def test_no_part_of_an_answer_is_one_nor_one_that_goes_on(body: bytes) -> None:
     with pytest.raises(InvalidFrames):
-        decode(body, KEYS)
+        decode_frames(body, KEYS)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_no_part_of_an_answer_is_one_nor_one_that_goes_on(body: bytes) -> None:
 )
 def test_an_answer_to_another_question_is_refused(keys: list[str]) -> None:
     with pytest.raises(InvalidFrames, match="not the requested ones"):
-        decode(BODY, keys)
+        decode_frames(BODY, keys)
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_an_answer_to_another_question_is_refused(keys: list[str]) -> None:
 def test_values_that_are_not_of_their_sizes_are_refused(sizes: tuple[int, int], told: str) -> None:
     body = struct.pack("<5i", 2, 1, 1, *sizes) + b"ab" + b"xy"
     with pytest.raises(InvalidFrames, match=told):
-        decode(body, ["a", "b"])
+        decode_frames(body, ["a", "b"])

@@ -1,12 +1,21 @@
-"""Limits of the tokens that the gateway and routers accept. `account_tokens` verifies those of service accounts."""
+"""Credentials: who may look up, the limits of tokens, and the passwords between routers and shard servers.
+
+``account_tokens`` verifies the tokens of service accounts. This module does not import it, because it loads a crypto
+library.
+"""
 
 from __future__ import annotations
 
 import enum
+import hashlib
+import hmac
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A label of DNS, as Kubernetes wants it for the name of a namespace."""
 
 MAX_TOKEN_BYTES: Final = 16 << 10
 """A longer token, of any kind, is rejected unread."""
@@ -14,14 +23,12 @@ MAX_ACCOUNT_TOKEN_BYTES: Final = 4 << 10
 """The limit for service account tokens. The API server makes tokens of about 1 KB."""
 
 
-# Service accounts that may look up, and the verdict on a token. Importing this loads no crypto library.
-
-
 # Allowed accounts: ``namespace/name``, or ``namespace/*`` for all of a namespace.
+
 
 MAX_SUBJECTS: Final = 64
 ANY: Final = "*"
-_SUBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/(\*|[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)")
+_SUBJECT: Final = re.compile(NAMESPACE.pattern + r"/(\*|[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)")
 
 
 def is_subject(text: str) -> bool:
@@ -72,3 +79,38 @@ class Denied:
     denial: Denial
     detail: str
     has_token: bool = True
+
+
+# Passwords that shard servers require from routers: one for each shard of a rollout, none of them stored.
+#
+# release key → key of a dataset → password of a shard of a rollout → SHA-256 of that
+#
+# The operator has the release key, the routers of a dataset its key, and a shard server the hash of its shard's
+# password. The hash is public: a password has 256 random bits. A router sends a password before a server has proven
+# anything, so an impostor at one shard's address learns only that shard's. Each step derives from the one before alone,
+# so it can be repeated.
+
+
+KEY_BYTES: Final = 32
+"""Size of a release key, and of a dataset's."""
+FINGERPRINT_DIGITS: Final = 8
+
+
+def derive_dataset_key(release_key: bytes, uid: str) -> bytes:
+    """Return the key of the dataset with ``uid``: 32 bytes."""
+    return hmac.digest(release_key, b"dataset\0" + uid.encode(), "sha256")
+
+
+def fingerprint_key(dataset_key: bytes) -> str:
+    """Return a public name for a dataset's key: 8 hexadecimal digits."""
+    return hashlib.sha256(dataset_key).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def derive_password(dataset_key: bytes, rollout: str, shard: int) -> str:
+    """Return the password of the servers of ``shard`` of ``rollout``, as ``r34``: 64 hexadecimal digits."""
+    return hmac.digest(dataset_key, b"shard\0%b\0%d" % (rollout.encode(), shard), "sha256").hex()
+
+
+def hash_password(password: bytes) -> str:
+    """Return the hash of a password for a shard server: 64 hexadecimal digits."""
+    return hashlib.sha256(password).hexdigest()
