@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lookupdb import store
-from lookupdb.cli.stores import sweep as verb
+from lookupdb.cli import stores
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketStore
@@ -104,13 +104,13 @@ class Clock:
             def time() -> float:
                 return real() + self.ahead
 
-        monkeypatch.setattr(verb, "time", Moved)
+        monkeypatch.setattr(stores, "time", Moved)
 
 
 def run(place: Place, *more: str, cluster: str = "c1") -> Result:
     words = ["--store", place.url, "--cluster-id", cluster, "--living", str(place.list), "--grace", "24h"]
     words += ["--max-age", "1000h", *more]  # the tests' clock is days ahead
-    return CliRunner().invoke(verb, words, standalone_mode=False)
+    return CliRunner().invoke(stores.sweep, words, standalone_mode=False)
 
 
 def swept(place: Place, *more: str) -> tuple[list[str], dict[str, Any]]:
