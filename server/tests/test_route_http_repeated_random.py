@@ -34,7 +34,6 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that histograms are equal."""
     for module in (worker, http_connection):
         monkeypatch.setattr(module, "monotonic_ns", lambda: 1)
-    monkeypatch.setattr(HttpService, "begin_turn", lambda service: 1)
     monkeypatch.setattr(clients, "make_observer", lambda counters: partial(worker.observe, counters))
 
 

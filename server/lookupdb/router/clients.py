@@ -56,7 +56,6 @@ class ClientService:
     """The shared state of all client connections of a worker, with deadlines for what begins now."""
 
     __slots__ = (
-        "answered",
         "budget",
         "counters",
         "draining",
@@ -67,7 +66,6 @@ class ClientService:
         "linger_deadline",
         "lookups",
         "observe",
-        "turn_began",
         "write_deadline",
     )
 
@@ -79,28 +77,12 @@ class ClientService:
         self.limits = limits
         self.counters = counters
         self.observe = make_observer(counters)
-        self.turn_began = 0
-        """When the first request of this turn of the event loop arrived, of ``monotonic_ns``; 0 before it arrives."""
-        self.answered: list[tuple[int, int, int]] = []
-        """What to ``observe`` at the end of this turn."""
         self.gatekeeper = gatekeeper
         """None if every client may look up."""
         self.draining = False
         """True if every answer closes its connection."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
         """Deadlines that begin now, as exact as the sweep that calls ``tick``."""
-
-    def begin_turn(self) -> int:
-        """Read the clock, once for all requests that arrive in this turn of the event loop. Return nanoseconds."""
-        self.turn_began = now = time.monotonic_ns()
-        asyncio.get_running_loop().call_soon(self._end_turn)
-        return now
-
-    def _end_turn(self) -> None:
-        self.turn_began = 0
-        for histogram, arrived, count in self.answered:
-            self.observe(histogram, arrived, count)
-        self.answered.clear()
 
     def tick(self, now: float) -> None:
         """Update the deadlines for ``now``, event loop time."""

@@ -33,9 +33,9 @@ DURATIONS: Final = {
 no record has the key. ``refused``: the client's fault, its short deadline included. ``failed``: the router's or a
 shard's fault; a batch fails with the first key that is unavailable.
 
-A request arrives when the event loop's turn begins that reads its first byte: the clock is read once in a turn. It ends
-when the last byte of its answer is passed to the system, or waits for a client that reads slowly. Over RESP it ends
-with that turn. Probes are not counted, nor requests of clients that left before the answer."""
+A request arrives with the read of its first byte: all requests that arrive in one read arrived together. It ends when
+the last byte of its answer is passed to the system, or waits for a client that reads slowly. Probes are not counted,
+nor requests of clients that left before the answer."""
 DURATIONS_HELP: Final = (
     "Seconds from reading a request's first byte to sending the last byte of its answer, for every request. Probes are "
     "not counted."

@@ -304,7 +304,7 @@ class HttpConnection(ConnectionLife):
             return
         is_partial = self._reader.is_partial
         if not (is_partial or self._unread):
-            self.arrived = self.service.turn_began or self.service.begin_turn()
+            self.arrived = monotonic_ns()
         if len(data) > SLICE_BYTES or self._unread:
             self._read_slices(self._unread + data)
         elif is_partial:

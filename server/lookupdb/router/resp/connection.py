@@ -128,7 +128,7 @@ class RedisClientConnection(ConnectionLife):
         session = self.session
         is_new = reader.is_empty
         if is_new:
-            self.arrived = self.service.turn_began or self.service.begin_turn()
+            self.arrived = monotonic_ns()
         may_look_up = session.may_ask and session.transaction is None
         if self._exchange is None and is_new and may_look_up and not self.is_blocked:
             size = len(data)
@@ -365,10 +365,7 @@ class RedisClientConnection(ConnectionLife):
             return  # the client is gone
         self._exchange = None
         self._send(answer)
-        service = self.service
-        if not service.turn_began:
-            service.begin_turn()
-        service.answered.append((exchange.histogram, exchange.arrived, exchange.commands))
+        self.observe(exchange.histogram, exchange.arrived, exchange.commands)
         if self._is_advancing:
             return
         self._turn_bytes = 0
