@@ -28,7 +28,7 @@ from lookupdb.cli.build import command
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import NotEnoughRoom, StoreError
 from lookupdb.store import StoredDataset
-from lookupdb.store.stored_generation import find_in_store
+from lookupdb.store.generations import find_in_store
 
 pytestmark = pytest.mark.long
 

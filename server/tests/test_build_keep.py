@@ -15,7 +15,7 @@ from lookupdb.errors import StoreDenied
 from lookupdb.manifest import ANNOUNCEMENT_NOTE
 from lookupdb.store.dataset import write_announcement
 from lookupdb.store.directory import DirectoryDataset
-from lookupdb.store.fetch import copy_generation
+from lookupdb.store.generations import copy_generation
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from lookupdb.cli.inspect import command as inspect
 from lookupdb.errors import StoreError
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shardfile import FRAMED
-from lookupdb.store.stored_generation import find_in_store
+from lookupdb.store.generations import find_in_store
 
 pytest_plugins = ["support.s3_fixtures"]
 

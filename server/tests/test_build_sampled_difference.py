@@ -17,7 +17,7 @@ from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.keys import file_name, make_sampler, shard_number
 from lookupdb.manifest import ShardFile, Totals
 from lookupdb.shardfile import ShardReader
-from lookupdb.store import StoredDataset, stored_generation
+from lookupdb.store import StoredDataset, generations
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import StoreAddress
 from support import dictionaries
@@ -132,7 +132,7 @@ def test_each_file_is_opened_once_whatever_the_numbers_of_shards(
 
     def open_old(path: Path) -> ShardReader:
         opened.append(path.name)
-        return stored_generation.open_shard(path)
+        return generations.open_shard(path)
 
     monkeypatch.setattr(existing, "open_shard", open_old)
     comparison.of(before, after)
@@ -169,7 +169,7 @@ class TestBucket:
         self, dataset: BucketDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         copies: list[int] = []
-        opened = stored_generation.open_shard
+        opened = generations.open_shard
 
         def open_shard(path: Path) -> ShardReader:
             copies.append(len(list(tmp_path.glob("*.lmdb"))))

@@ -29,7 +29,7 @@ from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, bucket_dataset, directory, open_store
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import CLAIM, BucketDataset
-from lookupdb.store.fetch import copy_generation
+from lookupdb.store.generations import copy_generation
 from lookupdb.store.objects import PutMode, Version
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, LiveDataset, Sweep
 

@@ -20,7 +20,7 @@ from lookupdb.builder import existing
 from lookupdb.cli.stores import diff as command
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
-from lookupdb.store.stored_generation import StoredGeneration
+from lookupdb.store.generations import StoredGeneration
 from lookupdb.up.run_state import object_file
 from support import dictionaries
 

@@ -25,7 +25,7 @@ from lookupdb.image.artifact import ARCHITECTURES, TarFile, plain_manifest, rend
 from lookupdb.image.push import ImageLayout
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.shard.server import Verification, locate_shard
-from lookupdb.store.stored_generation import find_in_folder
+from lookupdb.store.generations import find_in_folder
 
 RECORDS = {f"key {number}": os.urandom(50) for number in range(500)}
 SHARDS = 2

@@ -30,7 +30,7 @@ from lookupdb.image import push as push_module
 from lookupdb.image.artifact import TarFile
 from lookupdb.image.push import ImageLayout, PushedImage, push_shard
 from lookupdb.manifest import FILE_NAME, Refusal
-from lookupdb.store.stored_generation import find_in_folder
+from lookupdb.store.generations import find_in_folder
 
 pytest_plugins = ["support.registry_fixtures"]
 pytestmark = pytest.mark.usefixtures("oras", "impatient")

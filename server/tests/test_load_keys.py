@@ -22,7 +22,7 @@ from lookupdb.load.plan import (
     take_sample,
 )
 from lookupdb.load.run import sample_generation
-from lookupdb.store.stored_generation import find_in_folder
+from lookupdb.store.generations import find_in_folder
 
 
 def _choose(keys: int, distribution: str, count: int, hit_ratio: float = 1.0) -> Counter[int | str]:

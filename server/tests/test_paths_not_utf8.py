@@ -21,7 +21,7 @@ from lookupdb.builder.options import scratch_folder
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import BadSource, InvalidManifest, UsageError
 from lookupdb.process.launch import become_supervisor
-from lookupdb.store.stored_generation import open_shard
+from lookupdb.store.generations import open_shard
 
 
 @pytest.fixture

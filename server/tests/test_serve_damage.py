@@ -19,7 +19,7 @@ from lookupdb import keys, shardfile
 from lookupdb.errors import CorruptFile
 from lookupdb.shard.commands import DAMAGED
 from lookupdb.shardfile import MAX_VALUE_BYTES, frame
-from lookupdb.store import stored_generation
+from lookupdb.store import generations
 
 pytestmark = pytest.mark.long
 
@@ -297,4 +297,4 @@ def test_a_reader_of_the_file_is_told_of_a_damaged_value(tmp_path: Path) -> None
         with pytest.raises(CorruptFile, match="does not decompress"):
             shard.find(BAD.encode())
         with pytest.raises(CorruptFile, match=r"shard-00000-of-00001.lmdb: a stored value is damaged"):
-            stored_generation.sample_records([shard], count=500)
+            generations.sample_records([shard], count=500)

@@ -30,7 +30,7 @@ from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.store.dataset import verify_shard_file
-from lookupdb.store.stored_generation import find_in_store
+from lookupdb.store.generations import find_in_store
 from lookupdb.store.sweep import prune
 from support import gateways
 

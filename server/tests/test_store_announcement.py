@@ -15,7 +15,7 @@ from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.dataset import read_announcement, write_announcement
-from lookupdb.store.fetch import copy_generation
+from lookupdb.store.generations import copy_generation
 from lookupdb.store.sweep import prune, remove_superseded
 
 pytest_plugins = ["support.sweep_fixtures"]

@@ -10,8 +10,8 @@ from support.generations import publish
 
 from lookupdb import store
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
-from lookupdb.store import StoreAddress, StoredDataset, stored_generation
-from lookupdb.store.stored_generation import MAX_VALUE_CHARACTERS, compare_generations, find_in_store
+from lookupdb.store import StoreAddress, StoredDataset, generations
+from lookupdb.store.generations import MAX_VALUE_CHARACTERS, compare_generations, find_in_store
 from support import dictionaries
 
 VALUE_BYTES = 200_000
@@ -99,7 +99,7 @@ def test_only_shards_that_can_hold_the_same_keys_are_open_together(
     new = {f"k{number}": b"%d" % (number % 5) for number in range(100, 700)}
     publish(dataset, "g1", old, tmp_path / "scratch", shards=before)
     publish(dataset, "g2", new, tmp_path / "scratch", shards=after)
-    monkeypatch.setattr(stored_generation, "open_shard", open_shard)
+    monkeypatch.setattr(generations, "open_shard", open_shard)
     monkeypatch.setattr(ShardReader, "close", close)
     found = compare_generations(find_in_store(dataset, "g1"), find_in_store(dataset, "g2"), tmp_path / "scratch")
     same = sum(old[key] == new[key] for key in old.keys() & new.keys())

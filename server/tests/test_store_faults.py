@@ -17,7 +17,7 @@ from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import CLAIM
-from lookupdb.store.fetch import fetch_shard
+from lookupdb.store.generations import fetch_shard
 from lookupdb.store.sweep import MARK_NOTE, LiveDataset, Sweep
 
 pytestmark = pytest.mark.long

@@ -41,7 +41,7 @@ from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.directory import DirectoryDataset, store_errors
-from lookupdb.store.fetch import fetch_shard
+from lookupdb.store.generations import fetch_shard
 
 ADDRESS = StoreAddress("c1", "team", "things", "3f2b9c1e-77aa")
 CONTENT = {f"key-{number}": b"%d" % number * 50 for number in range(3000)}

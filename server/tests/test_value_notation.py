@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from lookupdb.cli.stores import render_line, render_member
-from lookupdb.store.stored_generation import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
+from lookupdb.store.generations import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
 
 
 def test_text_is_shown_as_it_is_and_other_bytes_as_python_writes_them() -> None:

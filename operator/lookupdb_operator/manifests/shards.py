@@ -15,7 +15,7 @@ from typing import Any, Final
 from lookupdb.image.artifact import shard_tag
 from lookupdb.store.dataset import dataset_path
 from lookupdb_operator import names
-from lookupdb_operator.manifests import objects, pods, spark
+from lookupdb_operator.manifests import objects, pods
 from lookupdb_operator.manifests.objects import digest, drop_empty, render_disruption_budget, render_metadata, stamp
 from lookupdb_operator.manifests.pods import TERMINATION_LOG
 from lookupdb_operator.model import Config, Manifest, ObservedDataset
@@ -400,7 +400,7 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
         {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)}}
         for component in (names.ROUTER, names.BUILDER, names.EXECUTOR)
     )
-    is_distributed, blocks = spark.uses_spark(dataset.spec), _port(names.BLOCKS_PORT)
+    is_distributed, blocks = pods.uses_spark(dataset.spec), _port(names.BLOCKS_PORT)
     to_driver = _allow([executors], _port(names.DRIVER_PORT), blocks) if is_distributed else []
     clients = dataset.spec["router"].get("clients") or config.router_clients  # the CRD takes no empty list
     public = [_port(names.ROUTER_PORT), *([_port(names.RESP_PORT)] if config.router_resp else [])]

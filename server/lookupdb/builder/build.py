@@ -60,7 +60,7 @@ from lookupdb.manifest import DictionaryChoice, ExcludedRows, Manifest, ShardFil
 from lookupdb.process.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta, ShardReader
 from lookupdb.store import BuildClaim, Store, StoredDataset
-from lookupdb.store.stored_generation import open_shard
+from lookupdb.store.generations import open_shard
 from lookupdb.store.sweep import prune
 
 

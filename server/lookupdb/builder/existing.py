@@ -39,7 +39,7 @@ from lookupdb.keys import UNICODE_VERSION, file_name, has_same_normalization, ma
 from lookupdb.manifest import AdoptedGeneration, ExcludedRows, Manifest, Refusal, ShardFile, Totals, generation_number
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset
-from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.store.generations import StoredGeneration, open_shard
 from lookupdb.wording import format_count, strip_secrets
 
 # The facts for the gates: read the files of a written generation, and those of the active one.

@@ -21,10 +21,8 @@ from lookupdb.cli.options import option
 from lookupdb.dataset.spec import LOCAL, DatasetSpec
 from lookupdb.errors import StoreError, Unavailable, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
-from lookupdb.store import StoreAddress, StoredDataset
-from lookupdb.store import stored_generation as generations
-from lookupdb.store.fetch import PATIENCE_SECONDS
-from lookupdb.store.stored_generation import find_in_folder, find_in_store
+from lookupdb.store import StoreAddress, StoredDataset, generations
+from lookupdb.store.generations import PATIENCE_SECONDS, find_in_folder, find_in_store
 from lookupdb.store.sweep import find_announced
 from lookupdb.up import client
 from lookupdb.up.client import Trust

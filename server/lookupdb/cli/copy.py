@@ -49,8 +49,7 @@ from lookupdb.image.push import (
 )
 from lookupdb.store import Store, StoreAddress, objects
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.fetch import CopiedGeneration, copy_generation, find_addresses
-from lookupdb.store.stored_generation import StoredGeneration
+from lookupdb.store.generations import CopiedGeneration, StoredGeneration, copy_generation, find_addresses
 from lookupdb.wording import format_count, render_json, strip_secrets
 
 _MAX_SHOWN: Final = 3  # number of problems in the last message; each was printed when it happened

@@ -18,7 +18,7 @@ from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import launch
 from lookupdb.store import StoreAddress
-from lookupdb.store.fetch import fetch_shard
+from lookupdb.store.generations import fetch_shard
 from lookupdb.wording import check_path, escape_controls
 
 

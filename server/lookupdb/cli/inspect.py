@@ -20,7 +20,7 @@ from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
-from lookupdb.store.stored_generation import (
+from lookupdb.store.generations import (
     ShardFigures,
     find_shard_entry,
     measure_shards,

@@ -26,7 +26,7 @@ from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import GENERATION, find_generations
 from lookupdb.process.launch import drop_unwritten
-from lookupdb.store.stored_generation import (
+from lookupdb.store.generations import (
     MAX_VALUE_BYTES,
     MAX_VALUE_CHARACTERS,
     SAMPLES,

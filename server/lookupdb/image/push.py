@@ -45,8 +45,7 @@ from lookupdb.image.artifact import (
 from lookupdb.manifest import ShardFile
 from lookupdb.network import is_loopback, trust_also
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.fetch import read_resumed, write_all
-from lookupdb.store.stored_generation import StoredGeneration
+from lookupdb.store.generations import StoredGeneration, read_resumed, write_all
 
 # An OCI image layout in a folder: the images of a generation, for tools that copy them elsewhere.
 

@@ -39,7 +39,7 @@ from lookupdb.load.result import FailCondition, Recording, make_document, render
 from lookupdb.load.sender import judge_batch, judge_single
 from lookupdb.network import describe_socket_failure, is_redis_reply
 from lookupdb.process.launch import call_interruptibly
-from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.store.generations import StoredGeneration, open_shard
 
 TIMEOUT_SECONDS: Final = 30.0  # seconds for the request before the load
 LATE_SECONDS: Final = 3.0  # a sender that is late for this many seconds ends the load,

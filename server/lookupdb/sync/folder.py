@@ -39,7 +39,7 @@ from lookupdb.store.dataset import (
     verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors, try_lock
-from lookupdb.store.fetch import PATIENCE_SECONDS, FileFetch, Pace, Throttle
+from lookupdb.store.generations import PATIENCE_SECONDS, FileFetch, Pace, Throttle
 
 # Fetch a generation into a folder: every shard, verified and synced to the disk, then its manifest.
 

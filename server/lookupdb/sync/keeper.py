@@ -19,7 +19,7 @@ from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, Lookup
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, LOST_HINT, Manifest
 from lookupdb.process.launch import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress, StoredDataset
-from lookupdb.store.fetch import Throttle
+from lookupdb.store.generations import Throttle
 from lookupdb.sync.feeds import (
     LONGEST_FETCH_PAUSE_SECONDS,
     LONGEST_LOOK_PAUSE_SECONDS,

@@ -34,7 +34,7 @@ from lookupdb.process.admin import (
 from lookupdb.process.launch import call_in_thread
 from lookupdb.router.routing_table import InvalidTable
 from lookupdb.store import Store, open_store
-from lookupdb.store.fetch import Throttle
+from lookupdb.store.generations import Throttle
 from lookupdb.sync.feeds import (
     NamespaceListings,
     StoreFeed,
