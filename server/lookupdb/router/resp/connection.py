@@ -111,7 +111,7 @@ class RedisClientConnection(ConnectionLife):
         self._turn_bytes = 0
         """Bytes received since other connections certainly had a turn: since a rest, or a wait for an answer."""
         self._is_paused = False
-        """True if reading is paused because of unread bytes or a rest. (``life`` pauses it for blocked clients.)"""
+        """True if reading is paused because of unread bytes or a rest. (``clients`` pauses it for blocked clients.)"""
         self.arrived = monotonic_ns()
         """When the first byte of the next command was read. Commands that are unread longer count from there."""
 
