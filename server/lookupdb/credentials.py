@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A label of DNS, as Kubernetes wants it for the name of a namespace."""
+"""A DNS label: Kubernetes allows no other name for a namespace."""
 
 MAX_TOKEN_BYTES: Final = 16 << 10
 """A longer token, of any kind, is rejected unread."""

@@ -33,7 +33,7 @@ LookupdbError (1)
     └── InvalidAnswer (1)    the server is not a router, or its answer is incomplete
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
-each map these errors in one place. Below are the words for errors of other libraries: of files and of TLS.
+each map these errors in one place. Below are words for errors of files and TLS, and for a Redis port.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def reading_error(path: Path, offset: int, number: int) -> StoreError:
     )
 
 
-# Errors of TLS in words, for clients of routers and other servers. Errors are read, and ssl is not imported.
+# Errors of TLS in words, for clients of routers and other servers. This code reads errors without importing ssl.
 
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")

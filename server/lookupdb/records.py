@@ -1,8 +1,8 @@
 """A record between builders, routers and clients: the columns of its key, its JSON value, the frames of a batch.
 
-Builders and readers share ``join_columns``, so that all find the same record. ``decode_json`` is what readers and gates
-make of a value. Clients import this module: it needs nothing but Python, and imports orjson, which takes half of the
-import time of the whole client, when it decodes the first value.
+Builders and readers share ``join_columns``, so that all find the same record. Readers and gates parse values with
+``decode_json``. Clients import this module, so it needs nothing but Python. It imports orjson for the first value only,
+because that takes half of the import time of the whole client.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _SIZE_BYTES: Final = 4
 
 
 class InvalidFrames(ValueError):
-    """The body is not an answer to the batch, and why."""
+    """The body is not an answer to the batch; the message says why."""
 
 
 class FramedValues(NamedTuple):

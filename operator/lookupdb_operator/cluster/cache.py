@@ -40,8 +40,8 @@ class CachedObject:
     header: Header
     item: ObservedDataset | BuildJob | ShardSet | Pod | ExistingObject
     awaits_images: bool = False
-    """For a pod: whether it still waits for a node, its volumes or its network. Unless it waits for a node, only events
-    say what is wrong."""
+    """For a pod: whether it still waits for a node, its volumes or its network. If it has a node, only events say
+    what is wrong."""
     accepted: str = ""
     """Hash of the operator's fields in the API server's answer to its write, if a mutating webhook changed them.
     Writing them again would not help."""

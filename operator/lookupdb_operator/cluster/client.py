@@ -1,10 +1,10 @@
-"""The connection to the API server, and the public keys of service accounts that are read through it.
+"""The connection to the API server, and the public keys of service accounts, which are read through it.
 
 The kubernetes client provides credentials, certificates and kubeconfig; it rereads a rotated service account token
 every minute. Nothing is retried here. After a ``Retry-After``, all requests wait.
 
-The keys are read for routers, which use no API server (``AccountKeys``), and for gateway and console, which check
-tokens themselves (``Keys``).
+``AccountKeys`` reads the keys for routers, which never call the API server. ``Keys`` reads them for the gateway and the
+console, which check tokens themselves.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class Cluster:
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """Return the report of the router at ``ip``. If it cannot be asked, or has the table of a dataset other than
         ``dataset_uid``, the report names the problem."""
-        import aiohttp  # not at the top: `lookupdb up` starts servers before it is loaded
+        import aiohttp  # not at the top: `lookupdb up` starts servers before it loads aiohttp
 
         if self._routers is None:
             self._routers = aiohttp.ClientSession(

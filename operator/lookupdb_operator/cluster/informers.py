@@ -4,7 +4,7 @@ kopf logs in, starts and stops, and watches LookupDatasets. Its handlers of chan
 they write finalizers and annotations, and lose work on errors. The objects that belong to datasets, a hundred times as
 many, come from one reflector for each kind: it lists them once, page by page, then watches. kopf keeps a task, two
 streams and a memory for each object. For the pods of some hundred datasets that takes minutes, and more memory than
-the whole cache (see docs/measurements.md). Here each page is parsed and dropped. The console has reflectors alone.
+the whole cache (see docs/measurements.md). Here each page is parsed and dropped. The console uses only reflectors.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class Informers:
 
     def make_registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
         """Return kopf's handlers; ``start`` and ``stop`` are called before and after all others."""
-        import kopf  # here, because the console watches without it
+        import kopf  # not at the top: the console watches without it
 
         registry = kopf.OperatorRegistry()
         # kopf's default is to retry a failed start every minute, silently.
@@ -329,7 +329,7 @@ class Informers:
 
 def make_settings() -> kopf.OperatorSettings:
     """Return kopf's settings."""
-    import kopf  # here, because the console watches without it
+    import kopf  # not at the top: the console watches without it
 
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True  # never pause for a peering object of another operator

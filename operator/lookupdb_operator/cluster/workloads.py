@@ -505,8 +505,8 @@ def parse_pod(body: Body) -> Pod:
 
 
 def awaits_images(body: Body) -> bool:
-    """Return whether the pod still waits for a node, its volumes or its network, before its images are pulled. Unless
-    it waits for a node, only events say what is wrong. A kubelet that does not report PodReadyToStartContainers counts
+    """Return whether the pod still waits for a node, its volumes or its network, before its images are pulled. If it
+    has a node, only events say what is wrong. A kubelet that does not report PodReadyToStartContainers counts
     as waiting until a container runs."""
     is_pending = read_status(body).get("phase") == "Pending"
     if not is_pending or find_condition(body, "PodReadyToStartContainers").get("status") == "True":

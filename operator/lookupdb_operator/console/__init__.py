@@ -3,7 +3,7 @@
 dataset    a LookupDataset, its pods, and routers' answers about its keys
 facts      everything that is shown about datasets, and ages, sizes and columns as text; pure
 figures    samples of metrics, and rates between two of them
-source     the place where datasets, metrics and lookups come from, as a protocol
+source     the protocol of what supplies datasets, metrics and lookups, and the client for pods
 watch      scrapes in the background, and their history
 pages      templates and charts
 server     the HTTP server

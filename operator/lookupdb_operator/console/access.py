@@ -1,8 +1,8 @@
 """Who may see the console of a cluster: the holders of service account tokens, the users of a proxy, or anyone.
 
 A token is verified as routers verify theirs, and decides which datasets its holder sees. Lookups go to a router with
-the same token, so that nobody reads a value that the router would not answer. ``Door`` is the middleware that admits
-visitors, the page for a token, and its cookie."""
+the same token, so that nobody reads a value that the router would not answer. ``Door`` is the
+middleware that admits visitors, and has the login page and its cookie."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def limit_session(visitor: Visitor, now: float) -> int:
     return max(1, min(SESSION_SECONDS, int(visitor.until - now)))
 
 
-# The middleware, the page for a token, and its cookie.
+# The middleware, the login page, and its cookie.
 
 
 log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ _FORWARDED_SCHEME: Final = "X-Forwarded-Proto"
 
 
 class Door:
-    """Judges every request by ``access``, and gives handlers what the visitor may see, which is ``see(visitor)``."""
+    """Checks every request with ``access``. Handlers get ``see(visitor)``, the source of what the visitor may see."""
 
     def __init__(self, access: AccessMode, see: Callable[[Visitor], ConsoleSource], audience: str = "") -> None:
         """``audience`` is that of the console's own tokens."""

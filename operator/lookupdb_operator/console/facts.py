@@ -1,7 +1,7 @@
-"""What is shown about datasets, by `status`, `ls` and `history` as by the console: from data to frozen dataclasses, and
-as text.
+"""The facts about datasets that `status`, `ls`, `history` and the console show, as frozen dataclasses, and formats of
+their text.
 
-Moments stay as the status has them. Whoever shows them says how long ago that was."""
+Times stay as the status has them. The command or page turns them into ages."""
 
 from __future__ import annotations
 

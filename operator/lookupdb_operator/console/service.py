@@ -1,6 +1,6 @@
 """``lookupdb console``: the console of a cluster, with an admin port for health and metrics.
 
-Its datasets are watched, with their pods; metrics and lookups go by HTTP. ``ClusterSource`` has all datasets, with the
+It watches datasets and their pods, and gets metrics and lookups over HTTP. ``ClusterSource`` has all datasets, with the
 rights of the console's service account, which only reads. ``VisitorSource`` has what one visitor may see, and looks up
 with the visitor's own token."""
 

@@ -1,7 +1,7 @@
 """The process of the gateway: its client port, the handlers of requests, and the parts that it starts and stops.
 
 aiohttp parses HTTP/1.1; its router is not used. ``Server`` limits connections, ``Handlers`` checks each request and
-passes it on, and ``Gateway`` has all parts. The options of ``lookupdb gateway`` are at the end.
+passes it on, and ``Gateway`` starts and stops them. The options of ``lookupdb gateway`` are at the end.
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
     return target.operation is Operation.COPY
 
 
-# The parts of the gateway, and their lives.
+# The gateway, which starts and stops its parts.
 
 
 _CONNECTIONS_PER_REQUEST: Final = 4

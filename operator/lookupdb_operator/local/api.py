@@ -2,11 +2,11 @@
 
 It has what the operator and the plugin use: lists with selectors, server-side apply, merge patches, the status
 subresource, resource versions, uid preconditions, and garbage collection. It does not record the owners of fields,
-because nobody else writes the operator's objects here. A dataset is kept without what only a cluster can do.
+because nobody else writes the operator's objects here. Datasets are kept without fields for clusters only.
 
-The operator calls it. A command talks to the socket of a running `up` (``SocketApi``), which is in the folder of each
-dataset's objects, beside their files. While no `up` runs, it edits the files (``StoppedApi``). ``parse_local`` returns
-what a user reads of a dataset: with commands of `lookupdb` in place of annotations.
+The operator calls it directly. Commands use the socket of a running `up` (``SocketApi``), which is beside the files of
+a dataset's objects. While no `up` runs, commands edit these files (``StoppedApi``). ``parse_local`` returns a dataset
+for its user: messages name commands of `lookupdb` instead of annotations.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OBJECTS: Final = "objects"
 """The folder of a dataset's objects in its run folder."""
 SOCKET: Final = "api.sock"
 PATIENCE: Final = 10.0
-"""Seconds for one request."""
+"""Time limit of one request, in seconds."""
 _START_SECONDS: Final = 3.0
 """Time for an `up` that holds the lock to listen."""
 _POLL_SECONDS: Final = 0.05
@@ -204,7 +204,7 @@ class LocalApi:
             return {"kind": "Status", "status": "Success"}
         if subresource == "status":
             return self.put({**(old or {}), "status": body["status"]})
-        # an apply by the operator is all that it wants of an object
+        # the operator always applies whole objects
         is_whole = applies and query.get("fieldManager") == names.FIELD_MANAGER and kind != names.POD
         if old is None or method == "PUT":
             new = body
@@ -276,7 +276,7 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 
 def _admit(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
-    """Return what is kept of ``new``. Raises Refused."""
+    """Return ``new`` as it is kept. Raises Refused."""
     if kind != names.DATASET_KIND:
         return new
     new = {member: value for member, value in new.items() if member != "status"}
@@ -432,7 +432,7 @@ class StoppedApi:
         """Do nothing: nothing is open."""
 
 
-# What a user of a laptop reads
+# Datasets and advice, for the user of a laptop
 
 
 def list_data_options(data: Path) -> list[str]:

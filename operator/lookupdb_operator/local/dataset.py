@@ -1,7 +1,7 @@
 """One dataset of `lookupdb up`: its manifest, its source, and what is known of both.
 
 `up` does what a person does in a cluster: it applies the manifest (``keep_pin``), and asks for a refresh when the
-source has changed. ``LocalDataset`` remembers what that needs. A start also forgets what only mattered to the last one
+source has changed. ``LocalDataset`` remembers what it needs. At startup `up` forgets what mattered only to the last run
 (``forget_failure``, ``forget_drained``), and rejects more servers than this machine should run (``check_servers``).
 """
 
@@ -198,7 +198,7 @@ def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) 
 
 
 def read_refresh(item: Object) -> str:
-    """Return the refresh that a dataset asks for; empty if it asks for none."""
+    """Return the refresh annotation of a dataset; empty for none."""
     return str((item["metadata"].get("annotations") or {}).get(names.REFRESH, ""))
 
 

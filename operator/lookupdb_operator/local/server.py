@@ -4,7 +4,7 @@
 Requests run in `up`'s event loop one by one, so no edit is lost.
 
 ``KubernetesServer`` (`lookupdb up --kubeconfig FILE`) answers `kubectl` and Kubernetes' clients on a port of loopback.
-The file holds an address whose path begins with a token that changes with each `up`. Only the user can read it. The
+FILE holds an address whose path begins with a token that changes with each `up`. Only the user can read it. The
 token is not in a header, because `kubectl` sends credentials over HTTPS alone, and this port needs no certificate.
 Datasets are those of the manifests: none can be deleted, and nothing can be created.
 
@@ -81,7 +81,7 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
 
 
 class ApiServer:
-    """Answers requests for ``api``. ``pods`` reads the metrics of its pods."""
+    """Answers requests from ``api``, and requests for the metrics of a pod by ``pods``."""
 
     def __init__(self, api: LocalApi, find_admin: FindAdmin, pods: PodClient) -> None:
         self._api = api

@@ -134,8 +134,8 @@ class LocalCluster(Cluster):
             text = (await self._pods.read_metrics(address, "/status")).encode()
         except LookupdbError as error:
             return RouterReport(None, error.message)
-        with suppress(ValueError, KeyError, TypeError):  # the parser says so
-            # of each worker, what it reports about this dataset alone
+        with suppress(ValueError, KeyError, TypeError):  # ``parse_report`` says what is wrong
+            # Keep only what each worker reports about this dataset.
             workers = [{"report": worker["report"]["datasets"][dataset]} for worker in orjson.loads(text)["workers"]]
             text = orjson.dumps({"workers": workers})
         report = parse_report(f"http://{address}/status", text, dataset_uid)
@@ -146,7 +146,7 @@ class LocalOperator:
     """The operator's loop over ``api``: no kopf, no informers; changes of objects go straight into its cache."""
 
     def __init__(self, api: LocalApi, cluster: Cluster, config: Config, announcer: LocalAnnouncer) -> None:
-        from lookupdb_operator.metrics import Metrics  # it loads aiohttp: servers of the last `up` start before
+        from lookupdb_operator.metrics import Metrics  # loads aiohttp, after servers have started
 
         self._cache = ObjectCache()
         self._queue: LookQueue[Key] = LookQueue()
@@ -306,8 +306,8 @@ class Up:
     async def _start_servers(
         self, stack: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
     ) -> None:
-        """Answer commands, `kubectl` and the pages of the console until ``stack`` ends. Raises UsageError."""
-        from lookupdb_operator.local import server  # it loads aiohttp: servers of the last `up` start before
+        """Serve commands, `kubectl` and the console until ``stack`` ends. Raises UsageError."""
+        from lookupdb_operator.local import server  # loads aiohttp, after servers have started
 
         commands = server.ApiServer(self._api, kubelet.find_admin, pods)
         for dataset in self._datasets:
@@ -324,8 +324,8 @@ class Up:
 
     def _start_kubelet(self, console: str) -> Kubelet:
         options = self._options
-        logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # what happens is printed
-        for name in ("loop.reconcile", "local.kubelet"):  # and what they warn of, or it is in the status
+        logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # `up` prints events itself
+        for name in ("loop.reconcile", "local.kubelet"):  # `up` prints their warnings, or the status has them
             logging.getLogger(f"lookupdb_operator.{name}").setLevel(logging.ERROR)
         check_ports(options.port, options.resp_port)
         self._api.watchers.append(self._note)

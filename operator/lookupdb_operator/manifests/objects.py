@@ -290,7 +290,7 @@ def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str,
 # Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
 #
 # A dataset's key is derived from the release's key and the dataset's uid; a shard's password from that key, the
-# rollout's name and the shard's number (``lookupdb.credentials``). So nothing must be stored or read back: the
+# rollout's name and the shard's number (``lookupdb.credentials``). So nothing is stored or read back: the
 # Secret is created, never read, changed or deleted, and its name contains the key's fingerprint.
 
 

@@ -1,5 +1,5 @@
-"""Common parts of all pods: restricted pod security, no API token, and the dataset's settings for their component; and
-the Job of a build, also of one by Spark."""
+"""Common parts of all pods: restricted pod security, no API token, and the dataset's settings for their component. Also
+the Job of a build, and Spark's driver and executors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _spread_pods(selector: Mapping[str, str]) -> Placement:
 
 
 def _complete_terms(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
-    """Return an affinity to pods with a selector in every term."""
+    """Return an affinity to pods, with ``selector`` in every term that has none."""
     required = [_with_selector(term, selector) for term in affinity.get(_REQUIRED, ())]
     preferred = [
         {**term, "podAffinityTerm": _with_selector(term["podAffinityTerm"], selector)}
@@ -142,7 +142,7 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     """
     serving = spec["serving"]
     declared = _read_resources(serving.get("resources") or {})
-    # Its processes, and the hot part of its shard.
+    # Memory for its processes, and for the hot part of its shard.
     needed_bytes = PROCESS_BYTES * (1 + serving["workers"]) + serving["hotFraction"] * largest_shard_bytes
     needed = f"{math.ceil(needed_bytes / MI)}Mi"
     if "memory" not in declared["limits"]:
@@ -296,7 +296,7 @@ def _render_variables(dataset: ObservedDataset, config: Config, component: str) 
 
 
 def render_flags(flags: Mapping[str, Any]) -> list[str]:
-    """Return ``flags`` with their values as words of a command line, without those whose value is None."""
+    """Return ``flags`` and their values as words of a command line. A flag whose value is None is left out."""
     return [str(word) for flag, value in flags.items() if value is not None for word in (flag, value)]
 
 

@@ -241,7 +241,7 @@ def _render_service(
     protocol = "https" if speaks_tls(dataset) else "http"
     port = pods.render_service_port("http", service["port"], "http", appProtocol=protocol, **node_port)
     ports = [port]
-    if config.router_resp and service["port"] != names.RESP_PORT:  # a Service has each port once
+    if config.router_resp and service["port"] != names.RESP_PORT:  # a port may be only once in a Service
         redis = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # Redis over TLS has no protocol name
         ports.append(pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **redis))
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
@@ -335,7 +335,7 @@ def has_room_for_both(
     """Return whether one routing table has room for the servers of both. Each comes with its number of shards."""
     endpoint_bytes = 0
     for part, shards in (active, candidate):
-        # At most: each address is as long as the last one, with quotes and a comma.
+        # An upper bound: no address is longer than the last one. Each has quotes and a comma.
         longest = _address(dataset, part, shards - 1, part.replicas - 1, part.workers - 1)
         endpoint_bytes += shards * part.replicas * part.workers * (len(longest) + 3)
     return endpoint_bytes <= MAX_ENDPOINT_BYTES

@@ -678,7 +678,7 @@ def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended 
         return Unattended(
             reasons.STATUS_UNREADABLE,
             f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; active data keeps"
-            " serving. Install the operator version that wrote it, or remove the status so that the data is"
+            " serving. Install the operator version that wrote the status, or remove it so that the data is"
             f" built again: kubectl patch lds {where} --subresource=status --type=json"
             """ -p '[{"op": "remove", "path": "/status"}]'""",
         )

@@ -141,7 +141,7 @@ class Desired:
     refresh: str
     """The refresh annotation; empty for none."""
     schedule: DesiredSchedule | None
-    """None without one, or while refreshes are suspended."""
+    """None without a schedule, or while refreshes are suspended."""
     is_pushed: bool
     """``spec.source.pushed``: builders copy what was pushed. Its age counts from the push, even after later checks."""
     stale_after_seconds: int | None

@@ -1,7 +1,7 @@
-"""``get``, ``diff``, ``prune`` and ``load``: commands that only a cluster has.
+"""``kubectl lookupdb get``, ``diff``, ``prune`` and ``load``: commands for datasets of a cluster.
 
-`lookupdb get` goes to a router directly. The others run a Job each, delete it in any case, and print the result in its
-log."""
+``get`` asks a router through the API server. The others run a Job, print the result from its log, and always delete the
+Job. `lookupdb` has commands of the same names, which ask routers and stores directly."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Requests about datasets to an API server, polls of it, and the session with a `lookupdb up`: by its socket while it
-runs, else by its files. ``cluster_session`` has the session with a cluster."""
+"""Requests about datasets, and polls while a command waits. ``LocalSession`` asks a `lookupdb up` by its socket while
+it runs, else by its files. ``cluster_session`` has the session with a cluster."""
 
 from __future__ import annotations
 

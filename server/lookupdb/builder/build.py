@@ -1,4 +1,4 @@
-"""Run one build, from the source to the published generation; push one, or take the newest push."""
+"""Build a generation, from the source to its publication. Push a generation, or publish the newest push."""
 
 from __future__ import annotations
 

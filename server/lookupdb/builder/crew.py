@@ -70,7 +70,7 @@ class Crew:
         self._members: list[subprocess.Popen[bytes]] = []
         self._queue = self._messages = -1
         self.peaks: dict[int, int] = {}
-        """Each member's peak of resident memory, in bytes, by its pid."""
+        """Peak resident memory of each member, in bytes, by pid."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

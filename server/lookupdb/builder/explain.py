@@ -1,5 +1,5 @@
-"""Look at a source before a build: its first rows, for `lookupdb init` too, and what `lookupdb build --explain` says a
-build would do, from the spec, the source's listing and the store."""
+"""Look at a source before a build. ``read_first_rows`` also serves `lookupdb init`. ``explain_build`` says what a build
+would do, for `lookupdb build --explain`: from the spec, the source's listing and the store."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class FirstColumn:
 
     def guess_type(self, *, is_csv: bool) -> str:
         """Return the type that all values look like, or several for a file with types; "unknown" without a value."""
-        # Words for true and false: digits alone are numbers, and a single word, such as a country's no, may mean
-        # anything.
+        # A boolean column holds a word for true and one for false. Digits alone are numbers, and a single word may
+        # mean anything: "no" is also a country.
         are_words = {BOOLEANS.get(word) for word in self.words} == {True, False} and not self.words <= {"0", "1"}
         if is_csv and self.words and (self.words <= {"true", "false"} or are_words):
             return "boolean"
@@ -259,7 +259,7 @@ def _read_rows(spec: DatasetSpec, file: LocalFile, budget: BuildBudget) -> Gener
             if isinstance(parser, CsvParser):
                 yield dict(zip(parser.names, row, strict=True))
                 continue
-            content = row[1] if isinstance(row, tuple) else row  # of a member, or of an object
+            content = row[1] if isinstance(row, tuple) else row  # a member's content, or an object
             yield content if isinstance(content, dict) else {}
 
 
@@ -518,7 +518,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     memory = f"{limit} at most, on {cores}; a build into {shards} needs at least {least}"
     scratch = f"{options.scratch}, {free} free; a build needs about twice the uncompressed source"
     left_out: Iterable[str] = ()
-    if spec.uid == LOCAL:  # a cluster gives a dataset its uid, and uses these fields
+    if spec.uid == LOCAL:  # not in a cluster, which sets uids and uses these fields
         left_out = describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),

@@ -198,7 +198,7 @@ class JsonLinesParser:
         try:
             record = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            # The faults may all be in its values: the row is rejected if its key or value holds one.
+            # If all faults are in values, parse it: the row is rejected only if its key or value holds one.
             try:
                 record = too_deep_row() if "depth limit" in str(error) else decode_exactly(text)
             except (ValueError, RecursionError):
@@ -367,7 +367,7 @@ class _Document:
                 if self._read_more(_WINDOW):
                     continue
             begin, self._offset = self._offset, end
-            # Counting its brackets quickly clears most elements.
+            # Most elements have few brackets. Counting them is quick.
             brackets = self._window.count("[", begin, end) + self._window.count("{", begin, end)
             if brackets > MAX_NESTING and is_nested_too_deeply(self._window[begin:end].encode(errors="replace")):
                 return too_deep_row()
@@ -530,7 +530,7 @@ class JsonMembersParser(_Document):
         return row[0]
 
     def value(self, row: tuple[str, Any]) -> bytes:
-        """Return the member's whole content, or part of it if that is an object."""
+        """Return the member's content, or the part that the spec names. Raises RowRejected."""
         member = row[1]
         if type(member) is UnusableRow:
             raise RowRejected(member.reason)

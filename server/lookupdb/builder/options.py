@@ -1,4 +1,4 @@
-"""The options of a build, and what it needs and shows while it runs: progress, memory budget, report, scratch."""
+"""The options of a build, its progress, its memory budget, its report, and its scratch folder."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class _Both:
 @contextmanager
 def open_bars(*, is_forced: bool) -> Iterator[ProgressBars]:
     """Show bars on standard error; with ``is_forced`` even if that is no terminal."""
-    # Imported here, because only bars need it.
+    # Imported here, because only bars need rich.
     from rich import progress
     from rich.console import Console
     from rich.table import Column

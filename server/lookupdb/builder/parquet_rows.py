@@ -263,7 +263,7 @@ class ParquetParser:
 
     def _describe(self, source: str) -> list[tuple[str, Any]]:
         """Return DuckDB's names and types of the columns of ``source``."""
-        # Nothing runs: even a query with LIMIT 0 would take 16 KiB for each column and thread.
+        # This runs no query: even one with LIMIT 0 would take 16 KiB for each column and thread.
         relation = self._connection.sql(f"SELECT * FROM {source}")  # noqa: S608 - names and paths are quoted
         return list(zip(relation.columns, relation.types, strict=True))
 

@@ -1,7 +1,7 @@
-"""The code that all parsers share: keys, values, columns, and how rows and files fail.
+"""The code that parsers share: keys, values, columns, and how rows and files fail.
 
-The parts: errors and names, a file's columns, the parsers' interface, and the keys and values of rows that are dicts
-(JSON and Parquet).
+The parts: errors and names, a file's columns, the parsers' interface, the keys and values of rows that are dicts (JSON
+and Parquet), columns with types and their binaries, the records of a slice, and the reader of CSV dialects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: one program with a verb for each role.
+"""The command line: one program with a verb for each role, the extras that verbs need, and completion of shells.
 
 A verb's module is imported only when it is used, so that a shard server does not load the builder's libraries.
 """
@@ -55,7 +55,7 @@ VERBS: Final = {
     "top": "Show the load of the servers and routers of a dataset.",
     "completion": "Print the completion script of a shell.",
 }
-"""Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>``, or ``ELSEWHERE``."""
+"""Verb → the sentence in ``lookupdb --help``. Its code is ``lookupdb.cli.<verb>.command``, or in ``ELSEWHERE``."""
 
 _READ, _CHANGE = "lookupdb_operator.plugin.read_verbs", "lookupdb_operator.plugin.change_verbs"
 _SHARED: Final = {
@@ -66,7 +66,7 @@ _SHARED: Final = {
     "route": ("token",),
     "stores": ("diff", "prune", "sweep"),
 }
-"""Module of ``lookupdb.cli`` → the verbs that it holds by their names."""
+"""Module of ``lookupdb.cli`` → its functions that are verbs of the same name."""
 ELSEWHERE: Final = {
     "completion": ("lookupdb.cli", "completion"),
     **{verb: (f"lookupdb.cli.{module}", verb) for module, verbs in _SHARED.items() for verb in verbs},
@@ -75,7 +75,7 @@ ELSEWHERE: Final = {
     **{verb: (_CHANGE, verb) for verb in ("refresh", "promote", "reject", "rollback", "pin", "unpin")},
     "override-gates": (_CHANGE, "override_gates"),
 }
-"""Verb → its module and name. The data plane finds those of the operator by these."""
+"""Verb → module and name of its function: names, because the data plane does not import the operator."""
 
 ENTRY_POINT_GROUP: Final = "lookupdb.verbs"  # entry points of other packages: verb → its command
 
@@ -86,7 +86,7 @@ OTHER_VERB_SENTENCES: Final = {
 }
 """Help sentences of other packages' verbs, so that --help need not load them."""
 
-# `pip install lookupdb` brings the client and `lookupdb.open`. A command needs more: extras.
+# `pip install lookupdb` brings the client and `lookupdb.open`. Commands need extras.
 
 _UP: Final = (
     "history",

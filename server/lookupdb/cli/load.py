@@ -291,7 +291,7 @@ def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
     namespace, _, name = dataset.rpartition("/")
     if name != facts.name or namespace not in ("", facts.namespace):
         raise UsageError(
-            f"keys would be sampled of another dataset than answers: {what} {dataset}, and the router serves"
+            f"keys would be sampled from one dataset and looked up in another: {what} {dataset}, and the router serves"
             f" {facts.namespace}/{facts.name}",
             hint="leave --dataset and --sample-from out, unset LOOKUPDB_DATASET and LOOKUPDB_SAMPLE_FROM, or ask"
             f" another router; or {_OTHER_KEYS}",

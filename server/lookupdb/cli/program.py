@@ -138,7 +138,7 @@ class _Watch:
                 return True
 
 
-# The result of a verb: a value, a sentence, or one line of JSON, which the termination log of Kubernetes gets.
+# The result of a verb: a value, a sentence, or one line of JSON, also for the termination log of Kubernetes.
 
 
 def print_value(value: bytes, *, is_json: bool) -> None:

@@ -91,7 +91,7 @@ class Seat:
 
     def __init__(self, owner: int) -> None:
         self.owner = owner  # the thread or greenlet
-        self.reference: weakref.ref[Seat] | None = None  # the reference by which it counts
+        self.reference: weakref.ref[Seat] | None = None  # the one that ``Seats`` counts
 
 
 class Seats:

@@ -31,7 +31,7 @@ from lookupdb.errors import (
 )
 from lookupdb.records import InvalidFrames, Key, UnusableColumn, join_key
 
-Render = Callable[[bytes], bytes]  # renders a request with additional lines of its head
+Render = Callable[[bytes], bytes]  # renders a request, with additional lines in its head
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)  # keys that need no escapes
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
@@ -169,7 +169,7 @@ class ResponseReader:
         self._held = b""
         self._status = 0  # 0 until the head is complete
         self._interim = 0
-        self._body = bytearray()  # the part of an incomplete body
+        self._body = bytearray()  # the received part of a body
         self._missing = 0  # missing bytes of the body or the chunk
         self._is_chunked = False
         self._lacks_line_end = False  # True if the line end after a chunk is missing
@@ -544,7 +544,7 @@ class KeyAnswer(NamedTuple):
     """The answer for one key."""
 
     value: Any  # the value, or MISSING
-    generation: str | None  # None if several generations answered: the key's batch, or a key that no record can have
+    generation: str | None  # None if several generations answered the key's batch, or no record can have the key
 
     @property
     def is_found(self) -> bool:

@@ -42,12 +42,12 @@ from lookupdb.process.launch import call_interruptibly
 from lookupdb.store.generations import StoredGeneration, open_shard
 
 TIMEOUT_SECONDS: Final = 30.0  # seconds for the request before the load
-LATE_SECONDS: Final = 3.0  # a sender that is late for this many seconds ends the load,
-LATE_MICROSECONDS: Final = 100_000  # if its median lag exceeds this
+LATE_SECONDS: Final = 3.0  # ends the load if a sender has been late for so long
+LATE_MICROSECONDS: Final = 100_000  # a sender is late while its median lag exceeds this
 LINE_SECONDS: Final = 5.0  # seconds between two lines of progress
 START_SECONDS: Final = 120.0  # seconds for senders to open connections
 _SHOW_SECONDS: Final = 0.5
-_LEAD_SECONDS: Final = 0.2  # seconds from the order to begin to the beginning
+_LEAD_SECONDS: Final = 0.2  # seconds between the order to begin and the first request
 _END_SECONDS: Final = 5.0  # seconds for a sender to exit when it is done
 _LINE_BYTES: Final = 64 << 20
 _MAX_ANSWER_BYTES: Final = 128 << 20

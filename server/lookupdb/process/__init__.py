@@ -1,7 +1,7 @@
 """The common part of long-running processes: supervisor, workers, counters, admin port, memory figures.
 
 ``admin`` runs a role (serve, route). ``worker`` is the worker's side; it imports little, because every worker pays
-for each import. ``START``, before the name of a module, is the entry of both: it calls the module's ``start()``.
+for each import. ``START`` and the name of a module are the command line of both: it calls the module's ``start()``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ START: Final = (sys.executable, "-P", "-c", "from lookupdb import process; proce
 
 
 def start() -> None:
-    """Run the module that the command line names, without TLS: few processes use it, yet asyncio and uvloop import it,
-    1 MB in each process, and 4 MB of mapped OpenSSL."""
+    """Run the module that the command line names, without ssl. asyncio and uvloop import ssl, but few processes use it,
+    and it takes 1 MB in each process, and 4 MB of mapped OpenSSL."""
     leave_out_tls()
     del sys.argv[0]
     importlib.import_module(sys.argv[0]).start()

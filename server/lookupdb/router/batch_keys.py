@@ -102,7 +102,7 @@ class BatchValues:
         return self.values
 
     # Answers of HTTP. In JSON, the body begins with ``start``, raw values are base64, and ``partial`` adds the member
-    # ``unavailable``; without it no value may be unavailable. The other format is that of ``encode_start``.
+    # ``unavailable``; without it no value may be unavailable. The other format is frames (``records``).
 
     def encode(self, head: bytes, fields: bytes, start: bytes, keys: BatchKeys, raw: bool, partial: bool, /) -> bytes:
         """Return the answer in JSON: ``head``, the size of the body, ``fields``, the body."""

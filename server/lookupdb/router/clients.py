@@ -465,7 +465,7 @@ class ConnectionRegistry(Protocol):
 
 ServiceT = TypeVar("ServiceT", bound=ClientService)
 Encrypt = Callable[[Callable[[], ConnectionLife]], Callable[[], asyncio.Protocol]]
-"""Returns a factory of TLS connections around those of the given factory."""
+"""Takes a factory of connections, and returns one that wraps them in TLS."""
 
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]

@@ -499,8 +499,8 @@ class BatchExchange(Exchange):
         connection.answer(self, [b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), field), *pieces])
 
 
-# Requests outside of the API are forwarded to a console on this machine, as `lookupdb up` has one. Each has its own
-# connection. Answers are bounded, and count in the worker's budget.
+# Requests outside the API are forwarded to a console on this machine, if there is one, as in `lookupdb up`. Each has
+# its own connection. Answers are bounded, and count in the worker's budget.
 
 MAX_FORWARDED: Final = 16
 MAX_FORWARDED_ANSWER_BYTES: Final = 4 << 20
