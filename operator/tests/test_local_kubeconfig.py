@@ -78,6 +78,15 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path)
             with pytest.raises(urllib.error.HTTPError, match="422"):
                 await asyncio.to_thread(urllib.request.urlopen, request)
         assert api.all(names.DEPLOYMENT) == []
+        for headers, body in (({"Content-Encoding": "gzip"}, b"no gzip"), ({}, b" " * (5 << 20))):
+            request = urllib.request.Request(other, body, {"Content-Type": JSON, **headers}, method="PATCH")
+            with pytest.raises(urllib.error.HTTPError, match="422") as refused:
+                await asyncio.to_thread(urllib.request.urlopen, request)
+            assert json.load(refused.value)["kind"] == "Status"
+        metrics = f"{address}/api/v1/namespaces/default/pods/people-r1-s0-0%3A9090/proxy/metrics"
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            await asyncio.to_thread(urllib.request.urlopen, metrics)
+        assert json.load(refused.value)["message"] == "no pod people-r1-s0-0 runs"
         with pytest.raises(urllib.error.HTTPError, match="401"):
             await asyncio.to_thread(urllib.request.urlopen, f"{address.rpartition('/')[0]}/guessed/api")
     assert not path.exists()

@@ -209,6 +209,7 @@ async def test_the_log_is_that_of_the_newest_build(api: LocalApi, folder: RunFol
     for number in (9, 10, 11):
         path = renew_build_log(folder.path, f"g{number}")
         path.write_text("read\n")
+    (folder.path / "build-g10-kept.log").write_text("a user's copy\n")
     note_build_end(path, '{"message": "no file"}')
     note_build_end(path, "no report")
     assert (await lookupdb(folder, "logs", "shop/airports")).out == "read\nno file\n"

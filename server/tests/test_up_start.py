@@ -80,6 +80,14 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         new_folder.process.wait(DEADLINE_SECONDS)
 
 
+def test_a_refused_start_leaves_nothing(folder: Folder) -> None:
+    (folder.path / "production").write_text("kind: Config\n")
+    ended = folder.run("up", "-f", "people.yaml", "--port", "0", "--resp-port", "0", "--kubeconfig", "production")
+    assert ended.returncode == 2
+    assert "--kubeconfig production exists" in ended.stderr
+    assert folder.run("ls", "--json").stdout == "[]\n"
+
+
 def test_more_servers_than_a_machine_should_start_are_refused_before_anything_is_built(folder: Folder) -> None:
     folder.write_manifest(shards=1000)
     ended = folder.run("up", "-f", "people.yaml", "--port", "0", "--resp-port", "0")

@@ -229,8 +229,6 @@ def limit_session(visitor: Visitor, now: float) -> int:
 # The middleware, the login page, and its cookie.
 
 
-log = logging.getLogger(__name__)
-
 COOKIE: Final = "lookupdb-token"
 _LOGIN: Final = "/login"
 _LOGOUT: Final = "/logout"

@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 from aiohttp import web
@@ -121,7 +122,7 @@ class ApiServer:
         """Return the API server's answer to ``request`` for ``path``."""
         content_type = request.headers.get("Content-Type", JSON)
         try:
-            if found := _METRICS.fullmatch(path):
+            if found := _METRICS.fullmatch(unquote(path)):
                 return web.Response(text=await self._read_metrics(found[1], found[2]))
             body = orjson.loads(text) if (text := await request.read()) else None
             result = await self._api.request(
@@ -129,7 +130,7 @@ class ApiServer:
             )
         except ApiError as error:
             return _refuse(error)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, web.HTTPException, web.RequestPayloadError) as error:
             return _refuse(Refused("", f"it is no valid request: {type(error).__name__}: {error}"))
         return _render(result)
 

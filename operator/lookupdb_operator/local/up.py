@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -281,9 +282,9 @@ class Up:
             held.push_async_callback(pods.close)
             tasks = [asyncio.create_task(kubelet.run(), name="kubelet")]
             try:
+                await self._start_servers(held, kubelet, pods, listener)
                 for dataset in self._datasets:
                     await self._apply(dataset)
-                await self._start_servers(held, kubelet, pods, listener)
                 config = Config("lookupdb", str(self._store_path), LOCAL, network_policies=False, pod_host=HOST)
                 config = replace(config, announces=True, spark_image="local")
                 cluster = LocalCluster(self._api, kubelet, pods)
@@ -307,7 +308,9 @@ class Up:
         self, stack: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
     ) -> None:
         """Serve commands, `kubectl` and the console until ``stack`` ends. Raises UsageError."""
-        from lookupdb_operator.local import server  # loads aiohttp, after servers have started
+        # It loads aiohttp: in a thread, because the servers of the last `up` are starting.
+        await call_in_thread(import_module, "lookupdb_operator.local.server")
+        from lookupdb_operator.local import server
 
         commands = server.ApiServer(self._api, kubelet.find_admin, pods)
         for dataset in self._datasets:
@@ -325,6 +328,7 @@ class Up:
     def _start_kubelet(self, console: str) -> Kubelet:
         options = self._options
         logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # `up` prints events itself
+        logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a bad request is the client's matter
         for name in ("loop.reconcile", "local.kubelet"):  # `up` prints their warnings, or the status has them
             logging.getLogger(f"lookupdb_operator.{name}").setLevel(logging.ERROR)
         check_ports(options.port, options.resp_port)

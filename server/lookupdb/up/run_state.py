@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.manifest import generation_number
+from lookupdb.manifest import GENERATION, generation_number
 from lookupdb.process import launch
 
 DATA_DIRECTORY: Final = Path(".lookupdb")
@@ -138,7 +138,8 @@ def note_build_end(log_file: Path, report: str) -> None:
 
 def list_build_logs(folder: Path) -> list[tuple[str, Path]]:
     """Return generations and the logs of their builds, oldest first."""
-    logs = [(path.stem.partition("-")[2], path) for path in folder.glob("build-g*.log")]
+    named = ((path.stem.removeprefix("build-"), path) for path in folder.glob("build-g*.log"))
+    logs = [(generation, path) for generation, path in named if GENERATION.fullmatch(generation)]
     return sorted(logs, key=lambda found: generation_number(found[0]))
 
 
