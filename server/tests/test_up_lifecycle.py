@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +41,25 @@ def test_a_candidate_waits_for_its_promotion(people: Callable[..., Stack], tmp_p
     (tmp_path / "people.yaml").write_text(manual.replace("{name: people}", promoted))
     stack.says("cut over to g2")
     assert serves(stack, "Duchess")
+
+
+def test_commands_are_answered_while_a_source_is_silent(people: Callable[..., Stack], tmp_path: Path) -> None:
+    stack = people()
+    assert serves(stack, "Countess")
+    stack.stop()
+    with socket.create_server(("127.0.0.1", 0)) as source:
+        source.settimeout(60)
+        url = f"http://127.0.0.1:{source.getsockname()[1]}/people.csv"
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", url))
+        again = people()
+        asked, _ = source.accept()
+        with asked:
+            words = ["status", "people", "--data", str(again.data)]
+            status = subprocess.run(
+                [sys.executable, "-m", "lookupdb", *words], capture_output=True, text=True, timeout=60, check=False
+            )
+            assert "default/people: " in status.stdout, status.stderr
+        again.stop()
 
 
 def test_shards_are_replaced_one_after_the_other(people: Callable[..., Stack], tmp_path: Path) -> None:
