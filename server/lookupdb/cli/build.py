@@ -25,10 +25,10 @@ from lookupdb.cli import addressing, program
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import (
     GenerationAddress,
-    ManifestOption,
     Size,
     json_option,
     log_format,
+    manifest_option,
     option,
     progress_option,
     termination_log_option,
@@ -63,16 +63,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
 
 
 @click.command()
-@option(
-    "--file",
-    "-f",
-    "file",
-    required=True,
-    metavar="MANIFEST",
-    type=click.Path(path_type=Path),
-    cls=ManifestOption,
-    help="The YAML of a LookupDataset.",
-)
+@manifest_option("The YAML of a LookupDataset.")
 @store_option
 @store_wait_option
 @cluster_option
@@ -407,16 +398,7 @@ def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) ->
 
 @click.command()
 @click.argument("files", nargs=-1, required=True)
-@option(
-    "--file",
-    "-f",
-    "file",
-    required=True,
-    metavar="MANIFEST",
-    type=click.Path(path_type=Path),
-    cls=ManifestOption,
-    help="The YAML of the LookupDataset, with its namespace and uid: `kubectl get lds NAME -o yaml`.",
-)
+@manifest_option("The YAML of the LookupDataset, with its namespace and uid: `kubectl get lds NAME -o yaml`.")
 @store_option
 @store_wait_option
 @cluster_option

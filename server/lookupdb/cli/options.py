@@ -107,6 +107,20 @@ class ManifestOption(click.Option):
         return super().consume_value(ctx, opts)
 
 
+def manifest_option(help_text: str) -> Callable[[F], F]:
+    """Return the option --file, for one manifest."""
+    return option(
+        "--file",
+        "-f",
+        "file",
+        required=True,
+        metavar="MANIFEST",
+        type=click.Path(path_type=Path),
+        cls=ManifestOption,
+        help=help_text,
+    )
+
+
 def password_file(help_text: str) -> Callable[[F], F]:
     """Return an option whose command takes ``password``: text from the file, or from LOOKUPDB_PASSWORD, or None.
 
