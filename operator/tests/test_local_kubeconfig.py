@@ -14,7 +14,7 @@ from kubernetes import client, config
 
 from lookupdb.errors import UsageError
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import APPLY_PATCH, JSON
+from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, MERGE_PATCH
 from lookupdb_operator.console.source import PodClient
 from lookupdb_operator.local.api import LocalApi
 from lookupdb_operator.local.server import KubernetesServer
@@ -83,6 +83,13 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(tmp_path: Path)
             with pytest.raises(urllib.error.HTTPError, match="422") as refused:
                 await asyncio.to_thread(urllib.request.urlopen, request)
             assert json.load(refused.value)["kind"] == "Status"
+        people = f"{address}{names.DATASET_KIND.path('default', 'people')}"
+        deep = b'{"spec":' + b'{"a":' * 900 + b"1" + b"}" * 901
+        for patch in (b'{"metadata":{"name":"other"}}', b'{"metadata":{"labels":["a"]}}', deep):
+            request = urllib.request.Request(people, patch, {"Content-Type": MERGE_PATCH}, method="PATCH")
+            with pytest.raises(urllib.error.HTTPError, match="422"):
+                await asyncio.to_thread(urllib.request.urlopen, request)
+        assert [item["metadata"].get("labels") for item in api.all(names.DATASET_KIND)] == [None]
         metrics = f"{address}/api/v1/namespaces/default/pods/people-r1-s0-0%3A9090/proxy/metrics"
         with pytest.raises(urllib.error.HTTPError, match="404") as refused:
             await asyncio.to_thread(urllib.request.urlopen, metrics)
@@ -106,3 +113,5 @@ async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
     path.write_bytes(left)  # of an `up` that was killed
     async with server.listening_on_port():
         assert path.read_bytes() != left
+        path.write_text("of an `up` that began later")
+    assert path.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from support.up_stack import MANIFEST, Stack, eventually, people, write_people
+
+from lookupdb.up.run_state import run_directory
 
 pytestmark = pytest.mark.long
 
@@ -59,7 +62,15 @@ def test_commands_are_answered_while_a_source_is_silent(people: Callable[..., St
                 [sys.executable, "-m", "lookupdb", *words], capture_output=True, text=True, timeout=60, check=False
             )
             assert "default/people: " in status.stdout, status.stderr
-        again.stop()
+            pin = [sys.executable, "-m", "lookupdb", "pin", "people", "g1", "--data", str(again.data)]
+            subprocess.run(pin, check=True, timeout=60)
+    again.says("cannot be read")
+    assert serves(again, "Countess")
+    again.stop()
+    kept = json.loads(
+        (run_directory(again.data, "default", "people") / "objects/LookupDataset.people.json").read_bytes()
+    )
+    assert kept["spec"]["generation"] == "g1", "what is written while the source is asked stays"
 
 
 def test_shards_are_replaced_one_after_the_other(people: Callable[..., Stack], tmp_path: Path) -> None:

@@ -212,6 +212,8 @@ class LocalApi:
             new = {**body, "status": old["status"]} if "status" in old else body
         else:
             new = merge_patch(old, body)
+        if find_place(new) != (kind.name, namespace, name):
+            raise Refused(subject, "kind, metadata.namespace and metadata.name cannot change")
         return self.put(_admit(kind, new, old, subject))
 
     async def close(self) -> None:
@@ -277,6 +279,10 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 def _admit(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
     """Return ``new`` as it is kept. Raises Refused."""
+    for member in ("labels", "annotations"):
+        values = new["metadata"].get(member) or {}
+        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+            raise Refused(subject, f"metadata.{member} must be a map of strings")
     if kind != names.DATASET_KIND:
         return new
     new = {member: value for member, value in new.items() if member != "status"}

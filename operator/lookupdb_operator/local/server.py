@@ -32,6 +32,7 @@ import orjson
 from aiohttp import web
 
 from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.process import listeners
 from lookupdb.up.run_state import shorten_name
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, AlreadyExists, ApiError, Conflict, NotFound, Refused, Unreachable
@@ -51,6 +52,11 @@ FindAdmin = Callable[[str, str], str | None]
 
 _METRICS: Final = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):[0-9]+/proxy/metrics")
 _CODES: Final = ((NotFound, 404), (Conflict, 409), (Unreachable, 503), (Refused, 422))
+_INVALID: Final = (
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+    *(web.HTTPException, web.RequestPayloadError),
+)
+"""What requests raise that are not valid."""
 _MAX_BODY_BYTES: Final = 4 << 20
 _HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
 _SHORT_NAMES: Final = ("lds",)
@@ -60,13 +66,6 @@ _MAX_COMPARISONS: Final = 2
 _SAMPLES: Final = "20"
 _MAX_DIFFERENCE_BYTES: Final = 8 << 20
 _VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE"})
-
-
-def bind() -> socket.socket:
-    """Return a socket that listens on a free port of this machine."""
-    listener = socket.create_server((HOST, 0), backlog=128)
-    listener.setblocking(False)
-    return listener
 
 
 @asynccontextmanager
@@ -130,7 +129,7 @@ class ApiServer:
             )
         except ApiError as error:
             return _refuse(error)
-        except (ValueError, KeyError, TypeError, AttributeError, web.HTTPException, web.RequestPayloadError) as error:
+        except _INVALID as error:
             return _refuse(Refused("", f"it is no valid request: {type(error).__name__}: {error}"))
         return _render(result)
 
@@ -172,16 +171,18 @@ class KubernetesServer(ApiServer):
                     f"--kubeconfig {self._path} exists, and no `lookupdb up` has written it",
                     hint="give a new file: `up` writes it, and removes it when it ends",
                 )
-        listener = bind()
+        listener = listeners.bind(HOST, 0)
         async with _serving(self._make_app(), listener):
+            content = self._write(listener.getsockname()[1])
             try:
-                self._write(listener.getsockname()[1])
                 yield
             finally:
                 with suppress(OSError):
-                    self._path.unlink(missing_ok=True)
+                    if self._path.read_bytes() == content:  # else another `up` has replaced it
+                        self._path.unlink()
 
-    def _write(self, port: int) -> None:
+    def _write(self, port: int) -> bytes:
+        """Write the file, and return its content. Raises UsageError."""
         named = {
             "clusters": [{"name": "lookupdb", "cluster": {"server": f"http://{HOST}:{port}{self._prefix}"}}],
             "contexts": [{"name": "lookupdb", "context": {"cluster": "lookupdb", "user": ""}}],
@@ -196,6 +197,7 @@ class KubernetesServer(ApiServer):
             raise UsageError(
                 f"--kubeconfig {self._path} cannot be written: {error.strerror}", hint="give another file"
             ) from error
+        return content
 
     async def _serve(self, request: web.Request) -> web.Response:
         target = request.rel_url.raw_path

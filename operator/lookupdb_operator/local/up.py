@@ -283,8 +283,7 @@ class Up:
             tasks = [asyncio.create_task(kubelet.run(), name="kubelet")]
             try:
                 await self._start_servers(held, kubelet, pods, listener)
-                for dataset in self._datasets:
-                    await self._apply(dataset)
+                await asyncio.gather(*map(self._apply, self._datasets))  # a slow source delays no other dataset
                 config = Config("lookupdb", str(self._store_path), LOCAL, network_policies=False, pod_host=HOST)
                 config = replace(config, announces=True, spark_image="local")
                 cluster = LocalCluster(self._api, kubelet, pods)
@@ -372,10 +371,16 @@ class Up:
             self._say(f"{dataset.spec.name}: {sentence}")
         dataset.left_out = dataset.spec.cluster_fields
         held = self._api.get(names.DATASET_KIND, *dataset.key)
-        annotations = dict((held or {}).get("metadata", {}).get("annotations") or {})
-        annotations |= dataset.resource["metadata"].get("annotations") or {}
-        if refresh := await dataset.choose_refresh(held, self._options.volume):
-            annotations |= {names.REFRESH: refresh, **await dataset.note_whole(annotations, self._options.volume)}
+        before = "" if held is None else read_refresh(held)
+        given = dataset.resource["metadata"].get("annotations") or {}
+        refresh = await dataset.choose_refresh(held, self._options.volume)
+        noted = dict((held or {}).get("metadata", {}).get("annotations") or {}) | given
+        whole = await dataset.note_whole(noted, self._options.volume) if refresh else {}
+        status = None if held else await call_in_thread(dataset.find_stored_status)
+        held = self._api.get(names.DATASET_KIND, *dataset.key)  # a command may have changed it meanwhile
+        annotations = dict((held or {}).get("metadata", {}).get("annotations") or {}) | given
+        if refresh and (held is None or read_refresh(held) == before):
+            annotations |= {names.REFRESH: refresh, **whole}
         refused = ((held or {}).get("status") or {}).get("refused") or {}
         if dataset.is_overridden(refused.get("generation")):
             annotations[names.OVERRIDE_GATES] = refused["generation"]
@@ -385,7 +390,6 @@ class Up:
             annotations[names.OVERRIDE_GATES] = generation
         body = keep_pin(localize(dataset.resource), held, annotations)
         body["metadata"]["annotations"] = annotations
-        status = None if held else await call_in_thread(dataset.find_stored_status)
         path = names.DATASET_KIND.path(*dataset.key)
         if held is None:
             where = names.DATASET_KIND.path(dataset.spec.namespace)
