@@ -10,5 +10,5 @@ loop/       when a dataset is reconciled, and what a reconcile pass does
 gateway/    `lookupdb gateway`, in front of the store
 plugin/     `kubectl lookupdb`
 
-``store`` has the store's credentials, and the list of datasets that the sweep spares.
+``store`` has the store's credentials, the key of shard servers, and the list of datasets that the sweep spares.
 """

@@ -281,9 +281,6 @@ class _Operator:
             "operating cluster %s as %s, on port %d", config.cluster, config.identity, self._health_server.bound_port
         )
 
-    def _count_write(self, verb: str, kind: str) -> None:
-        self._metrics.writes.labels(verb, kind).inc()
-
     def _is_alive(self) -> bool:
         if self._workers is None or self._resync is None or self._reflecting is None:
             return True  # starting; a slow start shows in the age of the last success

@@ -136,11 +136,11 @@ async def ensure_credentials(cluster: Cluster, namespace: str, name: str) -> Non
     """Create the Secret ``name`` if absent. Only the store and the operator read it."""
     if await cluster.get_secret(namespace, name) is not None:
         return
-    credentials = {
+    pair = {
         "AWS_ACCESS_KEY_ID": secrets.token_hex(_ID_BYTES),
         "AWS_SECRET_ACCESS_KEY": secrets.token_hex(_SECRET_BYTES),
     }
-    if await cluster.create_secret(_make_secret(namespace, name, stringData=credentials)):
+    if await cluster.create_secret(_make_secret(namespace, name, stringData=pair)):
         log.info("created Secret %s/%s with credentials for the store", namespace, name)
 
 

@@ -18,7 +18,6 @@ from typing import Final
 import orjson
 
 from lookupdb.builder import existing
-from lookupdb.builder.build import find_push, fingerprint_push
 from lookupdb.builder.listing import describe_success_file, open_source, read_success_file
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, parse_resource, read_resource
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
@@ -101,6 +100,8 @@ class LocalDataset:
         """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
         None if what is awaited is not there, or nothing identifies it. Raises LookupdbError."""
         if self.spec.source.takes_pushes:
+            from lookupdb.builder.build import find_push, fingerprint_push  # here, because it loads all parsers
+
             push = find_push(self.inbox)
             return None if push is None else fingerprint_push(push)
         if self.spec.refresh.success_file is not None:

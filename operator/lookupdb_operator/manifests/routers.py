@@ -286,12 +286,12 @@ def render_routing_table(
     """Return the ConfigMap of ``table``, whose generations are among ``generations``. At 1 MiB, shards × replicas ×
     workers may be about 6,000 with the longest names, 16,000 with short ones."""
     generation = generations[table.generation]
-    entries = [_entry(dataset, table, generation, _render_shards(dataset, table, generations))]
+    entries = [_entry(table, generation, _render_shards(dataset, table, generations))]
     offered = table.candidate
     if offered is not None and offered.generation in generations:
         shards = range(generations[offered.generation].shards)
         servers: list[dict[str, object]] = [{"endpoints": _endpoints(dataset, offered, shard)} for shard in shards]
-        entries.append(_entry(dataset, offered, generations[offered.generation], servers))
+        entries.append(_entry(offered, generations[offered.generation], servers))
     content = {
         "formatVersion": MIXED_FORMAT_VERSION if table.is_mixed else FORMAT_VERSION,
         "version": table.version,
@@ -342,7 +342,6 @@ def has_room_for_both(
 
 
 def _entry(
-    dataset: ObservedDataset,
     part: TableStatus | TableCandidate,
     generation: GenerationStatus,
     shards: list[dict[str, object]],

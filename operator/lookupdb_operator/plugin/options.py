@@ -19,9 +19,10 @@ import click
 import orjson
 
 from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.manifest import GENERATION
 from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE
 from lookupdb_operator.cluster.api import ApiError
-from lookupdb_operator.plugin.session import DatasetSession, Target
+from lookupdb_operator.plugin.session import DatasetSession, LocalSession, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=DatasetSession)
@@ -40,7 +41,6 @@ _MOST_SECONDS: Final = 604800
 _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
 _DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
-_GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
 
 
 class Verb(click.Command):
@@ -65,7 +65,7 @@ def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str 
 
 def check_generation(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Return ``value`` if it is a valid name of a generation: it is sent in a header."""
-    if value is not None and not _GENERATION.fullmatch(value):
+    if value is not None and not GENERATION.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not a generation, such as g13")
     return value
 
@@ -151,8 +151,6 @@ def _is_of_kubectl() -> bool:
 async def open_session(target: Target) -> AsyncIterator[DatasetSession]:
     """Open a session with ``target``. Only what it needs is loaded: the client of a cluster takes half a second."""
     if target.data is not None:
-        from lookupdb_operator.plugin.session import LocalSession
-
         yield LocalSession(target.data, target.namespace or DEFAULT_NAMESPACE)
     else:
         from lookupdb_operator.plugin.cluster_session import open_cluster_session

@@ -226,7 +226,7 @@ class ParquetParser:
     def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's limit, in bytes."""
         _check_magic(file)
-        self._file, self._memory = file, memory
+        self._file = file
         self._connection = connect_duckdb(memory, threads)
         self._forms = make_forms(spec)
         self._objects = DictRows(spec, file.name)

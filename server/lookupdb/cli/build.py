@@ -17,10 +17,17 @@ import click
 
 from lookupdb import store, telemetry
 from lookupdb.builder import build, existing, explain
-from lookupdb.builder import options as build_report
-from lookupdb.builder import options as scratch
 from lookupdb.builder.files import Format
-from lookupdb.builder.options import BuildOptions, BuildReport, EarlierDataset, open_progress
+from lookupdb.builder.options import (
+    MAX_BYTES,
+    BuildOptions,
+    BuildReport,
+    EarlierDataset,
+    failure_report,
+    interruption_report,
+    open_progress,
+    remove_open_folders,
+)
 from lookupdb.cli import addressing, program
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import (
@@ -317,7 +324,7 @@ class _BuildAttempt:
     """The state of the running build, for its report."""
 
     spec: DatasetSpec | None = None
-    result: build_report.BuildReport | None = None
+    result: BuildReport | None = None
 
 
 @contextmanager
@@ -325,16 +332,16 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
     """Let SIGTERM end the build as cleanly and as quickly as Ctrl-C, and always report the outcome."""
     attempt = _BuildAttempt()
 
-    def report_failure(report: build_report.BuildReport) -> None:
+    def report_failure(report: BuildReport) -> None:
         _write_termination_log(report, termination_log)
         if as_json:
             program.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
 
     def report_interruption(code: int) -> None:
-        report_failure(build_report.interruption_report(attempt.spec, code, time.monotonic() - began))
+        report_failure(interruption_report(attempt.spec, code, time.monotonic() - began))
 
     def clean_up(code: int) -> None:
-        scratch.remove_open_folders()
+        remove_open_folders()
         report_interruption(code)
         if sys.stderr.isatty():
             click.echo("\x1b[?25h", nl=False, err=True)  # the cursor, which progress bars hide
@@ -343,7 +350,7 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
         with ended_in_time(clean_up):
             yield attempt
     except Exception as error:
-        report_failure(build_report.failure_report(attempt.spec, error, time.monotonic() - began))
+        report_failure(failure_report(attempt.spec, error, time.monotonic() - began))
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
@@ -356,8 +363,8 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
         click.echo(attempt.result.to_json() if as_json else program.render_message(attempt.result.message))
 
 
-def _write_termination_log(report: build_report.BuildReport, path: Path | None) -> None:
-    write_termination_log(path, report.to_json(build_report.MAX_BYTES))
+def _write_termination_log(report: BuildReport, path: Path | None) -> None:
+    write_termination_log(path, report.to_json(MAX_BYTES))
 
 
 def with_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:

@@ -6,16 +6,18 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lookupdb.builder.draft import Draft, draft_manifest, guess_name
 from lookupdb.cli.options import option
 from lookupdb.cli.program import ended_in_time
 from lookupdb.dataset.spec import MAX_MANIFEST_BYTES, parse_resource, read_documents, read_manifest
 from lookupdb.errors import InvalidManifest, UsageError
 from lookupdb.wording import escape_controls, format_command, format_count
+
+if TYPE_CHECKING:
+    from lookupdb.builder.draft import Draft
 
 _STDOUT: Final = Path("-")
 
@@ -67,6 +69,8 @@ def init(
     base = Path.cwd() if output in (None, _STDOUT) else output.absolute().parent
     if not base.is_dir():
         raise UsageError(f"there is no folder {base}", hint="create it first")
+    from lookupdb.builder.draft import draft_manifest, guess_name  # here, because `validate` reads no source
+
     path = output or Path(f"{guess_name(sources[0]) if name is None else name}.yaml")
     if output != _STDOUT and not force and path.exists():
         raise _exists_error(path)

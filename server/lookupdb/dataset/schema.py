@@ -20,7 +20,7 @@ import yaml
 
 from lookupdb.credentials import NAMESPACE
 from lookupdb.errors import InvalidManifest
-from lookupdb.wording import format_count, join_clauses, parse_quantity
+from lookupdb.wording import format_count, join_clauses, parse_quantity, shorten
 
 if TYPE_CHECKING:
     from cel import Program
@@ -124,7 +124,7 @@ def check_resource(resource: dict[str, Any]) -> tuple[dict[str, Any], list[Manif
 
 def make_error(resource: dict[str, Any], problems: Sequence[ManifestProblem]) -> InvalidManifest:
     """Return the error for the ``problems`` of ``resource``, at least one."""
-    described = [_cut(problem.describe(), _PROBLEM_CHARACTERS) for problem in problems[:_MOST_PROBLEMS]]
+    described = [shorten(problem.describe(), _PROBLEM_CHARACTERS) for problem in problems[:_MOST_PROBLEMS]]
     shown = described[:_SHOWN_PROBLEMS]
     return InvalidManifest(
         f"{_find_name(resource)}: {join_clauses(*shown, *_count_more(len(problems) - len(shown)))}",
@@ -172,7 +172,7 @@ def _find_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
 def _find_name(resource: dict[str, Any]) -> str:
     metadata = resource.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    return _cut(name, _SHOWN_CHARACTERS) if isinstance(name, str) else "manifest"
+    return shorten(name, _SHOWN_CHARACTERS) if isinstance(name, str) else "manifest"
 
 
 def _header_problems(resource: dict[str, Any]) -> Iterator[ManifestProblem]:
@@ -220,7 +220,7 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
 
 
 def _describe_unknown_field(path: str, name: str, properties: dict[str, Any]) -> str:
-    where = f"{path}.{_cut(name, _SHOWN_CHARACTERS)}".lstrip(".")
+    where = f"{path}.{shorten(name, _SHOWN_CHARACTERS)}".lstrip(".")
     return f"{where} is not a field" + (_suggest_field(path, name, properties) if len(name) <= _LONGEST_TYPO else "")
 
 
@@ -321,11 +321,7 @@ def _describe_type_error(found: Json, expected: str) -> str:
 
 
 def _shorten(found: Json) -> str:
-    return _cut(repr(found), _SHOWN_CHARACTERS)
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[:characters] + "…"
+    return shorten(repr(found), _SHOWN_CHARACTERS)
 
 
 def _is_satisfied(rule: str, value: Json) -> bool:

@@ -12,7 +12,7 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -120,8 +120,8 @@ def java_command(variables: Mapping[str, str], jars: str) -> list[str]:
     return ["java", *options, f"-Xmx{variables['SPARK_EXECUTOR_MEMORY']}", "-cp", f"{jars}/*", _BACKEND, *flags]
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Become the executor. Spark adds an argument, which selects this role."""
+def main() -> None:
+    """Become the executor. The argument that Spark adds is not needed."""
     found = find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         sys.exit("this image has no Spark: in spec.build.spark.image, name one that `make image-spark` builds")
@@ -130,4 +130,4 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
