@@ -60,7 +60,7 @@ class Console:
 def consoles(**limits: int) -> Iterator[tuple[Server, Console]]:
     console = Console()
     with serving(**limits) as server:
-        server.service.forward = ConsoleForwarder(f"127.0.0.1:{console.listener.getsockname()[1]}")
+        server.service.console = ConsoleForwarder(f"127.0.0.1:{console.listener.getsockname()[1]}")
         yield server, console
         assert server.lookups.budget.used == 0, "all that was taken is given back"
     console.listener.close()
@@ -149,7 +149,7 @@ def test_a_console_that_is_gone_is_unavailable() -> None:
     with serving() as server, server.connect() as client:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
-        server.service.forward = ConsoleForwarder(f"127.0.0.1:{port}")
+        server.service.console = ConsoleForwarder(f"127.0.0.1:{port}")
         assert client.get("/").status == 503
 
 

@@ -16,7 +16,7 @@ begun.
 | answers that the client does not read | ``ConnectionLife._count_unsent`` | ``resume_writing``, ``connection_lost`` |
 | a part of a shard's reply | ``ServerConnection._keep`` | ``_forget_chunks``: the reply is complete, large or lost |
 | the values of a large reply | ``ShardBatch.accept`` | ``ShardBatch.release``: it is delivered or lost |
-| the values of a client's batch | ``ScatterGather.hold``, ``ShardSlice.deliver`` (``used +=``) | ``_release_budget`` |
+| the values of a client's batch | ``ShardSlice.deliver`` (``used +=``), ``deliver_readable`` | ``_release_budget`` |
 
 | mark | checked by | beyond it |
 | --- | --- | --- |
@@ -59,11 +59,6 @@ class RouterLimits:
     def deadline_seconds(self) -> float:
         """The time after which a lookup is answered 503."""
         return self.deadline_milliseconds / 1000
-
-    @property
-    def hedge_seconds(self) -> float:
-        """The delay before a second replica is asked; 0 disables it."""
-        return self.hedge_milliseconds / 1000
 
 
 MIB: Final = 1 << 20

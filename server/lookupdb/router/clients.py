@@ -14,6 +14,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
 from lookupdb.disk import raise_limit
@@ -520,9 +521,7 @@ class ClientFront:
         if self._sweeping is None:
             self._sweep()
 
-        def accept_plain() -> ConnectionLife:
-            return make_connection(service, self)
-
+        accept_plain = partial(make_connection, service, self)
         accept = accept_plain if self._encrypt is None else self._encrypt(accept_plain)
         # asyncio would lower the backlog to 100.
         server = await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)

@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from lookupdb.keys import make_key_encoder
 from lookupdb.router.counters import INDEX, TABLE_VERSION
 from lookupdb.router.lane import EndpointSettings
-from lookupdb.router.link import LinkState, PasswordRef, ShardIdentity
+from lookupdb.router.link import LinkState, ShardIdentity
 from lookupdb.router.lookups import LookupReplicas, ServedGeneration
 from lookupdb.router.replicas import Endpoint, ShardReplicas
-from lookupdb.router.routing_table import GenerationEntry, RoutingTable, ShardEntry, diagnose_refusal
+from lookupdb.router.routing_table import GenerationEntry, RoutingTable, diagnose_refusal
 from lookupdb.router.server_connection import ServerAddress
 
 
@@ -132,23 +132,7 @@ class LiveTable:
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Return the endpoints of all generations and shards."""
-        return list_endpoints((self.active, *self.candidates))
-
-    @property
-    def passwords(self) -> set[PasswordRef]:
-        """The passwords of the servers."""
-        shards = (shard for entry in self.table.entries for shard in entry.shards)
-        return {shard.password for shard in shards if shard.password}
-
-    def password_failure(self, shards: Collection[int]) -> str:
-        """Return the address and failure of a server in ``shards`` of the active entry that has a password problem, or
-        an empty text."""
-        for number in shards:
-            for endpoint in self.active.shards[number].endpoints:
-                failure = endpoint.link.last_failure or ""
-                if "password" in failure:
-                    return f"{endpoint.address} {failure}"
-        return ""
+        return _list_endpoints((self.active, *self.candidates))
 
     def problems(self, most: int) -> list[dict[str, Any]]:
         """Return at most ``most`` endpoints that are not ready, with reasons; those of the active generation first."""
@@ -174,17 +158,9 @@ class LiveTable:
                 shard.close()
 
 
-def list_endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
+def _list_endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
     """Yield the endpoints of all shards of ``generations``."""
     return (endpoint for generation in generations for shard in generation.shards for endpoint in shard.endpoints)
-
-
-def _make_tag(table: RoutingTable, entry: GenerationEntry, shard: ShardEntry) -> str:
-    """Return the entity tag of values of the generation of ``shard``. All routers compute the same tag. A generation of
-    the same name in a recreated dataset, or in another one, has a different tag."""
-    about = (table.dataset, table.dataset.uid, shard.generation, shard.built_at, shard.content, entry.value_format)
-    digest = hashlib.sha256("\0".join(map(str, about)).encode()).hexdigest()
-    return f'"{shard.generation}-{digest[:_TAG_DIGITS]}"'
 
 
 @dataclass(slots=True)
@@ -214,36 +190,37 @@ class EndpointPool:
     def _connect_generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
         names = tuple(entry.shard_generations)
         about = (entry.value_format, make_key_encoder(entry.normalize), entry.normalize)
-        tags = {shard.generation: _make_tag(table, entry, shard) for shard in entry.shards}
-        served = {name: ServedGeneration((name,), *about, etag=tags[name]) for name in names}
-        shards = tuple(
-            self._connect_shard(table, entry, number, served[shard.generation])
-            for number, shard in enumerate(entry.shards)
-        )
-        return RoutedGeneration(names, *about, shards)
-
-    def _connect_shard(
-        self, table: RoutingTable, entry: GenerationEntry, number: int, generation: ServedGeneration
-    ) -> ShardReplicas:
-        identity = ShardIdentity(
-            dataset=str(table.dataset),
-            uid=table.dataset.uid,
-            generation=generation.name,
-            shard=number,
-            shards=len(entry.shards),
-            normalize=entry.normalize,
-            value_format=entry.value_format,
-            password=entry.shards[number].password,
-        )
-        endpoints = []
-        for address in entry.shards[number].endpoints:
-            endpoint = self._endpoints.get((identity, address))
-            if endpoint is None:
-                endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)
-                endpoint.start()
-            endpoints.append(endpoint)
-        is_candidate = entry.generation != table.active
-        return ShardReplicas(number, generation, endpoints, self.settings, is_candidate=is_candidate)
+        served: dict[str, ServedGeneration] = {}
+        shards: list[ShardReplicas] = []
+        for number, shard in enumerate(entry.shards):
+            if shard.generation not in served:
+                # All routers compute the same tag. A generation of the same name in a recreated dataset, or in another
+                # one, has a different tag.
+                of_tag = (table.dataset, table.dataset.uid, shard.generation, shard.built_at, shard.content)
+                digest = hashlib.sha256("\0".join(map(str, (*of_tag, entry.value_format))).encode()).hexdigest()
+                etag = f'"{shard.generation}-{digest[:_TAG_DIGITS]}"'
+                served[shard.generation] = ServedGeneration((shard.generation,), *about, etag=etag)
+            identity = ShardIdentity(
+                dataset=str(table.dataset),
+                uid=table.dataset.uid,
+                generation=shard.generation,
+                shard=number,
+                shards=len(entry.shards),
+                normalize=entry.normalize,
+                value_format=entry.value_format,
+                password=shard.password,
+            )
+            endpoints = []
+            for address in shard.endpoints:
+                endpoint = self._endpoints.get((identity, address))
+                if endpoint is None:
+                    endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)
+                    endpoint.start()
+                endpoints.append(endpoint)
+            is_candidate = entry.generation != table.active
+            generation = served[shard.generation]
+            shards.append(ShardReplicas(number, generation, endpoints, self.settings, is_candidate=is_candidate))
+        return RoutedGeneration(names, *about, tuple(shards))
 
 
 log = logging.getLogger(__name__)
@@ -335,7 +312,8 @@ class Cutover:
         """Return the worker's report: the table in effect, the version seen, and problems."""
         live = self._lookups.live
         reported = self._next or live
-        passwords = {ref for table in (self._next, live) if table for ref in table.passwords}
+        entries = [entry for offered in (self._next, live) if offered for entry in offered.table.entries]
+        passwords = {shard.password for entry in entries for shard in entry.shards if shard.password}
         return {
             "dataset": f"{live.table.dataset.namespace}/{live.table.dataset.name}" if live else None,
             "datasetUid": live.table.dataset.uid if live else None,
@@ -378,9 +356,13 @@ class Cutover:
         if not awaited:  # it is about to take effect
             return None
         shards = ", ".join(map(str, awaited[:_MAX_REPORTED]))
-        why = self._next.password_failure(awaited)
         waits = f"version {self._next.table.version} waits for an endpoint to be verified for shard {shards}"
-        return f"{waits}: {why}" if why else waits
+        for number in awaited:
+            for endpoint in self._next.active.shards[number].endpoints:
+                failure = endpoint.link.last_failure or ""
+                if "password" in failure:
+                    return f"{waits}: {endpoint.address} {failure}"
+        return waits
 
     def _awaited_shards(self, new: LiveTable) -> list[int]:
         current = self._lookups.live
@@ -472,6 +454,6 @@ class Cutover:
         active = (live.active,) if live else ()
         candidates = (*(live.candidates if live else ()), *((previous.active,) if previous else ()))
         for (ready, unready), generations in ((_ENDPOINTS, active), (_CANDIDATE_ENDPOINTS, candidates)):
-            states = [endpoint.link.state is LinkState.READY for endpoint in list_endpoints(generations)]
+            states = [endpoint.link.state is LinkState.READY for endpoint in _list_endpoints(generations)]
             for gauge, count in ((ready, sum(states)), (unready, len(states) - sum(states))):
                 self._counters[gauge] = count

@@ -215,8 +215,8 @@ class _Dialogue:
 # | event | condition | place |
 # | --- | --- | --- |
 # | START | a routing table names the endpoint | ``Endpoint.start`` |
-# | START | the first slice of large work arrives | ``Endpoint._lane_for`` |
-# | PROOF | the server is connected and has proven what it serves | ``Link._use`` |
+# | START | the first slice of large work arrives | ``Endpoint.submit`` |
+# | PROOF | the server is connected and has proven what it serves | ``Link._live`` |
 # | FAILURE | it has not within 2 s (``CONNECT_SECONDS``), or an OSError | ``Link._connect`` |
 # | FAILURE | it serves something else, refuses the password, says too much | ``NotProven``, raised in ``connect`` |
 # | FAILURE | the key of its password is missing | ``UnknownKey``, raised in ``Passwords.find`` |
@@ -366,7 +366,11 @@ class Link:
             connection = await self._connect()
             if connection:
                 ready_at = self._loop.time()
-                self._use(connection)
+                self._connection = connection
+                self._lost.clear()
+                self._user.on_connection(connection)
+                self._enter(LinkEvent.PROOF)
+                self._settings.heartbeat.watch(connection, self._on_silence)
                 await self._lost.wait()
                 if self._loop.time() - ready_at > STEADY_SECONDS:
                     backoff.reset()
@@ -390,13 +394,6 @@ class Link:
         self._enter(LinkEvent.FAILURE, why)
         self._user.on_no_connection(why)
         return None
-
-    def _use(self, connection: ServerConnection) -> None:
-        self._connection = connection
-        self._lost.clear()
-        self._user.on_connection(connection)
-        self._enter(LinkEvent.PROOF)
-        self._settings.heartbeat.watch(connection, self._on_silence)
 
     def _on_silence(self) -> None:
         """Close the connection: the next lookups on it would wait in vain."""

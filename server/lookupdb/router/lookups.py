@@ -60,7 +60,7 @@ Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "
 | NoTable | ``LookupCore.find``, ``find_many``; ``GET /v1/dataset`` | no routing table is in effect |
 | Unreachable | ``Lane.on_no_connection``, ``stop_waiting`` | the connection breaks or closes during a try |
 | Unreachable | ``ShardReplicas._park`` | no endpoint is ready or was recently, or too many keys wait for one |
-| QueueFull | ``ShardReplicas._submit_to_least_busy`` | the queues of the chosen and the least busy endpoint are full |
+| QueueFull | ``ShardReplicas.submit`` | the queues of the chosen and the least busy endpoint are full |
 | Deadline | ``Deadlines._sweep`` | the deadline has passed, wherever the lookup waits |
 | BadAnswer | ``Lane._on_reply`` | the server answers a try with an error |
 | Damaged | ``Lane._on_reply`` | the key's value is damaged |
@@ -375,36 +375,27 @@ class Deadlines:
             self._timer = self._loop.call_later(self._tick_seconds, self._sweep)
 
     def _sweep(self) -> None:
+        now, retries, deadlines = self._loop.time(), self._retry_queue, self._deadline_queue
         try:
-            self._end_due(self._loop.time())
+            while retries and (retries[0].is_done or retries[0].started_at + self._retry_seconds <= now):
+                lookup = retries.popleft()
+                if not lookup.is_done:
+                    deadlines.append(lookup)
+                    if lookup.started_at + self._deadline > now:  # else nobody waits for the second try
+                        lookup.replicas.try_another(lookup, is_hedge=self._is_hedge)
+            while deadlines and (deadlines[0].is_done or deadlines[0].started_at + self._deadline <= now):
+                lookup = deadlines.popleft()
+                if not lookup.is_done:
+                    self._counters[_DEADLINES] += lookup.key_count
+                    lookup.give_up(self._problem(lookup))
+            if len(retries) + len(deadlines) > self._compact_at:
+                # Remove finished lookups, which pile up behind those of a shard that does not answer.
+                self._retry_queue = deque(lookup for lookup in retries if not lookup.is_done)
+                self._deadline_queue = deque(lookup for lookup in deadlines if not lookup.is_done)
+                self._compact_at = max(_COMPACT_AT, 2 * (len(self._retry_queue) + len(self._deadline_queue)))
         finally:  # an error of one lookup must not stop the others' deadlines
-            self._timer = (
-                self._loop.call_later(self._tick_seconds, self._sweep)
-                if self._retry_queue or self._deadline_queue
-                else None
-            )
-
-    def _end_due(self, now: float) -> None:
-        retry_queue, deadline_queue = self._retry_queue, self._deadline_queue
-        while retry_queue and (retry_queue[0].is_done or retry_queue[0].started_at + self._retry_seconds <= now):
-            lookup = retry_queue.popleft()
-            if not lookup.is_done:
-                deadline_queue.append(lookup)
-                if lookup.started_at + self._deadline > now:  # else nobody waits for the second try
-                    lookup.replicas.try_another(lookup, is_hedge=self._is_hedge)
-        while deadline_queue and (deadline_queue[0].is_done or deadline_queue[0].started_at + self._deadline <= now):
-            lookup = deadline_queue.popleft()
-            if not lookup.is_done:
-                self._counters[_DEADLINES] += lookup.key_count
-                lookup.give_up(self._problem(lookup))
-        if len(retry_queue) + len(deadline_queue) > self._compact_at:
-            self._compact()
-
-    def _compact(self) -> None:
-        """Remove finished lookups, which pile up behind those of a shard that does not answer."""
-        self._retry_queue = deque(lookup for lookup in self._retry_queue if not lookup.is_done)
-        self._deadline_queue = deque(lookup for lookup in self._deadline_queue if not lookup.is_done)
-        self._compact_at = max(_COMPACT_AT, 2 * (len(self._retry_queue) + len(self._deadline_queue)))
+            is_due = self._retry_queue or self._deadline_queue
+            self._timer = self._loop.call_later(self._tick_seconds, self._sweep) if is_due else None
 
     def _problem(self, lookup: PendingLookup) -> Problem:
         """Return the problem of an overdue lookup. It distinguishes a silent server, a slow one and none."""
@@ -479,17 +470,6 @@ class ScatterGather:
         self.abandon()
         waiter.too_large(self.budget.answer_bytes)
         return False
-
-    def hold(self, size: int) -> None:
-        """Take ``size`` bytes of the budget for values kept here."""
-        self.held_bytes += size
-        self.budget.take(size)
-
-    def finish_slice(self) -> None:
-        """Answer the waiter if this was the last slice."""
-        self.pending_slices -= 1
-        if not self.pending_slices:
-            self.finish()
 
     def finish(self) -> None:
         """Answer the waiter."""
@@ -589,7 +569,8 @@ class ShardSlice(PendingLookup):
         self.keys = self.keys.select([not is_readable for is_readable in readable])
         self.key_count = len(self.keys)
         if self._count(size):
-            self.gather.hold(size)
+            self.gather.held_bytes += size
+            self.gather.budget.take(size)
             self.counted_bytes = 0  # for the remaining keys
             self.fail_try(problem)
 
@@ -617,4 +598,6 @@ class ShardSlice(PendingLookup):
         gather.problem = gather.problem or problem
         gather.value_bytes -= self.counted_bytes  # these values will not arrive
         self.end()
-        gather.finish_slice()
+        gather.pending_slices -= 1
+        if not gather.pending_slices:
+            gather.finish()

@@ -49,21 +49,18 @@ class Endpoint:
 
     def submit(self, lookup: PendingLookup) -> bool:
         """Queue ``lookup`` for the next batch. Return False if the queue is full. Only for a ready endpoint."""
-        return self._lane_for(lookup).submit(lookup) if type(lookup) is ShardSlice else self._submit_small(lookup)
-
-    def _lane_for(self, shard_slice: ShardSlice) -> Lane:
-        """Return the lane for large work if ``shard_slice`` is large and that lane is connected. The first one connects
-        it."""
-        large, count = self._large, shard_slice.key_count
-        if count <= LARGE_SLICE_KEYS and not shard_slice.gather.is_large:
+        if type(lookup) is not ShardSlice:
+            return self._submit_small(lookup)
+        small, large, count = self._small, self._large, lookup.key_count
+        if count <= LARGE_SLICE_KEYS and not lookup.gather.is_large:
             most = LARGE_SLICE_BYTES / count
-            if self._small.batch_size.value_bytes <= most and large.batch_size.value_bytes <= most:
-                return self._small
+            if small.batch_size.value_bytes <= most and large.batch_size.value_bytes <= most:
+                return small.submit(lookup)
         if large.is_usable:
-            return large
+            return large.submit(lookup)
         if large.link.state is LinkState.NEW:
-            large.link.start()
-        return self._small
+            large.link.start()  # for the next large slices
+        return small.submit(lookup)
 
     @property
     def outstanding(self) -> int:
@@ -176,8 +173,14 @@ class ShardReplicas:
             self._park(lookup, None)
         elif endpoint.submit(lookup):
             lookup.first_target = endpoint
-        else:
-            self._submit_to_least_busy(lookup, ready, endpoint)
+        else:  # its queue is full
+            least_busy = min(ready, key=lambda endpoint: endpoint.outstanding)
+            if least_busy.submit(lookup):
+                lookup.first_target = least_busy
+                return
+            self.counters[_QUEUE_FULL] += lookup.key_count
+            finding = f"the queue is full ({self._settings.max_queued_keys} keys); retry later"
+            lookup.give_up(make_endpoint_problem("QueueFull", self.number, endpoint.address, finding))
 
     def retry(self, lookup: PendingLookup, problem: Problem) -> None:
         """Begin the second try of ``lookup`` after the first failed with ``problem``."""
@@ -244,22 +247,17 @@ class ShardReplicas:
             others = elsewhere or others
         return self._choose(others)
 
-    def _submit_to_least_busy(self, lookup: PendingLookup, ready: Sequence[Endpoint], first_choice: Endpoint) -> None:
-        """Submit ``lookup`` to the least busy endpoint because the queue of ``first_choice`` is full, or give up."""
-        least_busy = min(ready, key=lambda endpoint: endpoint.outstanding)
-        if least_busy.submit(lookup):
-            lookup.first_target = least_busy
-            return
-        self.counters[_QUEUE_FULL] += lookup.key_count
-        limit = self._settings.max_queued_keys
-        finding = f"the queue is full ({limit} keys); retry later"
-        lookup.give_up(make_endpoint_problem("QueueFull", self.number, first_choice.address, finding))
-
     def _park(self, lookup: PendingLookup, problem: Problem | None) -> None:
         """Queue ``lookup`` until an endpoint returns, if one was ready recently and there is room, or give up."""
+        limit, now = self._settings.max_queued_keys, self._loop.time()
+        self._forget_done()
+        if self._parked_keys >= limit and now >= self._compacted_at + _COMPACT_SECONDS:
+            # Finished lookups behind an open one are removed only if room is needed, and not for every lookup.
+            self._compacted_at = now
+            self._parked = deque(parked for parked in self._parked if not parked[0].is_done)
+            self._parked_keys = sum(key_count for _, key_count in self._parked)
         last = max(endpoint.link.broken_at for endpoint in self.endpoints)
-        recent = last + self._settings.deadline_seconds > self._loop.time()
-        if recent and self._has_room():
+        if last + self._settings.deadline_seconds > now and self._parked_keys < limit:
             self._parked.append((lookup, lookup.key_count))
             self._parked_keys += lookup.key_count
             if self._forget_timer is None:
@@ -267,17 +265,6 @@ class ShardReplicas:
         else:
             detail = f"shard {self.number} cannot be reached: {self.explain_absence()}"
             lookup.give_up(problem or Problem("Unreachable", detail, self.number))
-
-    def _has_room(self) -> bool:
-        """Return whether another lookup may wait. Finished lookups behind an open one are removed only if room is
-        needed, and not for every lookup."""
-        self._forget_done()
-        limit, now = self._settings.max_queued_keys, self._loop.time()
-        if self._parked_keys >= limit and now >= self._compacted_at + _COMPACT_SECONDS:
-            self._compacted_at = now
-            self._parked = deque(parked for parked in self._parked if not parked[0].is_done)
-            self._parked_keys = sum(key_count for _, key_count in self._parked)
-        return self._parked_keys < limit
 
     def _forget_later(self) -> None:
         """Remove finished lookups after each deadline, because no endpoint or lookup may come for hours."""

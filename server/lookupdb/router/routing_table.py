@@ -176,8 +176,18 @@ def parse_table(content: bytes) -> RoutingTable:
         _fail(f"the routing table names a generation twice: {', '.join(names)}")
     if table.active not in names:
         _fail(f"the routing table's active generation {table.active!r} is none of its generations ({', '.join(names)})")
-    if may_mix:
-        _check_mixed(table)
+    if not may_mix:
+        return table
+    if len(table.entries) > 1:
+        _fail(
+            f"a routing table of format version {MIXED_FORMAT_VERSION} has one entry of generations, "
+            f"found {', '.join(names)}"
+        )
+    counts = table.active_entry.shard_generations
+    if table.active not in counts:
+        _fail(f"the routing table's active generation {table.active} serves none of the shards: {', '.join(counts)} do")
+    if len(counts) > MAX_GENERATIONS:
+        _fail(f"at most {MAX_GENERATIONS} generations may serve the shards of a routing table, found {len(counts)}")
     return table
 
 
@@ -186,17 +196,6 @@ def digest_table(content: bytes) -> str:
     Routers report it as ``tableDigest``, and operators of other versions compare it. Another digest needs another
     member of the report."""
     return hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]
-
-
-def _check_mixed(table: RoutingTable) -> None:
-    if len(table.entries) > 1:
-        names = ", ".join(entry.generation for entry in table.entries)
-        _fail(f"a routing table of format version {MIXED_FORMAT_VERSION} has one entry of generations, found {names}")
-    counts = table.active_entry.shard_generations
-    if table.active not in counts:
-        _fail(f"the routing table's active generation {table.active} serves none of the shards: {', '.join(counts)} do")
-    if len(counts) > MAX_GENERATIONS:
-        _fail(f"at most {MAX_GENERATIONS} generations may serve the shards of a routing table, found {len(counts)}")
 
 
 def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
@@ -217,6 +216,12 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
     rollout = _text_member(members, "rollout", where)
     content = _text_member(members, "content", where) if "content" in members else ""
     of_entry = ShardEntry(name, built_at, (), _password(members, rollout, where), content)
+    columns: tuple[str, ...] = ()
+    separator = ""
+    if "keyColumns" in members:
+        names = _member(members, "keyColumns", list, where)
+        columns = tuple(_check_type(column, str, f"{where}.keyColumns") for column in names)
+        separator = _text_member(members, "separator", where)
     return GenerationEntry(
         generation=name,
         rollout=rollout,
@@ -228,18 +233,9 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
         shards=tuple(
             _shard(shard, f"{where}.shards[{i}]", of_entry, may_mix=may_mix) for i, shard in enumerate(shards)
         ),
-        **_key_columns(members, where),
+        key_columns=columns,
+        separator=separator,
     )
-
-
-def _key_columns(members: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the columns of the entry's keys and their separator, if it names them."""
-    if "keyColumns" not in members:
-        return {}
-    columns = tuple(
-        _check_type(name, str, f"{where}.keyColumns") for name in _member(members, "keyColumns", list, where)
-    )
-    return {"key_columns": columns, "separator": _text_member(members, "separator", where)}
 
 
 def _generation_member(members: dict[str, Any], where: str) -> str:

@@ -100,11 +100,6 @@ class Heartbeat:
             _, connection, on_silence = pinged.popleft()
             if connection.is_awaited and not connection.is_closed:
                 on_silence()
-        self._look()
-        if self._watched or self._pinged:
-            self._wait()
-
-    def _look(self) -> None:
         self._due = min(self._due + self._share * len(self._watched), _MAX_LOOKS, len(self._watched))
         while self._due >= 1:
             self._due -= 1
@@ -114,6 +109,8 @@ class Heartbeat:
             self._watched.append((connection, on_silence))
             if connection.ping():
                 self._pinged.append((self._ticks + _TICKS, connection, on_silence))
+        if self._watched or self._pinged:
+            self._wait()
 
 
 # Large RESP replies. hiredis returns a reply only when it is complete. So a reply that turns out to be large is read
@@ -370,11 +367,26 @@ class ServerConnection(asyncio.Protocol):
         """Hand over complete replies; close at the first byte that is not RESP."""
         self.received += len(data)
         try:
-            if self.reading is not _REPLIES and self._read_by_state(data):
+            if self.reading is not _REPLIES and self.reading is not Reading.PROVING:
+                if self.reading is Reading.PONG:
+                    self._read_pong(data)
+                elif self.reading is Reading.ELEMENTS:
+                    self._read_elements(data)
+                elif self.reading is Reading.END:
+                    self.close(SURPLUS)
                 return
             kind = self._chunks[0][0] if self._chunks else data[0]
             if kind == _ARRAY:
-                if self._read_natively(data) or self._read_nested(data):
+                if self._chunks:
+                    if self._scan is not None and self._continue_packed(data):
+                        return
+                elif self._kernels is not None and self._begin_packed(self._kernels, data):
+                    return
+                self._check_length(data)
+                last = self._chunks[-1][-1:] if self._chunks else b""
+                if self.sink is not None and _MAY_NEST.search(last + data):
+                    # hiredis might find a nested list, and allocate what its head announces.
+                    self._begin_elements(self.sink, [*self._chunks, data])
                     return
             elif kind not in _SCALARS:
                 raise NotResp(f"expected a value, found {self._describe(data)}")
@@ -395,19 +407,6 @@ class ServerConnection(asyncio.Protocol):
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered something other than RESP: {error}")
 
-    def _read_by_state(self, data: bytes) -> bool:
-        """Read ``data`` in a state other than REPLIES. Return False if it is to be read as in REPLIES."""
-        match self.reading:
-            case Reading.PONG:
-                self._read_pong(data)
-            case Reading.ELEMENTS:
-                self._read_elements(data)
-            case Reading.END:
-                self.close(SURPLUS)
-            case Reading.PROVING:
-                return False
-        return True
-
     def _hand_over(self, reply: Any, data: bytes) -> None:
         """Hand over a reply that ends with ``data``. If more may follow that, first check for it: it would end the
         connection."""
@@ -426,25 +425,6 @@ class ServerConnection(asyncio.Protocol):
             reply, self._late = self._late, None
             self.reading = Reading.REPLIES
             self.on_reply(reply)
-
-    def _read_natively(self, data: bytes) -> bool:
-        """Read a list or more of it with the native kernels. Return False if they cannot."""
-        if self._chunks:
-            if self._scan is not None and self._continue_packed(data):
-                return True
-        elif self._kernels is not None and self._begin_packed(self._kernels, data):
-            return True
-        self._check_length(data)
-        return False
-
-    def _read_nested(self, data: bytes) -> bool:
-        """Read a list element by element if hiredis might find a nested one and allocate what its head announces.
-        Return False if there is none in ``data``."""
-        last = self._chunks[-1][-1:] if self._chunks else b""
-        if self.sink is None or not _MAY_NEST.search(last + data):
-            return False
-        self._begin_elements(self.sink, [*self._chunks, data])
-        return True
 
     def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
         """Read natively what begins a list of values. Return False if hiredis is to read it."""

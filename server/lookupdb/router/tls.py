@@ -67,21 +67,16 @@ class PlainRecords:
             if len(data) - at < head_bytes:
                 self._head = data[at:]
                 break
-            if not self._begin_record(data[at : at + head_bytes], begins):
-                return False
+            self._record_left = int.from_bytes(data[at + 3 : at + 5], "big")
+            if data[at] == HANDSHAKE:
+                if begins:
+                    self._message_left = _MESSAGE + int.from_bytes(data[at + 6 : at + 9], "big")
+                is_alone = (_MESSAGE if begins else 1) <= self._record_left <= self._message_left
+                if self._message_left > _MESSAGE + MAX_HELLO_BYTES or not is_alone:
+                    return False
+                self._message_left -= self._record_left
             at += _RECORD
         return True
-
-    def _begin_record(self, head: bytes, begins: bool) -> bool:
-        self._record_left = int.from_bytes(head[3:5], "big")
-        if head[0] != HANDSHAKE:
-            return True
-        if begins:
-            self._message_left = _MESSAGE + int.from_bytes(head[6:9], "big")
-        is_small = self._message_left <= _MESSAGE + MAX_HELLO_BYTES
-        is_alone = (_MESSAGE if begins else 1) <= self._record_left <= self._message_left
-        self._message_left -= self._record_left
-        return is_small and is_alone
 
 
 log = logging.getLogger(__name__)
@@ -95,18 +90,11 @@ _OVERHEAD: Final = 64
 """Bytes without data that are allowed for each byte of data."""
 
 
-class TlsBuffers:
-    """Encrypted bytes of one connection at a time, received or to send. Empty between two calls."""
+class _TlsConnection(asyncio.Protocol):
+    """One client's TLS. ``connection`` gets the decrypted bytes; ``context`` has the current certificate.
 
-    __slots__ = ("incoming", "outgoing")
-
-    def __init__(self) -> None:
-        self.incoming = ssl.MemoryBIO()
-        self.outgoing = ssl.MemoryBIO()
-
-
-class TlsConnection(asyncio.Protocol):
-    """One client's TLS. ``connection`` gets the decrypted bytes; ``context`` has the current certificate."""
+    ``incoming`` and ``outgoing`` hold encrypted bytes of one connection at a time, and are empty between two calls.
+    """
 
     __slots__ = (
         "_connection",
@@ -123,11 +111,13 @@ class TlsConnection(asyncio.Protocol):
     )
     _transport: asyncio.Transport
 
-    def __init__(self, connection: ConnectionLife, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
+    def __init__(
+        self, connection: ConnectionLife, context: ssl.SSLContext, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+    ) -> None:
         self._connection = connection
-        self._incoming = buffers.incoming
-        self._outgoing = buffers.outgoing
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._object = context.wrap_bio(incoming, outgoing, server_side=True)
         self._plain_records: PlainRecords | None = PlainRecords()
         self._has_begun = False
         self._empty_bytes = 0
@@ -161,7 +151,16 @@ class TlsConnection(asyncio.Protocol):
         if self._is_ended or self._is_shut:
             return
         if not self._is_open:
-            if not self._may_go_on(data):
+            if not self._has_begun:
+                self._has_begun = True
+                if data[0] != HANDSHAKE:  # the client does not use TLS, and is answered in its protocol
+                    self._transport.write(self._connection.encode_tls_refusal())
+                    self._leave()
+                    return
+            assert self._plain_records is not None, "it is there until the handshake is done"
+            if not self._plain_records.are_small(data):  # OpenSSL gets none of it
+                self._is_ended = self._is_shut = True
+                self._connection.abort()
                 return
             self._incoming.write(data)
             if not self._continue_handshake():
@@ -236,20 +235,6 @@ class TlsConnection(asyncio.Protocol):
         # Break the reference cycle, so that nothing waits for the garbage collector.
         del self._connection, self._object
 
-    def _may_go_on(self, data: bytes) -> bool:
-        """Return whether OpenSSL may have ``data``. If not, none of it is in the buffers."""
-        if not self._has_begun:
-            self._has_begun = True
-            if data[0] != HANDSHAKE:
-                self._refuse_plain()
-                return False
-        assert self._plain_records is not None, "it is there until the handshake is done"
-        if self._plain_records.are_small(data):
-            return True
-        self._is_ended = self._is_shut = True
-        self._connection.abort()
-        return False
-
     def _continue_handshake(self) -> bool:
         try:
             self._object.do_handshake()
@@ -267,11 +252,6 @@ class TlsConnection(asyncio.Protocol):
         self._flush()
         self._connection.deadline = self._connection.service.idle_deadline
         return True
-
-    def _refuse_plain(self) -> None:
-        """Answer a client that does not use TLS, in its protocol."""
-        self._transport.write(self._connection.encode_tls_refusal())
-        self._leave()
 
     def _leave(self) -> None:
         """Close before the connection has begun."""
@@ -390,12 +370,6 @@ class TlsFiles:
     client_ca: Path | None
     """CAs of client certificates, or None if clients need none."""
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> TlsFiles:
-        """Return the paths in a router's settings, which are named like the fields."""
-        client_ca = config["client_ca"]
-        return cls(Path(config["certificate"]), Path(config["key"]), Path(client_ca) if client_ca else None)
-
     @property
     def paths(self) -> list[Path]:
         """All paths."""
@@ -432,13 +406,13 @@ class Certificates:
         self._watch.stop()
         self._stop_waiting()
 
-    def encrypt(self, accept_plain: Callable[[], ConnectionLife]) -> Callable[[], TlsConnection]:
+    def encrypt(self, accept_plain: Callable[[], ConnectionLife]) -> Callable[[], _TlsConnection]:
         """Return a factory of TLS connections, each with the certificate that is current then."""
-        buffers = TlsBuffers()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
-        def accept() -> TlsConnection:
+        def accept() -> _TlsConnection:
             assert self.context is not None, "nothing listens before there is a certificate"
-            return TlsConnection(accept_plain(), self.context, buffers)
+            return _TlsConnection(accept_plain(), self.context, incoming, outgoing)
 
         return accept
 

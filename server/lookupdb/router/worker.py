@@ -72,7 +72,10 @@ class Entrance:
             take_in_tls()
             from lookupdb.router.tls import Certificates, TlsFiles
 
-            self.certificates = Certificates(TlsFiles.from_config(config["tls"]), counters, on_change)
+            paths = config["tls"]
+            client_ca = Path(paths["client_ca"]) if paths["client_ca"] else None
+            files = TlsFiles(Path(paths["certificate"]), Path(paths["key"]), client_ca)
+            self.certificates = Certificates(files, counters, on_change)
             self.certificates.start()
         self._access: AccessWatch | None = None
         if config["access"]:
@@ -261,7 +264,7 @@ async def route(boot: WorkerBoot) -> None:
             samples_roots=traces is not None and traces.samples_roots,
         )
         if boot.config["console"]:
-            service.forward = ConsoleForwarder(boot.config["console"])
+            service.console = ConsoleForwarder(boot.config["console"])
         await front.listen(http, service, HttpConnection)
         for listener in resp:
             redis = RespService(lookups, limits, counters, entrance.gatekeeper, bound_port(listener))

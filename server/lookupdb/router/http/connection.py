@@ -17,6 +17,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -36,19 +37,21 @@ from lookupdb.router.counters import INDEX
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
 from lookupdb.router.http.exchanges import (
+    NOT_COUNTED,
     BatchExchange,
     ClientConnection,
     ConditionalLookupExchange,
     Exchange,
     HttpService,
+    ImmediateExchange,
     LookupExchange,
     NamedDatasetConnection,
-    make_continue,
     make_exchange,
     make_refusal,
 )
 from lookupdb.router.http.problems import (
     CLOSE,
+    CONTINUE,
     MAX_HELD_ANSWERS_BYTES,
     MAX_PIPELINE,
     MAX_REPEATED_HEAD_BYTES,
@@ -209,7 +212,7 @@ RepeatedRequest = RepeatedLookup | RepeatedBatch
 """``match`` returns the exchange of bytes that begin a request, or None if they are no valid repeat."""
 
 
-def recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatched: int) -> RepeatedRequest | None:
+def _recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatched: int) -> RepeatedRequest | None:
     """Return a recogniser of ``request``, the last of ``unmatched`` without repeat. It must be a lookup or batch that
     keeps the connection open, and ``data`` must hold nothing else. That costs a tenth of a batch."""
     is_worth_it = unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
@@ -324,7 +327,7 @@ class HttpConnection(ConnectionLife):
             self._read(data)
             if self._last_request is not None and not self.service.samples_roots and not self._reader.is_partial:
                 self._unmatched += 1
-                self._repeated = recognise_repeats(data, *self._last_request, self._unmatched)
+                self._repeated = _recognise_repeats(data, *self._last_request, self._unmatched)
             self._last_request = None
         if self._waiting:
             self._advance()
@@ -341,7 +344,7 @@ class HttpConnection(ConnectionLife):
                 self.refuse(problem)
             return
         if is_new_request and reader.is_partial and not data.strip(b"\r\n"):
-            reader.forget_empty_lines()
+            reader.is_partial, reader.held_bytes = False, 0  # empty lines between requests are ignored
         if reader.is_partial and self.phase is READING:
             self._enter(RECEIVING)
             if not self.is_blocked:
@@ -427,7 +430,9 @@ class HttpConnection(ConnectionLife):
         self._submit(exchange)
 
     def _on_continue(self) -> None:
-        self._submit(make_continue(self))
+        # It precedes the answer to the same request.
+        answer = partial(self.answer, answer=CONTINUE)
+        self._submit(ImmediateExchange(self, PERSISTENT, answer, bodyless=True, histogram=NOT_COUNTED))
 
     def _submit(self, exchange: Exchange) -> None:
         at_once = self._answered_at_once < MAX_PIPELINE

@@ -8,6 +8,7 @@ the requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,8 +26,8 @@ from lookupdb.router.counters import CODES, FAILED, INDEX, REFUSED, find_histogr
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
 from lookupdb.router.http.problems import (
-    CONTINUE,
     JSON,
+    MAX_HEADS,
     PERSISTENT,
     Answers,
     HttpProblem,
@@ -50,8 +51,6 @@ from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 
 if TYPE_CHECKING:
-    from asyncio import StreamReader, StreamWriter
-
     from lookupdb.router.batch_keys import BatchKeys, BatchValues
     from lookupdb.router.budget import RouterBudget
     from lookupdb.router.http.request import AcceptField
@@ -64,8 +63,8 @@ class HttpService(ClientService):
     __slots__ = (
         "answers",
         "begin_trace",
+        "console",
         "datasets",
-        "forward",
         "has_several",
         "is_ready",
         "keys_type",
@@ -97,8 +96,8 @@ class HttpService(ClientService):
         """True if the worker has reported ready, for ``/readyz``."""
         self.answers = Answers(limits.cache_control)
         self.keys_type = choose_keys()
-        self.forward: Callable[[Request, ClientConnection], Exchange] | None = None
-        """Makes the exchange of a request outside of the API, if there is a console."""
+        self.console: ConsoleForwarder | None = None
+        """Answers requests outside of the API."""
 
     def tick(self, now: float) -> None:
         """Update deadlines and dates for ``now``, event loop time."""
@@ -349,7 +348,12 @@ class LookupExchange(Exchange):
         connection.counters[_OK] += 1
         if self.connection_field is PERSISTENT and not (self.bodyless or connection.service.draining):
             size = len(value)
-            connection.answer(self, (heads.found_by_size.get(size) or heads.add_found_head(size)) + value)
+            head = heads.found_by_size.get(size)
+            if head is None:
+                if len(heads.found_by_size) >= MAX_HEADS:
+                    heads.found_by_size.clear()
+                head = heads.found_by_size[size] = b"%b%d\r\n\r\n" % (heads.found, size)
+            connection.answer(self, head + value)
             return
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else value
@@ -364,7 +368,8 @@ class LookupExchange(Exchange):
                 generation.encode(self.key)
             except InvalidKey as error:
                 detail = f"no record can have this key: {error}"
-            fields = connection.answers.lookup_fields(generation)
+            fields = {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
+            fields |= connection.answers.cache_fields
             self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
             return
         connection.counters[_CODES[404]] += 1
@@ -511,29 +516,25 @@ _DROPPED_FIELDS: Final = (b"connection:", b"keep-alive:", b"server:")
 
 
 class ConsoleForwarder:
-    """Makes the exchanges of requests to the console at ``address``, a host and a port."""
+    """The console at ``address``, a host and a port."""
 
     def __init__(self, address: str) -> None:
         self.host, _, port = address.rpartition(":")
         self.port = int(port)
         self.turns = asyncio.Semaphore(MAX_FORWARDED)
 
-    def __call__(self, request: Request, connection: ClientConnection) -> ForwardedExchange:
-        """Return the exchange of ``request``."""
-        return ForwardedExchange(self, request, connection)
-
 
 class ForwardedExchange(Exchange):
     """A request that the console answers."""
 
-    __slots__ = ("_forwarder", "_request", "_task")
+    __slots__ = ("_console", "_request", "_task")
     is_alone = True
 
-    def __init__(self, forwarder: ConsoleForwarder, request: Request, connection: ClientConnection) -> None:
+    def __init__(self, console: ConsoleForwarder, request: Request, connection: ClientConnection) -> None:
         super().__init__(
             connection, request.connection_field, bodyless=request.method == b"HEAD", histogram=NOT_COUNTED
         )
-        self._forwarder = forwarder
+        self._console = console
         self._request = request
         self._task: asyncio.Task[None] | None = None
 
@@ -550,7 +551,7 @@ class ForwardedExchange(Exchange):
         connection = self.connection
         connection.charge(self)
         try:
-            async with asyncio.timeout(FORWARDED_SECONDS), self._forwarder.turns:
+            async with asyncio.timeout(FORWARDED_SECONDS), self._console.turns:
                 head, body = await self._ask()
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             detail = f"the console does not answer: {str(error) or type(error).__name__}"
@@ -564,29 +565,24 @@ class ForwardedExchange(Exchange):
 
     async def _ask(self) -> tuple[bytes, bytes]:
         """Return head and body of the answer. Raises OSError, EOFError, ValueError and LimitOverrunError."""
-        reader, writer = await asyncio.open_connection(
-            self._forwarder.host, self._forwarder.port, limit=MAX_FORWARDED_HEAD_BYTES
-        )
-        try:
-            return await self._exchange(reader, writer)
-        finally:
-            writer.close()
-
-    async def _exchange(self, reader: StreamReader, writer: StreamWriter) -> tuple[bytes, bytes]:
-        request = self._request
+        request, console = self._request, self._console
         fields = [f"{name}: ".encode() + request.fields[name] for name in _FORWARDED_FIELDS if name in request.fields]
         length = b"Content-Length: %d" % len(request.body)
         head = (b"%b %b HTTP/1.1" % (request.method, request.target), *fields, length, b"Connection: close", b"", b"")
-        writer.write(b"\r\n".join(head) + request.body)
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n").split(b"\r\n")
-        kept = [first, *(line for line in lines if not line.lower().startswith(_DROPPED_FIELDS))]
-        sizes = [int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")]
-        size = 0 if self.bodyless else sum(sizes)
-        if not first.startswith(b"HTTP/1.1 ") or len(sizes) != 1 or not 0 <= size <= MAX_FORWARDED_ANSWER_BYTES:
-            raise ValueError(f"its answer is not HTTP with a length of at most {MAX_FORWARDED_ANSWER_BYTES:,} bytes")
-        self.connection.budget.take(size)
-        self.charge += size
-        return b"".join(line + b"\r\n" for line in kept), await reader.readexactly(size)
+        reader, writer = await asyncio.open_connection(console.host, console.port, limit=MAX_FORWARDED_HEAD_BYTES)
+        with contextlib.closing(writer):
+            writer.write(b"\r\n".join(head) + request.body)
+            first, *lines = (await reader.readuntil(b"\r\n\r\n")).removesuffix(b"\r\n\r\n").split(b"\r\n")
+            kept = [first, *(line for line in lines if not line.lower().startswith(_DROPPED_FIELDS))]
+            sizes = [int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")]
+            size = 0 if self.bodyless else sum(sizes)
+            if not first.startswith(b"HTTP/1.1 ") or len(sizes) != 1 or not 0 <= size <= MAX_FORWARDED_ANSWER_BYTES:
+                raise ValueError(
+                    f"its answer is not HTTP with a length of at most {MAX_FORWARDED_ANSWER_BYTES:,} bytes"
+                )
+            self.connection.budget.take(size)
+            self.charge += size
+            return b"".join(line + b"\r\n" for line in kept), await reader.readexactly(size)
 
 
 METHODS: Final = {
@@ -638,13 +634,6 @@ def make_refusal(
     )
 
 
-def make_continue(connection: ClientConnection) -> Exchange:
-    """Return the exchange that answers ``100 Continue``, before the answer to the same request."""
-    return ImmediateExchange(
-        connection, PERSISTENT, lambda it: connection.answer(it, CONTINUE), bodyless=True, histogram=NOT_COUNTED
-    )
-
-
 def _route(request: Request, connection: ClientConnection) -> Exchange:
     if request.refusal is not None:
         raise request.refusal
@@ -662,9 +651,9 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
         return _make_options(request, connection, target.LOOKUP_KEY)
     path, _, query = requested.partition(b"?")
     if path not in METHODS:
-        forward = None if path.startswith(_API) else connection.service.forward
-        if forward is not None and request.method in (b"GET", b"HEAD", b"POST"):
-            return forward(request, connection)
+        console = None if path.startswith(_API) else connection.service.console
+        if console is not None and request.method in (b"GET", b"HEAD", b"POST"):
+            return ForwardedExchange(console, request, connection)
         raise HttpProblem(
             problems.NO_SUCH_RESOURCE,
             "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup, /v1/dataset, /healthz or /readyz",

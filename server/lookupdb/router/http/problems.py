@@ -138,10 +138,10 @@ class HttpProblem(Exception):
 
     def body(self) -> bytes:
         """Return the problem as JSON."""
-        return problem_body(self.kind, self.detail, self.members)
+        return _problem_body(self.kind, self.detail, self.members)
 
 
-def problem_body(kind: ProblemType, detail: str, members: dict[str, Any] | None = None) -> bytes:
+def _problem_body(kind: ProblemType, detail: str, members: dict[str, Any] | None = None) -> bytes:
     """Return a problem of ``kind`` as JSON."""
     document = {
         "type": TYPE_PREFIX + kind.name,
@@ -186,18 +186,11 @@ class AnswerHeads:
         of_batch = {**common, "Lookupdb-Value-Format": generation.value_format, "Vary": "Lookupdb-Generation, Accept"}
         self.batch = _encode_open_head(200, {**of_batch, "Content-Type": JSON})
         self.frames = _encode_open_head(200, {**of_batch, "Content-Type": FRAMES})
-        self.missing_body = problem_body(MISSING, missing_detail(generation))
+        self.missing_body = _problem_body(MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
             _encode_open_head(404, {**of_lookup, "Content-Type": PROBLEM}),
             len(self.missing_body),
         )
-
-    def add_found_head(self, size: int) -> bytes:
-        """Add the entry of ``found_by_size`` for values of ``size`` bytes, and return it."""
-        if len(self.found_by_size) >= MAX_HEADS:
-            self.found_by_size.clear()
-        head = self.found_by_size[size] = b"%b%d\r\n\r\n" % (self.found, size)
-        return head
 
 
 def missing_detail(generation: ServedGeneration) -> str:
@@ -210,10 +203,10 @@ class Answers:
     """The answers of one worker. Call ``tick`` at least once a second to keep the date current. ``cache_control``, if
     any, goes with the answers to single lookups, found or missing."""
 
-    __slots__ = ("_cache_fields", "_date", "_second", "known_heads")
+    __slots__ = ("_date", "_second", "cache_fields", "known_heads")
 
     def __init__(self, cache_control: str | None = None) -> None:
-        self._cache_fields = {} if cache_control is None else {"Cache-Control": cache_control}
+        self.cache_fields = {} if cache_control is None else {"Cache-Control": cache_control}
         self._second = 0
         self.tick()
 
@@ -232,12 +225,8 @@ class Answers:
         if heads is None:
             if len(self.known_heads) >= MAX_GENERATIONS:
                 self.known_heads.clear()
-            heads = self.known_heads[generation] = AnswerHeads(generation, self._date, self._cache_fields)
+            heads = self.known_heads[generation] = AnswerHeads(generation, self._date, self.cache_fields)
         return heads
-
-    def lookup_fields(self, generation: ServedGeneration) -> dict[str, str]:
-        """Return the header fields of an answer that a key is missing in ``generation``."""
-        return {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation", **self._cache_fields}
 
     def encode_head(self, status: int, fields: dict[str, str], size: int | None, connection_field: bytes) -> bytes:
         """Return the head of an answer with a body of ``size`` bytes, or without one."""

@@ -42,8 +42,6 @@ from lookupdb.router.http.problems import (
 # The Accept header field (RFC 9110, 12.5.1).
 
 
-ANYTHING: Final = b"*/*"
-
 _MAX_CACHED_BYTES: Final = 256
 
 
@@ -53,9 +51,15 @@ class AcceptField:
     __slots__ = ("_accepted", "_names_frames")
 
     def __init__(self, field: bytes) -> None:
-        ranges = [_parse_range(part) for part in field.decode("latin-1").lower().split(",") if part.strip()]
-        self._accepted = frozenset(media_type for media_type in (JSON, OCTETS) if _find_quality(media_type, ranges) > 0)
-        self._names_frames = dict(ranges).get(FRAMES, 0) > 0
+        parts = field.decode("latin-1").lower().split(",")
+        qualities = dict(_parse_range(part) for part in parts if part.strip())
+        accepted = set()
+        for media_type in (JSON, OCTETS):
+            ranges = (media_type, media_type.split("/")[0] + "/*", "*/*")  # the most specific one decides
+            if next((qualities[media_range] for media_range in ranges if media_range in qualities), 0) > 0:
+                accepted.add(media_type)
+        self._accepted = frozenset(accepted)
+        self._names_frames = qualities.get(FRAMES, 0) > 0
 
     def allows(self, media_type: str) -> bool:
         """Return whether the client accepts ``media_type``, JSON or OCTETS."""
@@ -73,7 +77,7 @@ class AcceptField:
 
 def parse_accept(field: bytes | None) -> AcceptField | None:
     """Return the parsed field, or None if the client accepts anything."""
-    if field is None or field == ANYTHING or not field.strip():
+    if field is None or field == b"*/*" or not field.strip():
         return None
     return _parse_cached(field) if len(field) <= _MAX_CACHED_BYTES else AcceptField(field)
 
@@ -92,15 +96,6 @@ def _parse_range(part: str) -> tuple[str, float]:
             except ValueError:
                 return media_range, 1.0
     return media_range, 1.0
-
-
-def _find_quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
-    """Return the quality that the most specific range gives ``media_type``, or 0 if none matches."""
-    qualities = dict(ranges)
-    for media_range in (media_type, media_type.split("/")[0] + "/*", "*/*"):
-        if media_range in qualities:
-            return qualities[media_range]
-    return 0.0
 
 
 # The request target, which names a resource and perhaps a key, percent-decoded exactly once.
@@ -442,11 +437,6 @@ class RequestReader:
         if self.is_partial:
             self._check_bounds(size)
 
-    def forget_empty_lines(self) -> None:
-        """Ignore empty lines, if nothing else has arrived since the last request."""
-        self.is_partial = False
-        self.held_bytes = 0
-
     def close(self) -> None:
         """Drop the parser and the callbacks, which refer back here, so that nothing waits for the garbage collector."""
         self.is_partial = False
@@ -554,8 +544,14 @@ class RequestReader:
         if len(target) > MAX_TARGET_BYTES:
             raise self._target_too_long()
         host = fields.get(HOST)
-        if host is None or host != self._known_host:
-            self._check_host(host)
+        if host is None:
+            if self._parser.get_http_version() == "1.1":
+                raise self._refuse(problems.MALFORMED, "the header field Host is missing")
+        elif host != self._known_host:
+            if not _HOST.fullmatch(host):
+                raise self._refuse(problems.MALFORMED, "the header field Host is not a host and a port")
+            if len(host) <= MAX_REMEMBERED_HOST_BYTES:
+                self._known_host = host
         if self._authorize is not None:
             is_probe = to_origin_form(target).partition(b"?")[0] in PROBES and request.method in (b"GET", b"HEAD")
             needs_no_access = is_probe and not _has_body(fields)
@@ -571,16 +567,6 @@ class RequestReader:
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
             request.is_plain = False
             self._check_head(request)
-
-    def _check_host(self, host: bytes | None) -> None:
-        if host is None:
-            if self._parser.get_http_version() == "1.1":
-                raise self._refuse(problems.MALFORMED, "the header field Host is missing")
-            return
-        if not _HOST.fullmatch(host):
-            raise self._refuse(problems.MALFORMED, "the header field Host is not a host and a port")
-        if len(host) <= MAX_REMEMBERED_HOST_BYTES:
-            self._known_host = host
 
     def _check_head(self, request: Request) -> None:
         version = self._parser.get_http_version()
