@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import redis
@@ -23,7 +24,7 @@ from lookupdb import native
 from lookupdb.process import listeners, memory
 from lookupdb.shard import limits
 from lookupdb.shard.commands import WorkerContext
-from lookupdb.shard.connection import BUSY, CLOSED, DRAIN_READING, HALF_CLOSED, READ, READING
+from lookupdb.shard.connection import BUSY, CLOSED, DRAIN_READING, HALF_CLOSED, READ, READING, RespConnection
 from lookupdb.shard.limits import ServerIdentity, ServerLimits
 from lookupdb.shard.worker import WorkerLoop
 from lookupdb.shardfile import ShardReader
@@ -356,7 +357,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 assert cold_data is not None
 
                 def answer() -> None:
-                    cold_data._warmed.extend([Parked()] * 3)
+                    cold_data.warmed.extend([cast(RespConnection, Parked())] * 3)
                     served.loop._answer_warmed()
 
                 served._orders.append(answer)

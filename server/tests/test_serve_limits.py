@@ -18,7 +18,8 @@ from support.shards import Running, serving, write_generation
 from support.waiting import until
 from test_serve import admin, connect, connected, exchange, metrics, request
 
-from lookupdb.shard.limits import BEFORE_AUTH_BYTES, ServerLimits
+from lookupdb.shard.commands import BEFORE_AUTH_BYTES
+from lookupdb.shard.limits import ServerLimits
 
 pytestmark = pytest.mark.long
 

@@ -270,7 +270,8 @@ class CommandTable(Generic[SessionT]):
             name_text = printable(command[0])
             if name in _LISTINGS:
                 return f"ERR unknown command '{name_text}': {self._server} lists no keys. {_NO_LISTING}"
-            return f"ERR unknown command '{name_text}', with args beginning with: {_show_arguments(command[1:])}"
+            arguments = "".join(f"'{printable(argument)}' " for argument in command[1:9])
+            return f"ERR unknown command '{name_text}', with args beginning with: {arguments[:256]}"
         min_arguments, max_arguments, _ = self.entries[name]
         if not min_arguments <= len(command) - 1 <= max_arguments:
             return f"ERR wrong number of arguments for '{printable(name.lower())}' command"
@@ -325,10 +326,6 @@ def reply_error(session: RespSession, message: str) -> Reply:
 def printable(text: bytes) -> str:
     """Return the beginning of ``text``, for a message."""
     return text[:128].decode(errors="replace")
-
-
-def _show_arguments(arguments: Command) -> str:
-    return "".join(f"'{printable(argument)}' " for argument in arguments[:8])[:256]
 
 
 def _ping(_: RespSession, command: Command) -> Reply:
@@ -530,18 +527,6 @@ MAX_REPEATED_BYTES: Final = 1 << 20
 """Limit of an HMGET reply with repeated fields, unless the value is larger."""
 
 
-def _type(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
-    return b"+none\r\n" if value is None else b"+string\r\n"
-
-
-def _expiry(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
-    return integer(-2 if value is None else -1)
-
-
-def _strlen(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
-    return integer(len(value or b""))
-
-
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
@@ -602,9 +587,12 @@ def _refuse(session: RespSession, message: str) -> bytes:
 
 
 READS: Final[Mapping[bytes, tuple[int, int, Read]]] = {
-    b"TYPE": (1, 1, _type),
-    **dict.fromkeys((b"TTL", b"PTTL", b"EXPIRETIME", b"PEXPIRETIME"), (1, 1, _expiry)),
-    b"STRLEN": (1, 1, _strlen),
+    b"TYPE": (1, 1, lambda _session, _command, value, _is_json: b"+none\r\n" if value is None else b"+string\r\n"),
+    **dict.fromkeys(
+        (b"TTL", b"PTTL", b"EXPIRETIME", b"PEXPIRETIME"),
+        (1, 1, lambda _session, _command, value, _is_json: integer(-2 if value is None else -1)),
+    ),
+    b"STRLEN": (1, 1, lambda _session, _command, value, _is_json: integer(len(value or b""))),
     **dict.fromkeys((b"GETRANGE", b"SUBSTR"), (3, 3, _getrange)),
     **dict.fromkeys((b"HGET", b"HEXISTS", b"HSTRLEN"), (2, 2, _hget)),
     b"HMGET": (2, ANY, _hget),

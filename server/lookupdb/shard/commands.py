@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -173,7 +173,7 @@ class KeyReplies:
 _PLACES = (limits.LOOKUPS, limits.MISSES, limits.COMMANDS, limits.SENT_BYTES, limits.GET)
 
 
-def open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies | None:
+def _open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies | None:
     """Open the file of ``shard`` a second time, for the native kernel. Return None without a kernel, or if it does not
     know the file's format.
     """
@@ -228,6 +228,12 @@ class NativeReplies(KeyReplies):
         return True
 
 
+_BEFORE_AUTH_ARGUMENTS: Final = 16
+"""HELLO with AUTH and SETNAME has seven words."""
+BEFORE_AUTH_BYTES: Final = 4 << 10
+"""A password has at most 1,024."""
+
+
 @dataclass(slots=True)
 class WorkerContext:
     """The shared state of a worker's connections."""
@@ -249,12 +255,19 @@ class WorkerContext:
     """Connections that have not authenticated, by file descriptor, oldest first."""
     budget: ServerBudget = field(init=False)
     limits_before_auth: ServerLimits = field(init=False)
+    """Enough for AUTH or HELLO."""
     last_id: int = 0
 
     def __post_init__(self) -> None:
-        self.replies = open_native_replies(self.shard, self.slot) or KeyReplies(self.shard, self.slot)
+        self.replies = _open_native_replies(self.shard, self.slot) or KeyReplies(self.shard, self.slot)
         self.budget = ServerBudget(self.limits.max_held_bytes)
-        self.limits_before_auth = self.limits.before_auth
+        self.limits_before_auth = replace(
+            self.limits,
+            max_arguments=_BEFORE_AUTH_ARGUMENTS,
+            max_request_bytes=BEFORE_AUTH_BYTES,
+            max_inline_bytes=BEFORE_AUTH_BYTES,
+            output_high=BEFORE_AUTH_BYTES,
+        )
 
 
 class Session:
@@ -334,25 +347,14 @@ class Session:
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
         """Admit the client if the password is right, else return the error."""
-        if user == b"default" and self._knows(password):
-            self.is_authorised = True
-            return None
+        if user == b"default" and (expected := self.worker.password_sha256) is not None:
+            import hashlib  # here, because OpenSSL costs half a MB that servers without a password save
+            import hmac
+
+            if hmac.compare_digest(hashlib.sha256(password).digest(), expected):
+                self.is_authorised = True
+                return None
         return "WRONGPASS invalid username-password pair or user is disabled."
-
-    def _knows(self, password: bytes) -> bool:
-        expected = self.worker.password_sha256
-        import hashlib  # here, because OpenSSL costs half a MB that servers without a password save
-        import hmac
-
-        return expected is not None and hmac.compare_digest(hashlib.sha256(password).digest(), expected)
-
-
-def _server(worker: WorkerContext) -> InfoFields:
-    return describe_server(worker.port, worker.started)
-
-
-def _clients(worker: WorkerContext) -> InfoFields:
-    return {"connected_clients": len(worker.connections), "maxclients": worker.limits.max_connections}
 
 
 def _memory(worker: WorkerContext) -> InfoFields:
@@ -383,14 +385,6 @@ def _stats(worker: WorkerContext) -> InfoFields:
     }
 
 
-def _replication(_: WorkerContext) -> InfoFields:
-    return {"role": "master", "connected_slaves": 0}
-
-
-def _keyspace(worker: WorkerContext) -> InfoFields:
-    return {"db0": f"keys={worker.identity.records},expires=0,avg_ttl=0"}
-
-
 def _lookupdb(worker: WorkerContext) -> InfoFields:
     identity = worker.identity
     return {
@@ -407,12 +401,15 @@ def _lookupdb(worker: WorkerContext) -> InfoFields:
 
 
 SECTIONS: Final[dict[str, Callable[[WorkerContext], InfoFields]]] = {
-    "server": _server,
-    "clients": _clients,
+    "server": lambda worker: describe_server(worker.port, worker.started),
+    "clients": lambda worker: {
+        "connected_clients": len(worker.connections),
+        "maxclients": worker.limits.max_connections,
+    },
     "memory": _memory,
     "stats": _stats,
-    "replication": _replication,
-    "keyspace": _keyspace,
+    "replication": lambda _: {"role": "master", "connected_slaves": 0},
+    "keyspace": lambda worker: {"db0": f"keys={worker.identity.records},expires=0,avg_ttl=0"},
     "lookupdb": _lookupdb,
 }
 
@@ -447,16 +444,13 @@ _LOOKUP_COST: Final = 256
 
 
 def _read(session: Session, command: Command) -> Reply:
-    yield _make_read_reply(session, command)
-
-
-def _make_read_reply(session: Session, command: Command) -> bytes:
     worker = session.worker
     reply = worker.replies.find(command[1])
     if reply is DAMAGED:
-        return reply
+        yield reply
+        return
     value = None if reply is None else reply[reply.index(b"\n") + 1 : -2]
-    return READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
+    yield READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
 
 
 def _exec(session: Session, _: Command) -> Reply:
@@ -470,15 +464,6 @@ def _exec(session: Session, _: Command) -> Reply:
     session.end_transaction()  # only now, because queued commands are held until the last reply is made
 
 
-def _dbsize(session: Session, _: Command) -> Reply:
-    return (integer(session.worker.identity.records),)
-
-
-def _info(session: Session, command: Command) -> Reply:
-    """Return the sections in ``command``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
-    return (bulk(render_sections(SECTIONS, session.worker, [printable(name) for name in command[1:]])),)
-
-
 _TABLE: Final = CommandTable[Session](
     "the shard server",
     "a shard is immutable: build a new generation of the dataset",
@@ -488,8 +473,11 @@ _TABLE: Final = CommandTable[Session](
         **dict.fromkeys((b"EXISTS", b"TOUCH"), (1, ANY, _exists)),
         **{name: (least, most, _read) for name, (least, most, _) in READS.items()},
         b"EXEC": (0, 0, _exec),
-        b"DBSIZE": (0, 0, _dbsize),
-        b"INFO": (0, ANY, _info),
+        b"DBSIZE": (0, 0, lambda session, _: (integer(session.worker.identity.records),)),
+        b"INFO": (
+            *(0, ANY),
+            lambda session, command: (bulk(render_sections(SECTIONS, session.worker, map(printable, command[1:]))),),
+        ),
     },
 )
 COMMANDS: Final = _TABLE.entries

@@ -130,13 +130,6 @@ class Poller:
         self.epoll.unregister(fd)
 
 
-def is_broken(fd: int) -> bool:
-    """Return whether ``fd`` has an event of ``BROKEN`` now."""
-    poll = select.poll()
-    poll.register(fd, 0)
-    return bool(poll.poll(0))
-
-
 FLUSH_BYTES: Final = 64 << 10
 """Replies are collected up to this size before they are written."""
 
@@ -312,8 +305,14 @@ class RespConnection:
         ignored: reading while replies are still to be made would lose them.
         """
         if events & BROKEN:
-            if is_broken(self.fd):
-                self._drop_input()
+            poll = select.poll()
+            poll.register(self.fd, 0)
+            if poll.poll(0):  # else the event is outdated
+                if self._state is HALF_CLOSED:
+                    # Closing with unread input would reset the connection, and the client could lose replies.
+                    with suppress(OSError):
+                        while os.read(self.fd, READ_BYTES):
+                            pass
                 self.close()
             return
         if events & WRITE & self._awaited_events():
@@ -342,17 +341,18 @@ class RespConnection:
             return
         if self._requests.is_empty:
             self._arrived = time.monotonic_ns()
-        if self._poller.park is not None and self._awaits_lookups() and self._may_look_up(data):
+        if (
+            self._poller.park is not None
+            and self._awaits_lookups()
+            # Requests that need no pages, such as PING, do not wait for the disk.
+            and (not self._requests.is_empty or may_look_up(data))
+        ):
             self.parked = data
             self._poller.change(self.fd, 0)
             self._poller.park(self)
             self._worker.budget.charge(self, self._measure_held_bytes())
         else:
             self._take(data)
-
-    def _may_look_up(self, data: bytes) -> bool:
-        """Return whether ``data`` may need pages. Other requests, such as PING, do not wait for the disk."""
-        return not self._requests.is_empty or may_look_up(data)
 
     def list_lookups(self) -> bytes:
         """Return the parked requests, with the queued keys if EXEC may be among them: their pages may have left
@@ -488,23 +488,31 @@ class RespConnection:
                 return
         self._send_replies()
 
-    def _may_ask(self) -> bool:
-        """Return whether the next bytes begin a request of an admitted client with nothing pending, and no
-        transaction."""
-        return self._awaits_lookups() and self._requests.is_empty and self._session.transaction is None
-
     def _awaits_lookups(self) -> bool:
         """Return whether an admitted client may send requests, with no reply pending."""
         return (self._state is READING or self._state is DRAIN_READING) and self._session.is_authorised
 
     def _is_for_hot_path(self) -> bool:
-        return self._state is READING and self._may_ask() and not self.parked and self._poller.park is None
+        """Return whether the next bytes begin a request of an admitted client with nothing pending, and no
+        transaction."""
+        return (
+            self._state is READING
+            and self._session.is_authorised
+            and self._requests.is_empty
+            and self._session.transaction is None
+            and not self.parked
+            and self._poller.park is None
+        )
 
     def _settle(self) -> None:
         """Enter the state that follows from what is pending, and end the connection if that is due."""
         if self._state >= HALF_CLOSED:
             return
-        state = self._following_state()
+        none_due, to_send, to_make = _CLOSE if self._session.is_closing else _OUTCOMES[self._state]
+        if self._replies is not None or self._output.is_paused:
+            state = to_make
+        else:
+            state = to_send if self._output.unsent else none_due
         if state is CLOSED:
             self.close()
             return
@@ -513,12 +521,6 @@ class RespConnection:
             self._shut_down()
         if self._state is not CLOSED:
             self._worker.budget.charge(self, self._measure_held_bytes())
-
-    def _following_state(self) -> RespState:
-        none_due, to_send, to_make = _CLOSE if self._session.is_closing else _OUTCOMES[self._state]
-        if self._replies is not None or self._output.is_paused:
-            return to_make
-        return to_send if self._output.unsent else none_due
 
     def _enter(self, state: RespState) -> None:
         """Enter ``state`` and wait for its events. Raises RuntimeError if it cannot follow the current state."""
@@ -591,14 +593,6 @@ class RespConnection:
         if self._state is DRAIN_READING and not self.parked:
             self._enter(HALF_CLOSED)
             self._shut_down()
-
-    def _drop_input(self) -> None:
-        """Read and drop all input: closing with unread input would reset the connection, and the client could lose
-        replies."""
-        if self._state is HALF_CLOSED:
-            with suppress(OSError):
-                while os.read(self.fd, READ_BYTES):
-                    pass
 
     def _shut_down(self) -> None:
         try:

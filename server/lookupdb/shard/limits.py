@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from lookupdb.process.worker import histogram_names
@@ -14,11 +14,6 @@ CHUNK_BYTES: Final = 64 << 10
 """Replies to lookups are made up to this size, and written before more are made."""
 TIME_SLICE_SECONDS: Final = 0.01
 """A client's further replies then wait for its next turn, after all others."""
-
-BEFORE_AUTH_ARGUMENTS: Final = 16
-"""HELLO with AUTH and SETNAME has seven words."""
-BEFORE_AUTH_BYTES: Final = 4 << 10
-"""A password has at most 1,024."""
 
 WarmPolicy = Literal["auto", "always", "never"]
 """Policy for keeping the file in the page cache after verification. auto: keep it if it fits into memory."""
@@ -47,22 +42,6 @@ class ServerLimits:
     """A client that has not authenticated by then is closed."""
     max_held_bytes: int = 32 << 20
     """Limit for all clients together, of incomplete requests and unread replies. Beyond it, clients are cut off."""
-
-    @property
-    def before_auth(self) -> ServerLimits:
-        """The limits before authentication: enough for AUTH or HELLO."""
-        return replace(
-            self,
-            max_arguments=BEFORE_AUTH_ARGUMENTS,
-            max_request_bytes=BEFORE_AUTH_BYTES,
-            max_inline_bytes=BEFORE_AUTH_BYTES,
-            output_high=BEFORE_AUTH_BYTES,
-        )
-
-    @property
-    def max_unauthenticated(self) -> int:
-        """Limit of clients that have not authenticated; a further one replaces the oldest."""
-        return max(1, min(1024, self.max_connections // 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +136,7 @@ class ServerBudget:
         else:
             self._holders.pop(holder.fd, None)
         while self.total > self.limit and len(self._holders) > 1:
-            self._next_victim().cut()
-
-    def _next_victim(self) -> BudgetHolder:
-        """Return the holder of longest standing among those with at least the average. A client that reads its replies
-        keeps returning to zero, so it is spared.
-        """
-        mean = self.total / len(self._holders)
-        return next(holder for holder in self._holders.values() if holder.held_bytes >= mean)
+            # Cut the holder of longest standing among those with at least the average. A client that reads its replies
+            # keeps returning to zero, so it is spared.
+            mean = self.total / len(self._holders)
+            next(other for other in self._holders.values() if other.held_bytes >= mean).cut()

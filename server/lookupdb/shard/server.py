@@ -106,33 +106,26 @@ def locate_shard(path: Path, shard: int | None) -> ServedShard:
 
 
 def _locate_in_directory(directory: Path, manifest: Manifest, shards: int, shard: int | None) -> ServedShard:
-    number = _choose_shard(directory, manifest) if shard is None else shard
-    if number >= shards:
-        raise UsageError(f"there is no shard {number} in {directory}: it holds 0 to {shards - 1}")
-    entry = manifest.shards[number]
-    if keys.parse_attempt(entry.file, number, shards) is None:
-        raise CorruptFile(f"{directory / FILE_NAME}: shard {number} is called {entry.file!r}")
+    if shard is None:  # the only one, or the only one that is present, as after a fetch for one server
+        present = [0] if shards == 1 else _list_present(directory, manifest)
+        if len(present) != 1:
+            raise UsageError(
+                f"{directory} holds {len(present)} of {shards} shards, and a server serves one",
+                hint=f"choose: --shard {_render_numbers(present)}" if present else "fetch one: lookupdb fetch --help",
+            )
+        shard = present[0]
+    if shard >= shards:
+        raise UsageError(f"there is no shard {shard} in {directory}: it holds 0 to {shards - 1}")
+    entry = manifest.shards[shard]
+    if keys.parse_attempt(entry.file, shard, shards) is None:
+        raise CorruptFile(f"{directory / FILE_NAME}: shard {shard} is called {entry.file!r}")
     path = directory / entry.file
     if not path.exists() and (present := _list_present(directory, manifest)):
         raise UsageError(
-            f"{directory} holds no file of shard {number} ({entry.file})",
+            f"{directory} holds no file of shard {shard} ({entry.file})",
             hint=f"choose one that is there, --shard {_render_numbers(present)}; or fetch it: lookupdb fetch --help",
         )
-    return ServedShard(path, manifest, number)
-
-
-def _choose_shard(directory: Path, manifest: Manifest) -> int:
-    """Return the only shard of the generation, or the only one whose file is present, as after a fetch for one
-    server."""
-    if len(manifest.shards) == 1:
-        return 0
-    present = _list_present(directory, manifest)
-    if len(present) == 1:
-        return present[0]
-    raise UsageError(
-        f"{directory} holds {len(present)} of {len(manifest.shards)} shards, and a server serves one",
-        hint=f"choose: --shard {_render_numbers(present)}" if present else "fetch one: lookupdb fetch --help",
-    )
+    return ServedShard(path, manifest, shard)
 
 
 def _list_present(directory: Path, manifest: Manifest) -> list[int]:
@@ -177,18 +170,15 @@ class Verification:
             size = os.fstat(file).st_size
             if size != entry.bytes:
                 raise _mismatch(path, "bytes", entry.bytes, size)
-            self.keeps_pages = self._fits(size)
+            self.keeps_pages = self.warm == "always"
+            if self.warm == "auto":
+                self.keeps_pages = size - (memory.resident_bytes(path) or 0) <= memory.page_cache_room()
             digest = self._read(file, started)
         finally:
             os.close(file)
         self.seconds = time.monotonic() - started
         if not self._stop.is_set() and digest != entry.sha256:
             raise _mismatch(path, "sha256", entry.sha256, digest)
-
-    def _fits(self, size: int) -> bool:
-        if self.warm == "auto":
-            return size - (memory.resident_bytes(self.served.path) or 0) <= memory.page_cache_room()
-        return self.warm == "always"
 
     def _read(self, file: int, started: float) -> str:
         """Read at most ``bytes_per_second``, and return the checksum."""
@@ -205,18 +195,14 @@ class Verification:
                     break
                 with memoryview(buffer) as view, view[:size] as chunk:
                     digest.update(chunk)
-                self._note_chunk(file, size, started)
+                if not self.keeps_pages:
+                    # Only unused pages are dropped: those that a server has mapped stay.
+                    os.posix_fadvise(file, self.done_bytes, size, os.POSIX_FADV_DONTNEED)
+                self.done_bytes += size
+                ahead = self.done_bytes / self.bytes_per_second - (time.monotonic() - started)
+                if ahead > 0:
+                    self._stop.wait(ahead)
         return digest.hexdigest()
-
-    def _note_chunk(self, file: int, size: int, started: float) -> None:
-        """Drop the pages of the chunk unless they are to stay, and wait until more may be read."""
-        if not self.keeps_pages:
-            # Only unused pages are dropped: those that a server has mapped stay.
-            os.posix_fadvise(file, self.done_bytes, size, os.POSIX_FADV_DONTNEED)
-        self.done_bytes += size
-        ahead = self.done_bytes / self.bytes_per_second - (time.monotonic() - started)
-        if ahead > 0:
-            self._stop.wait(ahead)
 
 
 def _mismatch(path: Path, attribute: str, expected: object, found: object) -> CorruptFile:
@@ -331,28 +317,28 @@ class ShardCollector:
             for series in self.totals.observations(names, 1e-9, command=command, outcome=outcome)
         )
         yield histogram(f"{PREFIX}_request_duration_seconds", limits.DURATIONS_HELP, REQUEST_SECONDS, durations)
-        for family in self._collect_file():
-            yield add_labels(family, shard_labels(self.served))
-
-    def _collect_file(self) -> Iterator[MetricFamily]:
         served, manifest = self.served, self.served.manifest
-        yield gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records)
-        yield gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes)
+        families = [
+            gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records),
+            gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes),
+        ]
         resident = memory.resident_bytes(served.path)
         if resident is not None:
-            yield gauge(f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", resident)
+            families.append(gauge(f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", resident))
         labels = {"generation": manifest.generation, "shards": str(len(manifest.shards))}
-        yield info(f"{PREFIX}_generation", "The generation and shard that are served.", labels)
+        families.append(info(f"{PREFIX}_generation", "The generation and shard that are served.", labels))
+        for family in families:
+            yield add_labels(family, _shard_labels(served))
 
 
-def shard_labels(served: ServedShard) -> Labels:
+def _shard_labels(served: ServedShard) -> Labels:
     """Return the labels of all metrics."""
     return {"namespace": served.manifest.namespace, "dataset": served.manifest.name, "shard": str(served.shard)}
 
 
 def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) -> list[Collector]:
     """Return all collectors of a shard server."""
-    labels = shard_labels(served)
+    labels = _shard_labels(served)
     totals = CounterTotals(counters, lambda: (labels,))
     return [
         CounterCollector(PREFIX, totals, limits.COUNTERS, limits.GAUGES),
@@ -421,9 +407,17 @@ def shard_service(settings: ServerSettings) -> Service:
     settings = replace(settings, limits=replace(settings.limits, max_connections=connections))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
     counters = Counters(limits.NAMES, settings.workers)
+    config = {
+        "path": str(served.path.absolute()),
+        "bytes": served.entry.bytes,
+        "identity": asdict(server_identity(served)),
+        "dictionary_bytes": served.manifest.dictionary_bytes,
+        "limits": asdict(settings.limits),
+        "password_sha256": settings.password_sha256,
+    }
     fleet = Fleet(
         module="lookupdb.shard.worker",
-        configs=[_config(served, settings)] * settings.workers,
+        configs=[config] * settings.workers,
         sockets=[[listener] for listener in sockets],
         counters=counters,
         drain_seconds=settings.drain_seconds,
@@ -480,17 +474,6 @@ def _listener(settings: ServerSettings, index: int) -> socket.socket:
     for name, value in _KEEPALIVE.items():
         listener.setsockopt(socket.IPPROTO_TCP, name, value)
     return listener
-
-
-def _config(served: ServedShard, settings: ServerSettings) -> Mapping[str, Any]:
-    return {
-        "path": str(served.path.absolute()),
-        "bytes": served.entry.bytes,
-        "identity": asdict(server_identity(served)),
-        "dictionary_bytes": served.manifest.dictionary_bytes,
-        "limits": asdict(settings.limits),
-        "password_sha256": settings.password_sha256,
-    }
 
 
 async def _verify(verification: Verification) -> None:

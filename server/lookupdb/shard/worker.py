@@ -7,6 +7,8 @@ The loop accepts clients, and passes each event on. A turn answers lookups. The 
 before it looks their keys up together; everything that is no lookup goes to the connection. The turn of the Python
 fallback leaves all events to the connections. The loop is our own, because the transports, protocols and write queues
 of an event loop would cost as much as a lookup.
+
+While data is cold, connections park their lookups, and threads read the needed pages from disk (``ColdData``).
 """
 
 from __future__ import annotations
@@ -104,7 +106,11 @@ class ColdSwitch:
         """Weigh ``usage``. If data becomes cold or warm, return what was weighed."""
         delta = usage - self._start
         is_over = delta.seconds >= SECONDS
-        has_changed = is_over and self._is_warm(delta) if self.is_cold else _is_cold(delta)
+        if self.is_cold:
+            waits = delta.reads * self._page_seconds
+            has_changed = is_over and (delta.reads < WARM_READS or waits < WARM_WAITS * delta.cpu)
+        else:
+            has_changed = delta.faults >= COLD_FAULTS and delta.waited >= COLD_WAITS * delta.cpu
         if has_changed or is_over:
             self._start = usage
         if not has_changed:
@@ -113,13 +119,6 @@ class ColdSwitch:
         if self.is_cold:
             self._page_seconds = delta.waited / delta.faults
         return delta
-
-    def _is_warm(self, delta: Usage) -> bool:
-        return delta.reads < WARM_READS or delta.reads * self._page_seconds < WARM_WAITS * delta.cpu
-
-
-def _is_cold(delta: Usage) -> bool:
-    return delta.faults >= COLD_FAULTS and delta.waited >= COLD_WAITS * delta.cpu
 
 
 _THREADS: Final = 4
@@ -132,26 +131,8 @@ _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
 """Nanoseconds for which this thread ran and waited for a CPU, and the number of runs."""
 
 
-class Parkable(Protocol):
-    """A connection with lookups to park."""
-
-    fd: int
-    parked: bytes
-    """The parked bytes; empty after closing."""
-
-    def list_lookups(self) -> bytes:
-        """Return the parked lookups and all others that will follow, in pieces of RESP. Callable from any thread."""
-
-    def unpark(self) -> None:
-        """Answer the parked requests."""
-
-    def choose_path(self) -> None:
-        """Join or leave the hot path, as the poller requires."""
-
-
 class ColdData:
-    """Parks requests while data is cold. ``ring`` makes the loop answer those whose pages were read
-    (``pop_warmed``)."""
+    """Parks requests while data is cold. ``ring`` makes the loop answer those that are ``warmed``."""
 
     def __init__(self, poller: Poller, kernel: ShardKernel, ring: Callable[[], None]) -> None:
         self._poller = poller
@@ -159,11 +140,12 @@ class ColdData:
         self._warmer = kernel.warmer()
         self._ring = ring
         self._switch: ColdSwitch | None = None
-        self._parked: SimpleQueue[Parkable] = SimpleQueue()
-        self._warmed: deque[Parkable] = deque()
+        self._parked: SimpleQueue[RespConnection] = SimpleQueue()
+        self.warmed: deque[RespConnection] = deque()
+        """Connections whose pages were read."""
         self._has_threads = False
 
-    def check(self, connections: Mapping[int, Parkable]) -> None:
+    def check(self, connections: Mapping[int, RespConnection]) -> None:
         """Check whether data became cold or warm. If so, make all ``connections`` change their path.
 
         Call it from the loop's thread. The first call starts the switch with the use so far.
@@ -178,7 +160,10 @@ class ColdData:
             self.use(is_cold, connections)
 
     def _measure_usage(self) -> Usage:
-        now, idle, delayed = time.monotonic(), self._kernel.idle_seconds(), _read_run_delay()
+        now, idle = time.monotonic(), self._kernel.idle_seconds()
+        delayed = 0.0  # stays so if the kernel does not report how long this thread has waited for a CPU
+        with contextlib.suppress(OSError):
+            delayed = int(_SCHEDULED.read_bytes().split()[1]) / 1e9
         thread, process = resource.getrusage(resource.RUSAGE_THREAD), resource.getrusage(resource.RUSAGE_SELF)
         return Usage(
             seconds=now,
@@ -188,31 +173,21 @@ class ColdData:
             waited=now - idle - delayed - thread.ru_utime - thread.ru_stime,
         )
 
-    def use(self, is_cold: bool, connections: Mapping[int, Parkable]) -> None:
+    def use(self, is_cold: bool, connections: Mapping[int, RespConnection]) -> None:
         """Start or stop parking. Parked requests are answered in either case."""
         if is_cold and not self._has_threads:
-            self._has_threads = self._start_threads()
-            is_cold = self._has_threads
-        self._poller.park = self._park if is_cold else None
+            for number in range(_THREADS):
+                try:
+                    threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
+                except RuntimeError as problem:
+                    log.warning("only %d of %d threads could be started: %s", number, _THREADS, problem)
+                    break
+                self._has_threads = True
+            is_cold = self._has_threads  # without any thread, the loop itself waits for the disk
+        # Connections are queued, not their parked bytes, which are freed at once if the client is cut off.
+        self._poller.park = self._parked.put if is_cold else None
         for connection in connections.values():
             connection.choose_path()
-
-    def _start_threads(self) -> bool:
-        """Start the threads. Return whether there is at least one; without any, the loop itself waits for the disk."""
-        for number in range(_THREADS):
-            try:
-                threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
-            except RuntimeError as problem:
-                log.warning("only %d of %d threads could be started: %s", number, _THREADS, problem)
-                return number > 0
-        return True
-
-    def pop_warmed(self) -> Parkable | None:
-        """Return the next connection whose pages were read, or None."""
-        return self._warmed.popleft() if self._warmed else None
-
-    def _park(self, connection: Parkable) -> None:
-        self._parked.put(connection)  # not its bytes, which are freed at once if the client is cut off
 
     def _warm(self) -> None:
         while True:
@@ -224,15 +199,8 @@ class ColdData:
                 self._warmer.warm([connection.list_lookups() for connection in batch])
             except Exception:
                 log.exception("pages could not be read ahead of requests")
-            self._warmed.extend(batch)
+            self.warmed.extend(batch)
             self._ring()
-
-
-def _read_run_delay() -> float:
-    """Return the seconds that this thread has waited for a CPU, or 0 if the kernel does not report it."""
-    with contextlib.suppress(OSError):
-        return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
-    return 0.0
 
 
 _EVENTS: Final = 256
@@ -340,6 +308,8 @@ class PythonTurn:
 _UNREACHABLE: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 """Errors of a client's socket that are no ConnectionError: its node is lost, and sent bytes are not acknowledged."""
 _TOO_MANY: Final = error("ERR max number of clients reached")
+_MAX_UNAUTHENTICATED: Final = 1024
+"""Limit of clients that have not authenticated, if it is at most a quarter of all."""
 _ACCEPTED: Final = 64
 """Limit of clients accepted at once, because connected clients wait meanwhile."""
 
@@ -356,23 +326,22 @@ class WorkerLoop:
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """Spare descriptor, to answer a client when no others are left; -1 if it is used."""
         self.until = 0.0
+        self.is_stopping = False
         self._turn = make_turn(worker, self._poller)
         self._alarm, self._bell = socket.socketpair()
         for end in (self._alarm, self._bell):
             end.setblocking(False)
         self._poller.add(self._alarm.fileno())
+        self.bell: Final = self._bell.fileno()
+        """File descriptor: a byte written to it makes the loop check whether to stop."""
         replies = worker.replies
         self.cold_data: Final = (
             ColdData(self._poller, replies.kernel, self._ring) if isinstance(replies, NativeReplies) else None
         )
 
-    @property
-    def bell(self) -> int:
-        """File descriptor: a byte written to it makes the loop check whether to stop."""
-        return self._bell.fileno()
-
     def stop(self) -> None:
-        """Make ``run`` return. A signal handler may call it if the signal rings the bell."""
+        """Make ``run`` return, and set ``is_stopping``. A signal handler may call it if the signal rings the bell."""
+        self.is_stopping = True
         self.until = 0.0
 
     def run(self, seconds: float) -> None:
@@ -402,7 +371,8 @@ class WorkerLoop:
 
     def _answer_warmed(self) -> None:
         end = time.monotonic() + TIME_SLICE_SECONDS
-        while self.cold_data is not None and (connection := self.cold_data.pop_warmed()):
+        while self.cold_data is not None and self.cold_data.warmed:
+            connection = self.cold_data.warmed.popleft()
             try:
                 connection.unpark()
             except Exception as problem:  # ends one connection, never the worker
@@ -434,22 +404,17 @@ class WorkerLoop:
                 self._refuse_waiting_clients(problem)
                 return
             client.setblocking(False)
-            if not self._has_room():
+            is_full = len(worker.connections) >= worker.limits.max_connections
+            most = max(1, min(_MAX_UNAUTHENTICATED, worker.limits.max_connections // 4))
+            if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= most):
+                next(iter(worker.unauthenticated.values())).cut()  # the oldest makes room
+            elif is_full:
                 self._refuse_client(client)
                 continue
             connection = RespConnection(worker, self._poller, client)
             worker.connections[connection.fd] = connection
             worker.slot[limits.CONNECTIONS] += 1
             worker.slot[limits.OPEN_CONNECTIONS] = len(worker.connections)
-
-    def _has_room(self) -> bool:
-        """Return whether another client can be accepted, perhaps in place of one that has not authenticated."""
-        worker = self._worker
-        is_full = len(worker.connections) >= worker.limits.max_connections
-        if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= worker.limits.max_unauthenticated):
-            next(iter(worker.unauthenticated.values())).cut()
-            return True
-        return not is_full
 
     def _refuse_client(self, client: socket.socket) -> None:
         self._worker.slot[limits.CONNECTIONS_REFUSED] += 1
@@ -508,27 +473,19 @@ def main(boot: WorkerBoot) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its clients' sockets inherit it
     listener.listen(listeners.BACKLOG)
     loop = WorkerLoop(context, listener)
-    is_stopping = _stop_on_sigterm(loop)
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    # Without this, Python would keep waiting for events after its handler has run.
+    signal.set_wakeup_fd(loop.bell, warn_on_full_buffer=False)
     beat = boot.make_heartbeat()
     beat()
     boot.report_ready(port=context.port)
-    _serve(loop, context, is_stopping, beat)
+    while not loop.is_stopping:
+        loop.run(SWEEP_SECONDS)
+        beat()
+        loop.resume_accepting()
+        loop.check_disk()
+        _sweep(context)
     _drain(loop, context, boot.drain_seconds)
-
-
-def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
-    """Make SIGTERM stop the loop. Return a function that says whether it has arrived."""
-    has_come = False
-
-    def stop(*_: object) -> None:
-        nonlocal has_come
-        has_come = True
-        loop.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    # Without this, Python would keep waiting for events after its handler has run.
-    signal.set_wakeup_fd(loop.bell, warn_on_full_buffer=False)
-    return lambda: has_come
 
 
 def _open_context(boot: WorkerBoot, listener: socket.socket) -> WorkerContext:
@@ -574,16 +531,6 @@ def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> 
                 hint="build the generation again",
             )
     return shard
-
-
-def _serve(loop: WorkerLoop, context: WorkerContext, is_stopping: Callable[[], bool], beat: Callable[[], None]) -> None:
-    """Serve until SIGTERM. Each second, send a heartbeat and cut off idle and slow clients."""
-    while not is_stopping():
-        loop.run(SWEEP_SECONDS)
-        beat()
-        loop.resume_accepting()
-        loop.check_disk()
-        _sweep(context)
 
 
 def _sweep(context: WorkerContext) -> None:
