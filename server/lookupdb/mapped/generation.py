@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -83,19 +83,8 @@ Identity = tuple[int, int, int, int]
 """Device, inode, and the two times of the last change: a file that was replaced or changed gets another identity."""
 
 
-class Location(Protocol):
-    """A dataset's place on this machine."""
-
-    @property
-    def path(self) -> Path:
-        """The path by which another process opens it."""
-
-    def identity(self) -> Identity:
-        """Return an identity that changes whenever another generation may be active, by one system call. Raises
-        OSError."""
-
-    def target(self) -> Path:
-        """Return the folder of the active generation. Raises StoreError, OSError."""
+# Another process opens a location by its ``path``. ``identity`` changes whenever another generation may be active,
+# and takes one system call. Both methods raise OSError, and ``target`` StoreError.
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +94,11 @@ class GenerationFolder:
     path: Path
 
     def identity(self) -> Identity:
-        """See ``Location``."""
+        """Return a constant: the folder never changes."""
         return (0, 0, 0, 0)
 
     def target(self) -> Path:
-        """See ``Location``."""
+        """Return the folder."""
         return self.path
 
 
@@ -125,7 +114,7 @@ class SyncedFolder:
         return identify(os.stat(f"{self.path}/{CURRENT}/{FILE_NAME}"))  # noqa: PTH116 - as cheap as it can be
 
     def target(self) -> Path:
-        """See ``Location``."""
+        """Return the folder of the active generation."""
         try:
             return self.path / (self.path / CURRENT).readlink()
         except FileNotFoundError as error:
@@ -145,22 +134,24 @@ class StoreFolder:
         return identify(self.path.stat())
 
     def target(self) -> Path:
-        """See ``Location``."""
+        """Return the folder of the announced generation. Without one, or if it is gone, the newest usable one is
+        active."""
         note = self.path / ANNOUNCEMENT_NOTE
-        try:
-            with note.open("rb") as file:
-                content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
-        except FileNotFoundError:
-            return self._find_newest()
-        announced = parse_announcement(content, str(note)).generation
-        folder = self.path / announced
-        return folder if _is_there(folder / FILE_NAME) else self._replace_lost(announced)
-
-    def _replace_lost(self, announced: str) -> Path:
-        """Return the newest generation if it is newer than the ``announced`` one, which is gone. Raises
-        GenerationMissing."""
-        newest = self._find_usable()
-        note = self.path / ANNOUNCEMENT_NOTE
+        announced = None
+        with suppress(FileNotFoundError), note.open("rb") as file:
+            content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
+            announced = parse_announcement(content, str(note)).generation
+        if announced is not None and _is_there(self.path / announced / FILE_NAME):
+            return self.path / announced
+        names = list_generations(self.path)
+        newest = next((name for name in reversed(names) if _may_answer(self.path / name)), None)
+        if announced is None:
+            if newest is None:
+                raise GenerationMissing(
+                    f"{self.path} has no whole generation that passed its gates",
+                    hint=f"it has: {', '.join(names)}" if names else "build one: lookupdb build --help",
+                )
+            return self.path / newest
         if newest is None or not is_stale(announced, newest):
             raise GenerationMissing(
                 f"{note} announces {announced}, and there is no {announced} beside it", hint=LOST_HINT
@@ -168,19 +159,9 @@ class StoreFolder:
         _warn_of_stale(note, announced, newest)
         return self.path / newest
 
-    def _find_newest(self) -> Path:
-        newest = self._find_usable()
-        if newest is not None:
-            return self.path / newest
-        names = list_generations(self.path)
-        raise GenerationMissing(
-            f"{self.path} has no whole generation that passed its gates",
-            hint=f"it has: {', '.join(names)}" if names else "build one: lookupdb build --help",
-        )
 
-    def _find_usable(self) -> str | None:
-        names = sorted(list_generations(self.path), key=generation_number, reverse=True)
-        return next((name for name in names if _may_answer(self.path / name)), None)
+Location = GenerationFolder | SyncedFolder | StoreFolder
+"""A dataset's place on this machine."""
 
 
 @lru_cache(maxsize=64)  # to log it once: a mapping looks again and again
@@ -231,38 +212,29 @@ def locate(place: str | os.PathLike[str]) -> Location:
     """
     if isinstance(place, str) and (scheme := _URL.match(place)):
         raise _url_error(scheme[1])
-    path = _find_named(place) if isinstance(place, str) else None
     if not os.fspath(place):
         raise UsageError(
             "a dataset's path or name is empty", hint="check that its variable is set; the current folder is '.'"
         )
-    path = path or Path(os.path.abspath(place))  # noqa: PTH100 - resolve() would follow links
+    root, name = os.environ.get(SYNC_DIR_VARIABLE), _NAME.fullmatch(place) if isinstance(place, str) else None
+    if root and name:
+        path = Path(os.path.abspath(root)) / (name[1] or DEFAULT_NAMESPACE) / name[2]  # noqa: PTH100
+    else:
+        path = Path(os.path.abspath(place))  # noqa: PTH100 - resolve() would follow links
     try:
-        return _locate_at(path, place)
+        if path.name == CURRENT and path.is_symlink():
+            return SyncedFolder(path.parent)
+        if _is_there(path / FILE_NAME):
+            return GenerationFolder(path)
+        if (path / CURRENT).is_symlink():
+            return SyncedFolder(path)
+        if not path.is_dir():
+            raise _missing_folder_error(path, place)
+        if _is_there(path / ANNOUNCEMENT_NOTE) or list_generations(path):
+            return StoreFolder(path)
+        raise _no_generation_error(path)
     except OSError as error:
         raise unopened_error(path, error) from error
-
-
-def _find_named(name: str) -> Path | None:
-    """Return the folder of the dataset ``name``; None if it is not a name, or LOOKUPDB_SYNC_DIR is not set."""
-    root, match = os.environ.get(SYNC_DIR_VARIABLE), _NAME.fullmatch(name)
-    if not root or not match:
-        return None
-    return Path(os.path.abspath(root)) / (match[1] or DEFAULT_NAMESPACE) / match[2]  # noqa: PTH100
-
-
-def _locate_at(path: Path, place: str | os.PathLike[str]) -> Location:
-    if path.name == CURRENT and path.is_symlink():
-        return SyncedFolder(path.parent)
-    if _is_there(path / FILE_NAME):
-        return GenerationFolder(path)
-    if (path / CURRENT).is_symlink():
-        return SyncedFolder(path)
-    if not path.is_dir():
-        raise _missing_folder_error(path, place)
-    if _is_there(path / ANNOUNCEMENT_NOTE) or list_generations(path):
-        return StoreFolder(path)
-    raise _no_generation_error(path)
 
 
 def _no_generation_error(path: Path) -> GenerationMissing:
@@ -402,7 +374,7 @@ class Opener:
         Raises GenerationMissing if it is missing or being removed; CorruptFile if a file differs from the manifest;
         NotEnoughRoom, StoreError.
         """
-        facts = hold_manifest(folder)
+        facts = _hold_manifest(folder)
         manifest = facts.manifest
         paths = [_check_file(folder, number, manifest) for number in range(len(manifest.shards))]
         if self.verifies:
@@ -421,7 +393,7 @@ class Opener:
         except ValueError as error:
             raise CorruptFile(f"{folder} holds a file that is not one of its shards: {error}", hint=_AGAIN) from error
         # Files are opened by their paths: if the folder was replaced, some may belong to the new generation.
-        if identify_manifest(facts.folder) != facts.identity:
+        if _identify_manifest(facts.folder) != facts.identity:
             raise GenerationMissing(
                 f"{facts.folder} was replaced, or removed, while it was opened", hint="open it again"
             )
@@ -436,7 +408,7 @@ class Opener:
         return files
 
 
-def hold_manifest(folder: Path) -> OpenGeneration:
+def _hold_manifest(folder: Path) -> OpenGeneration:
     """Read the manifest in ``folder``, and hold a shared lock on it. Raises GenerationMissing, CorruptFile,
     StoreError, NotEnoughRoom."""
     path = folder / FILE_NAME
@@ -504,7 +476,7 @@ def _check_sha256(path: Path, shard: ShardFile) -> None:
         raise CorruptFile(f"{path} has checksum {found}, the manifest beside it says {shard.sha256}", hint=_AGAIN)
 
 
-def identify_manifest(folder: Path) -> tuple[int, int] | None:
+def _identify_manifest(folder: Path) -> tuple[int, int] | None:
     """Return device and inode of the manifest in ``folder``, as ``OpenGeneration.identity``; None if there is none."""
     try:
         status = os.stat(folder / FILE_NAME)  # noqa: PTH116 - as cheap as it can be
@@ -555,8 +527,7 @@ at once."""
 _ATTEMPTS: Final = 3
 """Attempts to open: a generation may be removed after it was found."""
 _TICK_NANOSECONDS: Final = 1_000_000_000
-"""The coarsest resolution of file systems' timestamps. A file that changed more recently may have changed again with
-the same timestamp."""
+"""The coarsest resolution of file systems' timestamps."""
 
 
 class Follower:
@@ -613,7 +584,16 @@ class Follower:
         try:
             self._change_over(view)
         except LookupdbError as problem:
-            self._note_failure(identity, problem)
+            self._seen = identity
+            self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._retries, len(RETRY_SECONDS) - 1)]
+            self._retries += 1
+            if str(problem) != self._told:
+                self._told = str(problem)
+                log.warning(
+                    "%s: another generation cannot be opened, the current one keeps answering: %s",
+                    self.location.path,
+                    problem,
+                )
         else:
             self._note_success(identity)
 
@@ -627,7 +607,16 @@ class Follower:
         present = view.newest()
         if present is None:
             return False  # closed by another thread
-        files = self._open_target(present.facts)
+        path = self.location.path
+        try:
+            files = open_target(self.location, self.opener, present.facts)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise GenerationMissing(
+                f"the folder {path} is gone",
+                hint="the open generation keeps answering; open another folder",
+            ) from error
+        except OSError as error:
+            raise unopened_error(path, error) from error
         if files is None:
             return False
         if files.facts.dataset != self._dataset:
@@ -644,34 +633,11 @@ class Follower:
         log.info("%s: switched to %s from %s", name, manifest.generation, previous)
         return True
 
-    def _open_target(self, present: OpenGeneration) -> MappedFiles | None:
-        """Call ``open_target``; raise GenerationMissing, StoreError or NotEnoughRoom instead of OSError."""
-        path = self.location.path
-        try:
-            return open_target(self.location, self.opener, present)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise GenerationMissing(
-                f"the folder {path} is gone",
-                hint="the open generation keeps answering; open another folder",
-            ) from error
-        except OSError as error:
-            raise unopened_error(path, error) from error
-
     def _note_success(self, identity: Identity) -> None:
-        self._seen = identity if _is_settled(identity) else None
+        # A file that changed more recently than a tick may have changed again with the same timestamp.
+        is_settled = time.time_ns() - max(identity[2:]) > _TICK_NANOSECONDS
+        self._seen = identity if is_settled else None
         self._retries, self._told = 0, ""
-
-    def _note_failure(self, identity: Identity, problem: Exception) -> None:
-        self._seen = identity
-        self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._retries, len(RETRY_SECONDS) - 1)]
-        self._retries += 1
-        if str(problem) != self._told:
-            self._told = str(problem)
-            log.warning(
-                "%s: another generation cannot be opened, the current one keeps answering: %s",
-                self.location.path,
-                problem,
-            )
 
 
 def open_target(location: Location, opener: Opener, present: OpenGeneration | None) -> MappedFiles | None:
@@ -679,18 +645,13 @@ def open_target(location: Location, opener: Opener, present: OpenGeneration | No
     OSError."""
     for attempt in range(1, _ATTEMPTS + 1):
         target = location.target()
-        found = identify_manifest(target)
+        found = _identify_manifest(target)
         if present is not None and found == present.identity:
             return None
         try:
             return opener.open(target)
         except (GenerationMissing, CorruptFile):
             # It may have been removed or replaced since it was found: then another one is active.
-            if attempt == _ATTEMPTS or (location.target() == target and identify_manifest(target) == found):
+            if attempt == _ATTEMPTS or (location.target() == target and _identify_manifest(target) == found):
                 raise
     return None
-
-
-def _is_settled(identity: Identity) -> bool:
-    """Return whether any later change is certain to change the identity: the clock has ticked since the last one."""
-    return time.time_ns() - max(identity[2:]) > _TICK_NANOSECONDS
