@@ -624,14 +624,3 @@ class ClientCore:
     def confirms(self, generations: Sequence[str]) -> bool:
         """Return whether the key columns of ``generations``, which answered, are known. () is a batch of several."""
         return not generations or self.find_columns(generations) is not None
-
-    def learn_key(self, key: str, answer: KeyAnswer, sent_at: float) -> None:
-        """Put an answer of the active generation into the cache."""
-        if self.cache is not None:
-            found, missing = ({key: answer.value}, ()) if answer.is_found else ({}, (key,))
-            self.cache.learn(answer.generation, found, missing, sent_at)
-
-    def learn_batch(self, answer: KeysAnswer, sent_at: float) -> None:
-        """Put a batch's answer into the cache."""
-        if self.cache is not None:
-            self.cache.learn(answer.generation, answer.found, answer.missing, sent_at)

@@ -41,12 +41,7 @@ class FrameLookup:
         self._members = (columns,) if isinstance(columns, str) else None if columns is None else tuple(columns)
         self._names = [f"{prefix}{name}{suffix}" for name in ((VALUE,) if self._members is None else self._members)]
         self._is_strict = missing == "error"
-        self._check_names()
-        self._starts = 0
-        self.begin_again(1)
-
-    def _check_names(self) -> None:
-        names = list(self._frame.columns)
+        names = list(frame.columns)
         if not self.on or any(names.count(name) != 1 for name in self.on):
             raise UsageError(f"on={self.on!r} must name columns that the frame has once; it has {names!r:.200}")
         twice = [name for name in self._names if (names + self._names).count(name) > 1]
@@ -57,6 +52,8 @@ class FrameLookup:
                 else "columns= names no member of the values",
                 hint="give a prefix= or a suffix=" if twice else "leave it out for a column with whole values",
             )
+        self._starts = 0
+        self.begin_again(1)
 
     def begin_again(self, most: int) -> bool:
         """Drop all values, because one generation must answer for all rows. Return False after ``most`` starts."""
@@ -87,22 +84,22 @@ class FrameLookup:
                 hint="missing='null' gives such rows nulls",
             )
         nulls = (None,) * len(self._names)
-        rows = {key: self._pick(key, value) for key, value in found.items()}
+        rows: dict[Any, tuple[Any, ...]] = {}
+        for key, value in found.items():
+            if self._members is None:
+                rows[key] = (value,)
+                continue
+            if not isinstance(value, dict):
+                raise UsageError(
+                    f"columns= names members of values that are objects; the value of {key!r:.60} is {value!r:.60}",
+                    hint=f"leave columns= out: whole values become the column {VALUE}",
+                )
+            self._seen |= dict.fromkeys(value)
+            rows[key] = tuple(map(value.get, self._members))
         for key in self._keys:
             for column, item in zip(self._columns, rows.get(key, nulls), strict=True):
                 column.append(item)
         self._begin += len(self._keys)
-
-    def _pick(self, key: Key, value: Any) -> tuple[Any, ...]:
-        if self._members is None:
-            return (value,)
-        if not isinstance(value, dict):
-            raise UsageError(
-                f"columns= names members of values that are objects; the value of {key!r:.60} is {value!r:.60}",
-                hint=f"leave columns= out: whole values become the column {VALUE}",
-            )
-        self._seen |= dict.fromkeys(value)
-        return tuple(map(value.get, self._members))
 
     def finish(self) -> Any:
         """Return the frame with the new columns. Raises UsageError for a member that no value has."""

@@ -274,8 +274,9 @@ class Lookups:
         sent_at = time.monotonic()
         response = self._ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline, answer_by)
         answer = read_key_answer(response, key, self._generation)
-        if self._generation is None:
-            self._link.core.learn_key(key, answer, sent_at)
+        if self._link.core.cache is not None and self._generation is None:
+            found, missing = ({key: answer.value}, ()) if answer.is_found else ({}, (key,))
+            self._link.core.cache.learn(answer.generation, found, missing, sent_at)
         return answer
 
     def _ask_batch(self, keys: Sequence[str], deadline: float, answer_by: float) -> SharedAnswer:
@@ -309,8 +310,8 @@ class Lookups:
             if error.limit is not None:
                 self._link.core.max_keys = min(self._link.core.max_keys, error.limit)
             raise
-        if renderer.generation is None:
-            self._link.core.learn_batch(answer, sent_at)
+        if self._link.core.cache is not None and renderer.generation is None:
+            self._link.core.cache.learn(answer.generation, answer.found, answer.missing, sent_at)
         return answer
 
     def _take_step(self, step: Step, deadline: float, *, partial: bool) -> Outcome:

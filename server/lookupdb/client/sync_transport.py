@@ -439,31 +439,27 @@ class Combiner:
         """Look ``key`` up. Raises LookupFailed."""
         deadline = deadline or time.monotonic() + self._timeout
         while True:
-            answer = self._find_once(key, deadline)
-            if answer is not None:
-                return answer
-
-    def _find_once(self, key: str, deadline: float) -> KeyAnswer | None:
-        """Look ``key`` up; return None if its leader has failed."""
-        seat, waiter = Seat(threading.get_ident()), None
-        try:
-            with self._lock:
-                is_alone = self._leaders.is_owner(seat.owner)  # this thread leads already, and must not wait for itself
-                leads = not (is_alone or len(self._leaders) or self._queue)
-                if leads:
-                    self._leaders.take(seat)
-                elif not is_alone:
-                    core.check_room(key, len(self._queue), self._characters)
-                    waiter = _Waiter(key, deadline, seat)
-                    self._queue.append(waiter)
-                    self._characters += len(key)
-            if leads or is_alone:
-                return self._ask_key(key, deadline)
-            assert waiter is not None
-            answer = self._await(waiter)
-            return answer.take(key) if answer is not None else None
-        finally:
-            self._end(seat, waiter)
+            seat, waiter = Seat(threading.get_ident()), None
+            try:
+                with self._lock:
+                    # If this thread leads already, it must not wait for itself.
+                    is_alone = self._leaders.is_owner(seat.owner)
+                    leads = not (is_alone or len(self._leaders) or self._queue)
+                    if leads:
+                        self._leaders.take(seat)
+                    elif not is_alone:
+                        core.check_room(key, len(self._queue), self._characters)
+                        waiter = _Waiter(key, deadline, seat)
+                        self._queue.append(waiter)
+                        self._characters += len(key)
+                if leads or is_alone:
+                    return self._ask_key(key, deadline)
+                assert waiter is not None
+                answer = self._await(waiter)
+                if answer is not None:  # else its leader has failed
+                    return answer.take(key)
+            finally:
+                self._end(seat, waiter)
 
     def _await(self, waiter: _Waiter) -> SharedAnswer | None:
         """Wait for the answer; return None if the leader has failed."""
