@@ -95,7 +95,11 @@ def find_key_id(token: str) -> str:
         header = orjson.loads(decode_part(encoded)) if len(encoded) <= _MAX_HEADER else None
     except ValueError as error:
         raise InvalidToken("form", "the token's header cannot be read") from error
-    if not isinstance(header, dict) or not header.keys() <= _HEADER_MEMBERS or not _are_texts(header.values()):
+    if (
+        not isinstance(header, dict)
+        or not header.keys() <= _HEADER_MEMBERS
+        or not all(isinstance(value, str) for value in header.values())
+    ):
         raise InvalidToken("form", "the token's header is not as the API server writes it")
     key_id: str = header.get("kid", "")
     if not 0 < len(key_id) <= _MAX_KID:
@@ -108,11 +112,7 @@ def decode_part(encoded: str) -> bytes:
     return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
 
 
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now: float) -> tuple[Caller, float]:
+def _verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now: float) -> tuple[Caller, float]:
     """Return the caller of ``token``, and when it expires. Raises InvalidToken."""
     if not _is_signed(token, key):
         raise InvalidToken("signature", "the token is not signed by this cluster")
@@ -127,8 +127,16 @@ def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now
         raise InvalidToken("expired", "the token has expired")
     if not begins - LEEWAY_SECONDS <= now:
         raise InvalidToken("early", "the token is not valid yet")
-    _check_single_audience(claims["aud"])
-    return _find_caller(claims), expires
+    if isinstance(claims["aud"], list) and len(claims["aud"]) != 1:  # any other audience could send it here
+        raise InvalidToken("audience", "the token is for others too; expected one audience")
+    details = claims.get("kubernetes.io")
+    namespace = details.get("namespace") if isinstance(details, dict) else None
+    subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
+    if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
+        raise InvalidToken("claims", "the token names no namespace")
+    if subject is None or subject[1] != namespace:
+        raise InvalidToken("claims", "the token's subject is no service account of the namespace that it names")
+    return Caller(namespace, subject[2]), expires
 
 
 def _is_signed(token: str, key: VerificationKey) -> bool:
@@ -139,23 +147,6 @@ def _is_signed(token: str, key: VerificationKey) -> bool:
         return _ALGORITHMS.get_algorithm_by_name(key.algorithm).verify(signed.encode(), key.key, decode_part(signature))
     except Exception:  # any error rejects it
         return False
-
-
-def _check_single_audience(audience: object) -> None:
-    """Reject tokens with other audiences too: any of them could send it here."""
-    if isinstance(audience, list) and len(audience) != 1:
-        raise InvalidToken("audience", "the token is for others too; expected one audience")
-
-
-def _find_caller(claims: Mapping[str, Any]) -> Caller:
-    details = claims.get("kubernetes.io")
-    namespace = details.get("namespace") if isinstance(details, dict) else None
-    subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
-    if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
-        raise InvalidToken("claims", "the token names no namespace")
-    if subject is None or subject[1] != namespace:
-        raise InvalidToken("claims", "the token's subject is no service account of the namespace that it names")
-    return Caller(namespace, subject[2])
 
 
 class TokenCache:
@@ -189,7 +180,7 @@ class TokenCache:
         entry = self._entries.get(digest)
         if entry and now < entry[1]:
             return entry
-        caller, expires = verify_token(token, key, self._audiences, now)
+        caller, expires = _verify_token(token, key, self._audiences, now)
         verified = self._entries[digest] = caller, min(expires, now + CACHE_SECONDS)
         while len(self._entries) > CACHE_ENTRIES:
             self._entries.popitem(last=False)
@@ -262,11 +253,11 @@ NO_KEYS: Final = "the keys of the cluster's service accounts are not known yet"
 class ServiceAccounts:
     """Judges tokens for ``audience``. The last readable keys stay until there are others."""
 
-    def __init__(self, audience: str, subjects: Iterable[str], now: Callable[[], float] = time.time) -> None:
+    def __init__(self, audience: str, subjects: Iterable[str]) -> None:
         self._subjects = Subjects(subjects)
         self.current: Mapping[str, VerificationKey] = {}
         """Keys by id, for the cache of tokens."""
-        self._tokens = TokenCache(self, (audience,), now)
+        self._tokens = TokenCache(self, (audience,), time.time)
         self._unread: str | None = None
 
     @property

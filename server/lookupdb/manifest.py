@@ -225,7 +225,13 @@ class Manifest:
             if (version == REFUSED_VERSION) != ("refused" in members):
                 raise ValueError(f"format version {REFUSED_VERSION} is for rejected generations only, found {version}")
             if version == REFUSED_VERSION:
-                members["refused"] = _parse_refusal(members["refused"])
+                refused = members["refused"]
+                members["refused"] = Refusal(
+                    reasons=tuple(map(_check_text, refused["reasons"])),
+                    gates=_check_text(refused["gates"]),
+                    active=_check_text(refused["active"]),
+                    unjudged=tuple(map(_check_text, refused["unjudged"])),
+                )
             members["overridden"] = tuple(map(_check_text, members.get("overridden", ())))
             if "adopted" in members:
                 members["adopted"] = _parse_members(AdoptedGeneration, members["adopted"])
@@ -262,12 +268,6 @@ def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
             shown_value = f"{members[field.name]!r:.80}"
             raise TypeError(f"{field.name} is {shown_value}, expected {field.type}")
     return kind(**{field.name: members[field.name] for field in present})
-
-
-def _parse_refusal(members: dict[str, Any]) -> Refusal:
-    reasons = tuple(map(_check_text, members["reasons"]))
-    unjudged = tuple(map(_check_text, members["unjudged"]))
-    return Refusal(reasons, _check_text(members["gates"]), _check_text(members["active"]), unjudged)
 
 
 def _check_text(member: Any) -> str:

@@ -84,8 +84,10 @@ def decode_json(text: bytes | bytearray) -> Any:
         is_same = orjson.dumps(value) == text
     except TypeError:  # deeper than it writes: it reads four times as deep
         is_same = False
-    if not is_same and _has_long_number(text):
-        return _decode_slowly(text)
+    if not is_same:
+        digits = text.translate(_DIGITS)
+        if _LONG in digits or _LONG_NEGATIVE in digits:
+            return _decode_slowly(text)
     return value
 
 
@@ -93,11 +95,6 @@ def _decode_slowly(text: bytes | bytearray) -> Any:
     """Return the same from Python's decoder, which supports long integers, exponents beyond floats and lone
     surrogates."""
     return json.loads(text.decode(), parse_constant=_refuse_constant)
-
-
-def _has_long_number(text: bytes | bytearray) -> bool:
-    digits = text.translate(_DIGITS)
-    return _LONG in digits or _LONG_NEGATIVE in digits
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -148,24 +145,15 @@ def encode_start(keys: Iterable[str], sizes: Sequence[int]) -> bytes:
 
 def decode_frames(body: bytes | bytearray, keys: Sequence[str]) -> FramedValues:
     """Return the values in ``body``, which must be the whole answer to ``keys``. Raises InvalidFrames."""
-    start, sizes_at = _encode_question(keys)
-    count, texts = len(keys), start[sizes_at:]
+    count, texts = len(keys), "".join(keys).encode()
+    lengths = map(len, keys) if texts.isascii() else (len(key.encode()) for key in keys)
+    start = struct.pack(f"<I{count}I", count, *lengths)
+    sizes_at = len(start)
     values_at = sizes_at + _SIZE_BYTES * count + len(texts)
-    if (
-        len(body) < values_at
-        or not body.startswith(start[:sizes_at])
-        or body[values_at - len(texts) : values_at] != texts
-    ):
+    if len(body) < values_at or not body.startswith(start) or body[values_at - len(texts) : values_at] != texts:
         raise InvalidFrames("its keys are not the requested ones")
     sizes = struct.unpack_from(f"<{count}i", body, sizes_at)
     return _cut(body if isinstance(body, bytes) else memoryview(body), values_at, keys, sizes)
-
-
-def _encode_question(keys: Sequence[str]) -> tuple[bytes, int]:
-    """Return number, sizes and texts of ``keys``, and the offset of the texts."""
-    count, texts = len(keys), "".join(keys)
-    sizes = map(len, keys) if texts.isascii() else (len(key.encode()) for key in keys)
-    return struct.pack(f"<I{count}I", count, *sizes) + texts.encode(), _SIZE_BYTES * (1 + count)
 
 
 def _cut(body: bytes | memoryview, at: int, keys: Sequence[str], sizes: Sequence[int]) -> FramedValues:

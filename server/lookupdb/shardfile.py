@@ -157,7 +157,7 @@ class ShardReader:
     changes. ``close()`` unmaps the file; no value that ``find`` returned refers to the map.
     """
 
-    def __init__(self, path: Path, *, readahead: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises CorruptFile if ``path`` is not a shard file, is cut short, or has an unknown format version,
         FileNotFoundError if it does not exist, UsageError if the path is not UTF-8, NotEnoughRoom or StoreError if it
         cannot be opened for another reason."""
@@ -171,7 +171,7 @@ class ShardReader:
                 readonly=True,
                 create=False,
                 lock=False,
-                readahead=readahead,
+                readahead=False,
                 max_dbs=2,
             )
             self.meta, self.dictionary_bytes = self._describe()
@@ -182,8 +182,10 @@ class ShardReader:
         except OSError as error:
             raise opening_error(path, error.errno or 0) from error
         except (lmdb.Error, ValueError, KeyError, TypeError, AttributeError) as error:
-            if number := _find_opening_errno(error):
-                raise opening_error(path, number) from error
+            if isinstance(error, lmdb.Error):
+                for number in _OPENING_ERRNOS:
+                    if str(error).endswith(os.strerror(number)):
+                        raise opening_error(path, number) from error
             raise CorruptFile(f"{path} is not a shard file: {error}", hint=_NOT_A_SHARD) from error
 
     def _describe(self) -> tuple[ShardMeta, int]:
@@ -247,13 +249,6 @@ class ShardReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _find_opening_errno(error: Exception) -> int:
-    """Return the errno of an error of LMDB that is one of ``_OPENING_ERRNOS``, by its text; else 0."""
-    if not isinstance(error, lmdb.Error):
-        return 0
-    return next((number for number in _OPENING_ERRNOS if str(error).endswith(os.strerror(number))), 0)
 
 
 def _check_length(path: Path) -> None:

@@ -85,14 +85,19 @@ class Spans:
         chosen = os.environ.get(SAMPLER)
         self.may_sample_roots = samples_roots or bool(chosen)
         """True if a span without a parent, or with one that is not sampled, may be kept."""
+        own = {
+            "service.name": service,
+            "service.version": __version__,
+            "service.instance.id": f"{socket.gethostname()}/{os.getpid()}",
+        }
         self._exporter = _CountingExporter()
-        self._processor = _BoundedProcessor(self._exporter)
+
         self._provider = TracerProvider(
             sampler=None if chosen else DEFAULT_ON if samples_roots else DEFAULT_OFF,  # None: the environment's
-            resource=_describe_process(service),
+            resource=Resource.create(own).merge(OTELResourceDetector().detect()),  # the environment takes precedence
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(self._processor)
+        self._provider.add_span_processor(_BoundedProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("lookupdb", __version__)
 
     def count_by(self, count: Count) -> None:
@@ -122,16 +127,6 @@ class Spans:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(seconds)
-
-
-def _describe_process(service: str) -> Resource:
-    """Return what all spans have in common; the environment takes precedence."""
-    own = {
-        "service.name": service,
-        "service.version": __version__,
-        "service.instance.id": f"{socket.gethostname()}/{os.getpid()}",
-    }
-    return Resource.create(own).merge(OTELResourceDetector().detect())
 
 
 class _CountingExporter(SpanExporter):

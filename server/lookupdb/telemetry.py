@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lookupdb.wording import escape_controls, render_json
 
@@ -31,15 +31,15 @@ _context: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=Mappi
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure_logging(style: Literal["text", "json"] | str, level: int = logging.INFO) -> None:
-    """Send all log records to standard error in ``style``; fields given as ``extra=`` follow the message. If LOG_FILE
-    names a file, it gets them as text, too."""
+def configure_logging(style: str) -> None:
+    """Send all log records to standard error in ``style``, text or json. Fields given as ``extra=`` follow the message.
+    If LOG_FILE names a file, it gets them as text, too."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
     if path := os.environ.get(LOG_FILE):
         handlers.append(logging.FileHandler(path))
         handlers[1].setFormatter(_TextFormatter())
-    logging.basicConfig(level=level, handlers=handlers, force=True)
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
 
 
 @contextmanager
@@ -131,14 +131,11 @@ def open_spans(service: str, *, samples_roots: bool) -> Spans | None:
 
         return Spans(service, samples_roots=samples_roots)
     except ImportError as error:
-        log.warning("no traces: %s is set, and %s; pip install 'lookupdb[otel]'", _named_endpoint(), error)
+        named = next(name for name in ENDPOINTS if os.environ.get(name))
+        log.warning("no traces: %s is set, and %s; pip install 'lookupdb[otel]'", named, error)
     except Exception as error:  # a setting of OpenTelemetry that it does not accept: no reason to serve nothing
         log.warning("no traces: the settings of OpenTelemetry are not accepted: %s", error)
     return None
-
-
-def _named_endpoint() -> str:
-    return next(name for name in ENDPOINTS if os.environ.get(name))
 
 
 _spans: ContextVar[Spans | None] = ContextVar("spans", default=None)

@@ -22,7 +22,7 @@ LOOK_SECONDS: Final = 5.0
 _RETRIES: Final = 1
 _SILENCE_SECONDS: Final = 7
 """Timeout of requests, except uploads and copies: clients retry themselves, and must learn the reason within
-gateway_client.SILENCE_SECONDS."""
+``SILENCE_SECONDS`` of ``lookupdb.store.gateway``."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
 _URL: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[!-~]*)?")
 _LINE_ENDS: Final = str.maketrans("", "", "\t\r\n")

@@ -127,8 +127,13 @@ def container_memory(root: Path = Path("/")) -> ContainerMemory:
         except (OSError, ValueError):
             continue
         if anon in stat:
-            limit = _lowest_limit(directory, limit_name, root)
-            return ContainerMemory(limit, int(stat[anon]), int(stat[file]))
+            limits, group = [], directory
+            while group != root and group.is_dir():
+                with contextlib.suppress(OSError, ValueError):  # "max", or the root group, which has no limit
+                    limits.append(int((group / limit_name).read_text()))
+                group = group.parent
+            lowest = min((limit for limit in limits if limit < _UNLIMITED), default=None)
+            return ContainerMemory(lowest, int(stat[anon]), int(stat[file]))
     return ContainerMemory(None, None, None)
 
 
@@ -150,16 +155,6 @@ def _find_memory_groups(root: Path) -> list[tuple[Path, str, str, str]]:
                 directory = root / "sys/fs/cgroup/memory" / inside
                 groups.append((directory, "memory.limit_in_bytes", "total_rss", "total_cache"))
     return groups
-
-
-def _lowest_limit(directory: Path, name: str, root: Path) -> int | None:
-    """Return the lowest limit from ``directory`` upwards."""
-    limits = []
-    while directory != root and (directory / name).parent.is_dir():
-        with contextlib.suppress(OSError, ValueError):  # "max", or the root group, which has no limit
-            limits.append(int((directory / name).read_text()))
-        directory = directory.parent
-    return min((limit for limit in limits if limit < _UNLIMITED), default=None)
 
 
 def page_cache_room() -> int:
