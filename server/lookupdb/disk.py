@@ -49,7 +49,7 @@ def exchange(path: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
 
-# Open files and sockets: the limit of this process, and the number of clients that it allows.
+# Open files and sockets: the limit of this process.
 #
 # Distributions keep the soft limit at 1,024 for programs that use ``select``; others must raise it.
 

@@ -139,8 +139,6 @@ def make_sampler(halvings: int) -> Callable[[bytes], bool]:
 
 
 # Names of shard files and their format version, without LMDB and zstd. See ``shardfile`` for their content.
-#
-# Also passwords of shard servers, and the recognition of a Redis port.
 
 
 FORMAT_VERSION: Final = 1

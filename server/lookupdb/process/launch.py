@@ -11,9 +11,13 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import orjson
 
@@ -23,12 +27,6 @@ from lookupdb.wording import check_path, escape_controls, to_utf8
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
-from functools import partial
-from typing import TypeVar, cast
 
 
 def write(path: Path, members: dict[str, Any]) -> None:

@@ -434,8 +434,19 @@ class RequestReader:
             except httptools.HttpParserError as error:
                 self._raise_failure(error)
             break
-        if self.is_partial:
-            self._check_bounds(size)
+        if not self.is_partial:
+            return
+        self.held_bytes += size
+        if self._is_in_body:
+            if self.held_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
+                raise self._refuse(problems.HEAD_TOO_LARGE, "chunk extensions or trailers are too large")
+        elif self.held_bytes > MAX_HEAD_BYTES:
+            if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
+                raise self._target_too_long()
+            raise self._refuse(
+                problems.HEAD_TOO_LARGE,
+                f"request line and header fields are larger than {MAX_HEAD_BYTES} bytes",
+            )
 
     def close(self) -> None:
         """Drop the parser and the callbacks, which refer back here, so that nothing waits for the garbage collector."""
@@ -470,19 +481,6 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.connection_field)
         self._parser.feed_data(head)
-
-    def _check_bounds(self, size: int) -> None:
-        self.held_bytes += size
-        if self._is_in_body:
-            if self.held_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
-                raise self._refuse(problems.HEAD_TOO_LARGE, "chunk extensions or trailers are too large")
-        elif self.held_bytes > MAX_HEAD_BYTES:
-            if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
-                raise self._target_too_long()
-            raise self._refuse(
-                problems.HEAD_TOO_LARGE,
-                f"request line and header fields are larger than {MAX_HEAD_BYTES} bytes",
-            )
 
     def _refuse(self, kind: ProblemType, detail: str) -> HttpProblem:
         self._is_ended = True
