@@ -356,6 +356,6 @@ def test_metrics(router: Router) -> None:
     with client_of(router) as client:
         client.get("k1")
     text = router.metrics()
-    found = re.search(r"^lookupdb_router_resp_commands_total (\d+)", text, re.MULTILINE)
-    assert found is not None
-    assert int(found[1]) > 0
+    lines = (line for line in text.splitlines() if line.startswith("lookupdb_router_request_duration_seconds_count{"))
+    found = {line for line in lines if 'protocol="resp"' in line and not line.endswith(" 0")}
+    assert any('endpoint="lookup"' in line and 'outcome="ok"' in line for line in found)

@@ -248,9 +248,9 @@ class TestOthersTurn:
         def receive() -> tuple[bool, bool, int]:
             connection = connection_of(server)
             connection.data_received(command("PING") * 1000)
-            return connection._is_resting, connection._reader.has_unread, server.count("resp_commands")
+            return connection._is_resting, connection._reader.has_unread, server.count_commands()
 
-        before = server.count("resp_commands")
+        before = server.count_commands()
         assert server.call(receive) == (True, True, before + TURN_COMMANDS)
         assert client.replies(1000) == [b"PONG"] * 1000
 
@@ -432,11 +432,11 @@ class TestBudget:
 
 class TestCounters:
     def test_commands_and_errors(self, server: RespServer, client: RespClient) -> None:
-        before = server.count("resp_commands"), server.count("resp_errors")
+        before = server.count_commands(), server.count("resp_errors")
         client.send(command("GET", "a") * 5 + command("MGET", "a", "b") + command("PING") + command("GET", "away") * 2)
         client.replies(9)
         client.ask("SET", "a", "b")
         client.ask("MGET", "away")
         client.ask("GET")
-        assert server.count("resp_commands") - before[0] == 12
+        assert server.count_commands() - before[0] == 12
         assert server.count("resp_errors") - before[1] == 5

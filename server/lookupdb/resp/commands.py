@@ -206,9 +206,6 @@ class RespSession(Protocol):
     def reset(self) -> None:
         """Forget what the client has set since it connected."""
 
-    def count_command(self) -> None:
-        """Count a command."""
-
     def count_error(self) -> None:
         """Count an error reply."""
 
@@ -250,7 +247,6 @@ class CommandTable(Generic[SessionT]):
 
     def execute(self, session: SessionT, command: Command) -> Iterator[bytes]:
         """Yield the reply to ``command``, which has at least a name."""
-        session.count_command()
         refusal = self.find_refusal(session, command)
         if (reply := self.queue(session, command, refusal)) is not None:
             yield reply

@@ -50,7 +50,6 @@ COUNTERS: Final = {
     "requests_unauthenticated": "HTTP requests answered 401 and AUTH commands rejected: token missing or not accepted.",
     "requests_forbidden": "HTTP requests answered 403 and AUTH commands of service accounts that may not look up.",
     "clients_timed_out": "Client connections closed because the client sent or read too slowly.",
-    "resp_commands": "Redis commands answered, counting each one of a pipeline.",
     "resp_errors": "Redis commands answered with an error.",
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",
@@ -113,3 +112,9 @@ FAILED: Final = 2 * REFUSED
 def find_histogram(protocol: str, endpoint: str) -> int:
     """Return the place of the histogram of requests that are answered."""
     return INDEX[DURATIONS[protocol, endpoint, "ok"][0]]
+
+
+def count_requests(counters: memoryview, protocol: str) -> int:
+    """Return the number of requests over ``protocol``: each command of a pipeline is one."""
+    buckets = (names[:-1] for (name, *_), names in DURATIONS.items() if name == protocol)
+    return sum(counters[INDEX[bucket]] for names in buckets for bucket in names)

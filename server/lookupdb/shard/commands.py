@@ -337,10 +337,6 @@ class Session:
         """Return why the client may not look up, or None."""
         return None if self.is_authorised else "NOAUTH Authentication required."
 
-    def count_command(self) -> None:
-        """Count a command."""
-        self.worker.slot[limits.COMMANDS] += 1
-
     def count_error(self) -> None:
         """Count an error reply."""
         self.worker.slot[limits.ERRORS] += 1

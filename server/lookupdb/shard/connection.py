@@ -428,6 +428,7 @@ class RespConnection:
                 if command is None:
                     return
                 errors = slot[limits.ERRORS] + slot[limits.DAMAGED_LOOKUPS]
+                slot[limits.COMMANDS] += 1
                 yield from execute(session, command)
                 is_failed = slot[limits.ERRORS] + slot[limits.DAMAGED_LOOKUPS] > errors
                 histogram = _HISTOGRAMS.get(command[0].upper(), limits.OTHER)

@@ -21,7 +21,7 @@ from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients import ClientFront
-from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.counters import INDEX, NAMES, count_requests
 from lookupdb.router.http import connection as http_connection
 from lookupdb.router.http.exchanges import HttpService
 from lookupdb.router.lookup_core import DatasetInfo
@@ -229,6 +229,9 @@ class Server:
 
     def count(self, name: str) -> int:
         return self._slot[INDEX[name]]
+
+    def count_commands(self) -> int:
+        return count_requests(self._slot, "resp")
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._done.set)

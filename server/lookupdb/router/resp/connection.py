@@ -65,7 +65,6 @@ from lookupdb.router.resp.reader import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, 
 
 log = logging.getLogger(__name__)
 
-_COMMANDS: Final = INDEX["resp_commands"]
 _ERRORS: Final = INDEX["resp_errors"]
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
@@ -134,7 +133,6 @@ class RedisClientConnection(ConnectionLife):
             size = len(data)
             # Exactly one GET as client libraries write it: its size determines where the key is.
             if size < _HEADS and GET_HEADS[size] <= data < GET_ENDS[size] and data.endswith(CRLF):
-                self.counters[_COMMANDS] += 1
                 key = data[GET_KEYS[size]].decode("utf-8", "surrogateescape")
                 exchange = self._exchange = KeyExchange(self, key)
                 try:
@@ -270,7 +268,6 @@ class RedisClientConnection(ConnectionLife):
     def _look_up(self, lookups: LookupCommands) -> None:
         is_mget, count = lookups.kind != GETS, len(lookups.keys)
         commands = 1 if is_mget else count
-        self.counters[_COMMANDS] += commands
         refusal = self.session.find_denial()
         if refusal is None and is_mget and count > self.service.limits.max_keys:
             refusal = _refuse_keys(count, self.service.limits.max_keys)
@@ -289,7 +286,6 @@ class RedisClientConnection(ConnectionLife):
     def _execute(self, command: Command) -> None:
         """Answer ``command`` or queue it for EXEC. It is no GET, and an MGET only if it is invalid."""
         session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
-        session.count_command()
         refusal = find_refusal(session, command)
         if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:
             refusal = _refuse_keys(len(command) - 1, max_keys)
@@ -356,8 +352,8 @@ class RedisClientConnection(ConnectionLife):
         self.counters[_ERRORS] += 1
         self.refuse("ERR the router failed to begin the command", FAILED)
 
-    def answer(self, exchange: RespExchange, answer: Answer) -> None:
-        """Send ``answer``, the last part of the answer to ``exchange``."""
+    def answer(self, exchange: RespExchange, answer: Answer, histogram: int, commands: int = 1) -> None:
+        """Send ``answer``, the last part of the answer to ``exchange``, and count ``commands`` in ``histogram``."""
         if exchange.charge:
             self.budget.release(exchange.charge)
             exchange.charge = 0
@@ -365,7 +361,7 @@ class RedisClientConnection(ConnectionLife):
             return  # the client is gone
         self._exchange = None
         self._send(answer)
-        self.observe(exchange.histogram, exchange.arrived, exchange.commands)
+        self.observe(histogram, exchange.arrived, commands)
         if self._is_advancing:
             return
         self._turn_bytes = 0

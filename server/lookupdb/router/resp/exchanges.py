@@ -35,7 +35,7 @@ from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, Values, choose_keys
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
-from lookupdb.router.counters import FAILED, INDEX, REFUSED, find_histogram
+from lookupdb.router.counters import FAILED, INDEX, REFUSED, count_requests, find_histogram
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES, ReadLimits
@@ -70,7 +70,6 @@ class RespService(ClientService):
         """The number of the newest client."""
 
 
-_COMMANDS: Final = INDEX["resp_commands"]
 _ERRORS: Final = INDEX["resp_errors"]
 _UNAUTHENTICATED: Final = INDEX["requests_unauthenticated"]
 _FORBIDDEN: Final = INDEX["requests_forbidden"]
@@ -149,10 +148,6 @@ class ClientSession:
         """Limits of the client's next command."""
         has_shown = self.may_ask or self._token is not None
         return self.service.read_limits if has_shown else BEFORE_AUTH
-
-    def count_command(self) -> None:
-        """Count a command."""
-        self.service.counters[_COMMANDS] += 1
 
     def count_error(self) -> None:
         """Count an error reply."""
@@ -241,8 +236,8 @@ class ExchangeOwner(Protocol):
     arrived: int
     observe: Callable[..., None]
 
-    def answer(self, exchange: RespExchange, answer: Answer) -> None:
-        """Send ``answer``, the last part of the answer to ``exchange``."""
+    def answer(self, exchange: RespExchange, answer: Answer, histogram: int, commands: int = 1) -> None:
+        """Send ``answer``, the last part of the answer to ``exchange``, and count ``commands`` in ``histogram``."""
 
     def reply_at_once(self, command: Command) -> bytes:
         """Return the reply to ``command``, which is valid and no lookup."""
@@ -275,17 +270,17 @@ def encode_value(value: bytes) -> Answer:
 
 
 class RespExchange:
-    """The common part of all exchanges. ``charge`` is what it has taken from the worker's budget. ``histogram`` counts
-    its ``commands`` when they are answered."""
+    """The common part of all exchanges. ``charge`` is what it has taken from the worker's budget."""
 
-    __slots__ = ("arrived", "charge", "commands", "connection", "histogram")
+    __slots__ = ("arrived", "charge", "connection")
+    histogram = BATCH
+    """Counts the ``commands`` that one answer ends."""
+    commands = 1
 
-    def __init__(self, connection: ExchangeOwner, histogram: int = BATCH) -> None:
+    def __init__(self, connection: ExchangeOwner) -> None:
         self.connection = connection
         self.charge = 0
         self.arrived = connection.arrived
-        self.histogram = histogram
-        self.commands = 1
 
     def start(self) -> None:
         """Begin. ``ExchangeOwner.answer`` must then be called exactly once, now or later."""
@@ -305,9 +300,8 @@ class RespExchange:
 
     def _refuse(self, message: str, outcome: int) -> None:
         """Answer all commands with the error ``message``."""
-        self.histogram += outcome
         self.connection.counters[_ERRORS] += self.commands
-        self.connection.answer(self, error(message) * self.commands)
+        self.connection.answer(self, error(message) * self.commands, self.histogram + outcome, self.commands)
 
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key or all keys are unavailable."""
@@ -328,14 +322,13 @@ class KeyExchange(RespExchange):
     """One GET: a ``lookups.Waiter``."""
 
     __slots__ = ("key",)
+    histogram = LOOKUP
 
     def __init__(self, connection: ExchangeOwner, key: str) -> None:
         # No super(): this is the hot path.
         self.connection = connection
         self.charge = 0
         self.arrived = connection.arrived
-        self.histogram = LOOKUP
-        self.commands = 1
         self.key = key
 
     def start(self) -> None:
@@ -344,12 +337,12 @@ class KeyExchange(RespExchange):
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """Answer with the key's value."""
-        self.connection.answer(self, encode_value(value))
+        self.connection.answer(self, encode_value(value), LOOKUP)
 
     def missing(self, generation: ServedGeneration) -> None:
         """Answer that no record has the key."""
         connection = self.connection
-        connection.answer(self, connection.session.nil)
+        connection.answer(self, connection.session.nil, LOOKUP)
 
 
 class ReadExchange(KeyExchange):
@@ -377,7 +370,7 @@ class ReadExchange(KeyExchange):
     def _reply(self, value: bytes | None, generation: ServedGeneration) -> None:
         read = READS[self._command[0].upper()][2]
         reply = read(self.connection.session, self._command, value, generation.value_format == "json")
-        self.connection.answer(self, reply)
+        self.connection.answer(self, reply, LOOKUP)
 
 
 class SerialExchange(RespExchange):
@@ -385,10 +378,10 @@ class SerialExchange(RespExchange):
     ones. A ``lookups.Waiter``."""
 
     __slots__ = ("_is_advancing", "_is_asking", "_keys")
+    histogram = LOOKUP
 
     def __init__(self, connection: ExchangeOwner, keys: list[str]) -> None:
-        super().__init__(connection, LOOKUP)
-        self.commands = 0  # each counts when it is answered
+        super().__init__(connection)
         self._keys = deque(keys)
         self._is_asking = False
         """True if a key is unanswered; stays true once abandoned."""
@@ -410,7 +403,7 @@ class SerialExchange(RespExchange):
             connection.lookups.find(self._keys.popleft(), self)
         self._is_advancing = False
         if not self._keys and not self._is_asking:
-            connection.answer(self, b"")
+            connection.answer(self, b"", LOOKUP, 0)  # each key was counted when it was answered
 
     def abandon(self) -> None:
         """Look up no more keys."""
@@ -464,7 +457,7 @@ class KeysExchange(RespExchange):
         """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable: an error, because nil
         would mean missing."""
         if problem is None:
-            self.connection.answer(self, self._encode(values, size, b"", is_list=True))
+            self.connection.answer(self, self._encode(values, size, b"", is_list=True), BATCH)
         else:
             self._refuse(self._describe_some(values, problem), judge(problem))
 
@@ -489,12 +482,13 @@ class KeysExchange(RespExchange):
 class GetsExchange(KeysExchange):
     """GETs that arrived together, each with its own reply."""
 
-    __slots__ = ()
+    __slots__ = ("commands",)
+    histogram = LOOKUP
     are_single = True
 
     def __init__(self, connection: ExchangeOwner, keys: BatchKeys, size: int) -> None:
         super().__init__(connection, keys, size)
-        self.histogram, self.commands = LOOKUP, len(keys)
+        self.commands = len(keys)
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
         """Answer each."""
@@ -505,7 +499,7 @@ class GetsExchange(KeysExchange):
             self.connection.observe(LOOKUP + judge(problem), self.arrived, count)
             self.commands -= count
             refusal = error(self._describe_some(values, problem))
-        self.connection.answer(self, self._encode(values, size, refusal, is_list=False))
+        self.connection.answer(self, self._encode(values, size, refusal, is_list=False), LOOKUP, self.commands)
 
     def too_large(self, limit: int) -> None:
         """Answer one GET after the other, because the values exceed ``limit`` bytes together."""
@@ -521,7 +515,7 @@ class ExistsExchange(KeysExchange):
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
         """Answer with the number, or an error if a key is unavailable."""
         if problem is None:
-            self.connection.answer(self, integer(values.found_count))
+            self.connection.answer(self, integer(values.found_count), BATCH)
         else:
             self._refuse(self._describe_some(values, problem), judge(problem))
 
@@ -529,7 +523,7 @@ class ExistsExchange(KeysExchange):
 class TransactionExchange(KeysExchange):
     """One EXEC, which looks up the keys of all its commands together in one routing table."""
 
-    __slots__ = ("_commands", "_held_bytes", "_pieces", "_replies", "_reply_bytes")
+    __slots__ = ("_commands", "_held_bytes", "_outcome", "_pieces", "_replies", "_reply_bytes")
 
     def __init__(self, connection: ExchangeOwner, transaction: Transaction) -> None:
         keys = [key for command in transaction.commands for key in list_keys(command)]
@@ -539,6 +533,7 @@ class TransactionExchange(KeysExchange):
         self._replies: Iterator[list[bytes]] | None = None
         self._pieces = [b"*%d\r\n" % len(transaction.commands)]
         self._reply_bytes = 0
+        self._outcome = 0
 
     def start(self) -> None:
         """Ask the lookup core."""
@@ -550,7 +545,7 @@ class TransactionExchange(KeysExchange):
         """Answer each command."""
         refusal = b""
         if problem is not None:
-            self.histogram += judge(problem)
+            self._outcome = judge(problem)
             refusal = error(self._describe_some(values, problem))
         self.charge += size
         self.connection.budget.take(size)
@@ -558,7 +553,7 @@ class TransactionExchange(KeysExchange):
 
     def unavailable(self, problem: Problem) -> None:
         """Answer the commands when all keys are unavailable."""
-        self.histogram += judge(problem)
+        self._outcome = judge(problem)
         self._answer([UNAVAILABLE] * len(self.keys), error(self._explain(problem)), is_json=False)
 
     def abandon(self) -> None:
@@ -578,14 +573,14 @@ class TransactionExchange(KeysExchange):
             self._pieces += replies
             self._reply_bytes += sum(map(len, replies))
             if self._reply_bytes > limit:
-                self.histogram = BATCH  # whatever has failed so far
                 self.too_large(limit)
                 return
             if time.monotonic() > end:
                 asyncio.get_running_loop().call_soon(self._make_more_replies)
                 return
         if self._replies is not None:
-            connection.answer(self, self._pieces if self._reply_bytes > JOINED_BYTES else b"".join(self._pieces))
+            answer = self._pieces if self._reply_bytes > JOINED_BYTES else b"".join(self._pieces)
+            connection.answer(self, answer, BATCH + self._outcome)
 
     def _make_replies(self, values: Values, refusal: bytes, *, is_json: bool) -> Iterator[list[bytes]]:
         start = 0
@@ -648,7 +643,7 @@ SECTIONS: Final[dict[str, Callable[[RespService], InfoFields]]] = {
     "persistence": lambda service: {"loading": int(service.lookups.live is None)},
     "stats": lambda service: {
         "total_connections_received": service.counters[INDEX["connections_accepted"]],
-        "total_commands_processed": service.counters[INDEX["resp_commands"]],
+        "total_commands_processed": count_requests(service.counters, "resp"),
         "total_error_replies": service.counters[INDEX["resp_errors"]],
         "rejected_connections": service.counters[INDEX["connections_refused"]],
         "keyspace_hits": service.counters[INDEX["keys_found"]],
