@@ -34,7 +34,6 @@ it, or while the operator leaves the dataset alone (``planner``). ``objects.find
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -78,11 +77,8 @@ def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
 
 def find_pods(observed: Observed, build: BuildStatus) -> tuple[Pod, ...]:
     """The pods of ``build``: usually one. Spark's executors do not count."""
-    return tuple(_list_pods(observed, build, BUILDER))
-
-
-def _list_pods(observed: Observed, build: BuildStatus, component: str) -> Iterator[Pod]:
-    return (pod for pod in observed.pods if pod.component == component and pod.generation == build.generation)
+    pods = (pod for pod in observed.pods if pod.component == BUILDER and pod.generation == build.generation)
+    return tuple(pods)
 
 
 def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
@@ -100,14 +96,9 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
         name = names.build(observed.dataset.name, build.generation)
         return next(reasons.list_refusals(observed, "Job", name), None)
     trouble = next((pod.trouble for pod in find_pods(observed, build) if pod.trouble is not None), None)
-    return trouble or _diagnose_executors(build, observed)
-
-
-def _diagnose_executors(build: BuildStatus, observed: Observed) -> Trouble | None:
-    """Return why no executor of ``build`` runs. Spark itself replaces executors that it loses."""
-    executors = tuple(_list_pods(observed, build, EXECUTOR))
-    if any(pod.phase == "Running" for pod in executors):
-        return None
+    executors = [pod for pod in observed.pods if pod.component == EXECUTOR and pod.generation == build.generation]
+    if trouble is not None or any(pod.phase == "Running" for pod in executors):  # Spark replaces those that it loses
+        return trouble
     return next((pod.trouble for pod in executors if pod.phase == "Pending" and pod.trouble is not None), None)
 
 
@@ -473,7 +464,12 @@ def _check_built(status: DatasetStatus, target: PassTarget, situation: Situation
     generation = generations.up_to_date_generation(status, situation.desired)
     if generation is None:
         return None
-    useless = describe_useless_override(status, situation)
+    annotation, refused, useless = situation.dataset.override_gates, status.refused, ""
+    if refused is not None and refused.generation == annotation:
+        why = "which is of another spec, or of a source that was read again since, and is not accepted"
+        useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
+    elif annotation and not 0 < names.read_number(annotation) <= status.last_generation:
+        useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has rejected."
     message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
     return Verdict("True", reasons.GENERATION_BUILT, message)
 
@@ -606,41 +602,24 @@ def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus
 
 
 def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
-    """Return ``trouble``; for a failed gate with how to override it, unless the builder has said so."""
+    """Return ``trouble``. For a failed gate, add how to override it, unless the builder has said so, and why the
+    annotation that is there does not."""
     refused = status.refused
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
         return trouble
+    name, annotation = refused.generation, situation.dataset.override_gates
     message = reasons.shorten(trouble.message, _MAX_REFUSAL_CHARACTERS)
     is_told = _OVERRIDE in message
-    advice = _describe_override(refused, situation, is_told=is_told)
-    return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
-
-
-def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_told: bool) -> str:
-    """Return how to override the gates of ``refused``, unless that ``is_told`` already, and why the present annotation
-    does not override them."""
-    name, annotation = refused.generation, situation.dataset.override_gates
+    advice = "" if is_told else f"to accept {name} as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
     if refused.premature_override:
-        return (
+        advice = (
             f"the annotation {names.OVERRIDE_GATES} named {name} before it was rejected, and has no effect:"
             f" inspect {name}, remove the annotation, and set it again to override the gate"
         )
-    advice = "" if is_told else f"to accept {name} as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
-    if not annotation:
-        return advice
-    subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
-    return f"{subject} names {annotation}, which is not the rejected generation"
-
-
-def describe_useless_override(status: DatasetStatus, situation: Situation) -> str:
-    """A sentence for the end of a message if the annotation does nothing and never did; else empty."""
-    annotation, refused = situation.dataset.override_gates, status.refused
-    if refused is not None and refused.generation == annotation:
-        why = "which is of another spec, or of a source that was read again since, and is not accepted"
-        return f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
-    if not annotation or 0 < names.read_number(annotation) <= status.last_generation:
-        return ""
-    return f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has rejected."
+    elif annotation:
+        subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
+        advice = f"{subject} names {annotation}, which is not the rejected generation"
+    return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
 
 
 # The last builds, in the status. Many checks find the source unchanged: a record with the same outcome as the one

@@ -63,26 +63,6 @@ def find_kept(status: DatasetStatus) -> RolloutStatus | None:
     return next((rollout for rollout in status.rollouts if rollout.kept_since), None)
 
 
-def next_release_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Return the seconds until the kept rollout is no longer needed; None if none is kept."""
-    kept = find_kept(status)
-    if kept is None:
-        return None
-    return seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now) or None
-
-
-def describe_kept(status: DatasetStatus, situation: Situation) -> str:
-    """A sentence about the kept rollout: until when, and what is wrong with its servers; empty if none is kept."""
-    kept = find_kept(status)
-    if kept is None:
-        return ""
-    where = rollouts.describe_rollout(situation.dataset, kept)
-    until = add_seconds(parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
-    trouble = rollouts.diagnose_obstacle(kept, situation.observed)
-    what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
-    return f" {where} is kept until {until}, to go back to{what}."
-
-
 # A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
 # in it: routers ask another replica meanwhile, and Kubernetes restarts them under the same name.
 
@@ -140,13 +120,14 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
     """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is stopping or
-    down, because it may start with an older table while that is still mounted. Only seconds that this operator has
-    seen pass count, whatever clock wrote ``confirmed_at``."""
+    down. Only seconds that this operator has seen pass count, whatever clock wrote ``confirmed_at``."""
     desired, observed = situation.desired, situation.observed
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
         seconds = max(seconds, desired.router_drain_seconds)
-    if routing_tables.has_router_down(observed):
+    # A started router that does not answer may read an older table after its restart, until its kubelet syncs the file.
+    answering = {pod.uid for pod in routing_tables.list_answering_routers(observed)}
+    if any(pod.phase == "Running" and pod.uid not in answering for pod in routing_tables.list_live_routers(observed)):
         seconds = max(seconds, windows.STALE_MOUNT_SECONDS)
     seen = observed.dataset.status.table
     is_seen = seen is not None and (seen.version, seen.confirmed_at) == (table.version, table.confirmed_at)
@@ -187,7 +168,9 @@ def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[st
 
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """RolledOut, what delays servers or routers, and when to look at them again."""
-    last_window = _find_last_window(status, target, situation)
+    last_window, kept, release_in = _find_last_window(status, target, situation), find_kept(status), None
+    if kept is not None:
+        release_in = seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now) or None
     return reasons.assess(
         reasons.judge(ROLLED_OUT_CHECKS, status, target, situation),
         (
@@ -199,7 +182,7 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
         (
             next_poll_in(status, situation),
             rollouts.next_progress_in(status, target, situation),
-            next_release_in(status, situation),
+            release_in,
             None if last_window is None else windows.next_overdue_in(status, last_window, situation),
         ),
     )
@@ -291,7 +274,7 @@ def _check_draining(status: DatasetStatus, target: PassTarget, situation: Situat
     drains = _describe_draining(table, status, situation)
     _, why = generations.explain_target(status, situation.desired)
     idle = generations.describe_idle_annotations(status, situation.desired)
-    truth = _judge_spec(status, situation)
+    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
     return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
 
 
@@ -303,9 +286,15 @@ def _check_serving(status: DatasetStatus, target: PassTarget, situation: Situati
     servers = f"{format_count(table.replicas, 'server')} a shard"
     reason, why = generations.explain_target(status, situation.desired)
     idle = generations.describe_idle_annotations(status, situation.desired)
-    kept = describe_kept(status, situation)
-    truth = _judge_spec(status, situation)
-    return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
+    stays, kept = "", find_kept(status)
+    if kept is not None:
+        previous = rollouts.describe_rollout(situation.dataset, kept)
+        until = add_seconds(parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
+        trouble = rollouts.diagnose_obstacle(kept, situation.observed)
+        what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
+        stays = f" {previous} is kept until {until}, to go back to{what}."
+    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+    return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{stays}")
 
 
 ROLLED_OUT_CHECKS: Final = (
@@ -322,12 +311,6 @@ ROLLED_OUT_CHECKS: Final = (
     _check_serving,
 )
 """The checks of RolledOut, in order: the first that applies gives the verdict."""
-
-
-def _judge_spec(status: DatasetStatus, situation: Situation) -> Truth:
-    """Return "False" if unpinned data of another spec serves because the newest generation of the present spec is held
-    back; else "True"."""
-    return "False" if generations.is_of_other_spec(status, situation.desired) else "True"
 
 
 def _find_waiting(status: DatasetStatus, situation: Situation) -> CandidateStatus | None:

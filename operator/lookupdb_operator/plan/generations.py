@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, cast
@@ -183,11 +182,6 @@ def is_rejected(generation: GenerationStatus, status: DatasetStatus) -> bool:
     return any(holds_back(mark, generation) for mark in status.rejected)
 
 
-def without_rejection(status: DatasetStatus, pinned: GenerationStatus) -> DatasetStatus:
-    """``status`` in which ``pinned`` is not rejected any more."""
-    return replace(status, rejected=tuple(mark for mark in status.rejected if not holds_back(mark, pinned)))
-
-
 def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
     """A sentence about an annotation that has no effect because of the generation that it names; empty if there is
     none."""
@@ -258,14 +252,6 @@ def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
     return find_mark(generation, status) is not None or is_rejected(generation, status)
 
 
-def has_fixed_target(status: DatasetStatus, desired: Desired) -> bool:
-    """Return whether something other than the newest generation is desired. Then no candidate comes before it."""
-    newest = up_to_date_generation(status, desired)
-    return (
-        desired.is_suspended or bool(desired.pinned_generation) or (newest is not None and is_held_back(newest, status))
-    )
-
-
 def served_generation(status: DatasetStatus) -> GenerationStatus | None:
     """The generation that the newest routing table references."""
     return None if status.table is None else status.find_generation(status.table.generation)
@@ -307,8 +293,8 @@ def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
 
 
 def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
-    """Why the target, which serves, is not the newest generation, as a reason of RolledOut; empty if it is the
-    newest."""
+    """Return the reason of RolledOut while the target serves, and why that is not the newest generation; empty if it
+    is."""
     newest = up_to_date_generation(status, desired)
     if desired.pinned_generation:
         waits = newest is not None and newest.generation != desired.pinned_generation
@@ -331,8 +317,8 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
 
 
 def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The newest generation of the present spec. If a refresh was answered since its source was last read, the active
-    one is newer, even if it has another spec."""
+    """Return the newest generation of the present spec. None if a refresh was answered since its source was last read:
+    the active one is newer then, though it is of another spec."""
     generation = newest_matching_generation(status, desired)
     return generation if generation is not None and is_up_to_date(generation, status) else None
 
@@ -434,7 +420,8 @@ def make_generation(kind: type[G], built: BuiltGeneration, **members: Any) -> G:
 def add_generation(status: DatasetStatus, generation: GenerationStatus) -> DatasetStatus:
     """``status`` with a new whole generation. Added twice, it is there once."""
     others = tuple(existing for existing in status.generations if existing.generation != generation.generation)
-    return replace(status, generations=_sorted((*others, generation)))
+    ordered = sorted((*others, generation), key=lambda item: names.read_number(item.generation))
+    return replace(status, generations=tuple(ordered))
 
 
 def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -450,10 +437,6 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
     return replace(status, generations=kept)
 
 
-def _sorted(generations: Iterable[GenerationStatus]) -> tuple[GenerationStatus, ...]:
-    return tuple(sorted(generations, key=lambda generation: names.read_number(generation.generation)))
-
-
 # Losses: generations that the store has lost, and builds that replace them.
 #
 # A server that starts fetches its shard, and reports if the generation is not in the store or a file does not match its
@@ -463,10 +446,9 @@ def _sorted(generations: Iterable[GenerationStatus]) -> tuple[GenerationStatus, 
 #
 # The active generation stays: its servers have their files. It is replaced when the new generation's servers are ready.
 #
-# With promotion Manual, the active generation gets a new pod template before any other one waits for
-# promotion. That is impossible once the store has lost it, and the candidate would never be offered. So its rollout
-# notes that template (``RolloutStatus.lost_template``) and keeps its servers; with another pod template it is tried
-# again.
+# With promotion Manual, the active generation gets a new pod template before any other one waits for promotion. That
+# is impossible once the store has lost it, and the candidate would never be offered. So its rollout notes that template
+# (``RolloutStatus.lost_template``) and keeps its servers; with another pod template it is tried again.
 #
 # The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
 # a store that loses everything would be filled all the time. A generation that lasted longer was not lost in a row. A

@@ -130,13 +130,14 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     unknown = tuple(_list_unknown_rollouts(status, situation, oldest, last_generation))
     status = _without_outdated_table(status, situation)
 
-    def with_key(rollout: RolloutStatus) -> RolloutStatus:
+    with_keys = []
+    for rollout in (*status.rollouts, *unknown):
         marks = (item.password_key for item in observed.shard_sets if item.rollout == rollout.rollout)
-        return rollout if rollout.password_key else replace(rollout, password_key=max(marks, default=""))
-
+        key = rollout.password_key or max(marks, default="")
+        with_keys.append(replace(rollout, password_key=key))
     return replace(
         status,
-        rollouts=tuple(map(with_key, (*status.rollouts, *unknown))),
+        rollouts=tuple(with_keys),
         last_rollout=max(status.last_rollout, last_rollout),
         last_generation=max(status.last_generation, last_generation),
     )

@@ -1,5 +1,5 @@
-"""The objects of a dataset: which should exist, which of them are written now, and which are deleted; the Secrets
-and the announcement in the store; and when to look again after a refused write, or while pods report nothing.
+"""The objects of a dataset: which should exist, which of them are written now, and which are deleted; the Secrets and
+the announcement in the store; and when to look again after a refused write, or while pods report nothing.
 ``loop.reconcile`` writes and deletes."""
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ObjectChanges:
 def plan_changes(
     status: DatasetStatus, target: PassTarget, secrets: tuple[Manifest, ...], situation: Situation
 ) -> ObjectChanges:
-    """Return the writes and deletions that leave exactly the objects that ``status`` requires. ``secrets`` are
-    the Secrets that are due: the store's, and that of the password key."""
+    """Return the writes and deletions that leave exactly the objects that ``status`` requires. ``secrets`` are the
+    Secrets that are due: the store's, and that of the password key."""
     observed = situation.observed
     # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left
     # out: rendering a thousand shards takes long.
@@ -77,7 +77,7 @@ def plan_changes(
     manifests_due = (
         *_list_build_objects(status, situation, present),
         *(
-            # The routers' Deployment has its number of pods, which an autoscaler may have chosen.
+            # The routers' Deployment keeps its number of pods, which an autoscaler may have chosen.
             manifests.with_replicas(
                 manifest, manifests.router_replicas(situation.dataset, replicas.get(object_name(manifest), 0))
             )
@@ -86,13 +86,12 @@ def plan_changes(
             for manifest in permanent
         ),
         *router_keys,
-        *_list_rollout_objects(status, target, situation, present),
-        *_list_table_objects(status, situation, present),
+        *_list_serving_objects(status, target, situation, present),
     )
     is_suspended = situation.desired.is_suspended
     repairable = without_edits(manifests_due, situation) if is_suspended else manifests_due
     repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, target, situation))
-    nudges = (  # of each router pod whose kubelet has not been nudged to sync the newest routing table
+    nudges = (  # for router pods whose kubelets were not yet nudged to sync the newest routing table
         manifests.render_nudge(observed.dataset, pod, status.table.version)
         for pod in routing_tables.list_live_routers(observed)
         if status.table is not None and pod.table_version != str(status.table.version)
@@ -101,7 +100,7 @@ def plan_changes(
         apply=(*secrets, *without_contested_manifests(repairs, observed), *nudges),
         delete=(
             *find_garbage(status, without_permanent_objects(observed) if is_suspended else observed, manifests_due),
-            # Of another rollout the Job would not be made again.
+            # The Job of a rollout with an older pod template would not be made again.
             *rollouts.list_overdue_pushes(rollouts.with_current_alone(status, situation), observed, situation.now),
         ),
     )
@@ -110,13 +109,13 @@ def plan_changes(
 def _list_build_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
     build = status.build
     if build is None or build.digest != situation.desired.build_digest:
-        return  # what an older spec's build was made from is not known any more, and its pod may yet read it
+        return  # the inputs of an older spec's build are not known any more, and its pod may still read them
     is_lost = builds.has_lost_result(build, situation.observed)
     if not is_lost and not build_stamps(situation.ingredients, build) <= present:
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
-def _list_rollout_objects(
+def _list_serving_objects(
     status: DatasetStatus, target: PassTarget, situation: Situation, present: set[Stamp]
 ) -> Iterator[Manifest]:
     for rollout in status.rollouts:
@@ -124,7 +123,7 @@ def _list_rollout_objects(
         if generation is None:
             continue
         if not rollouts.is_current(rollout, status, situation):
-            # Of an older pod template: only its Service and budgets are still written, because it may serve.
+            # Its pod template is outdated. Only its Service and budgets are still written, because it may serve.
             if not service_and_budget_stamps(situation.ingredients, rollout, generation) <= present:
                 yield from manifests.render_service_and_budgets(situation.dataset, rollout, generation)
             continue
@@ -135,15 +134,11 @@ def _list_rollout_objects(
             continue
         rendered = manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
         yield from rollouts.without_early_servers(rendered, rollout, situation.observed)
-
-
-def _list_table_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
     table = status.table
-    if table is None:
+    known = None if table is None else routing_tables.find_generations(table, status)
+    if table is None or known is None or table_stamps(situation.ingredients, table, known) <= present:
         return
-    known = routing_tables.find_generations(table, status)
-    if known is not None and not table_stamps(situation.ingredients, table, known) <= present:
-        yield manifests.render_routing_table(situation.dataset, table, known)
+    yield manifests.render_routing_table(situation.dataset, table, known)
 
 
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
@@ -310,13 +305,9 @@ def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:
         return status
-    if done is not None and _identify(done) == _identify(due):
+    if done is not None and (done.uid, done.generation, done.version) == (due.uid, due.generation, due.version):
         return replace(status, announced=AnnouncedStatus(due.generation, due.version))
     return status if status.announced is None else replace(status, announced=None)
-
-
-def _identify(announcement: Announcement) -> tuple[str, str, int]:
-    return announcement.uid, announcement.generation, announcement.version
 
 
 def find_due(status: DatasetStatus, situation: Situation) -> Announcement | None:
@@ -405,7 +396,7 @@ def plan_store_secret(
     changes. It is written at first, when its content changes, when a build or a rollout begins, and now and then while
     pods lack it."""
     observed, dataset, before = situation.observed, situation.dataset, situation.dataset.status
-    if not situation.has_store_secret:
+    if not situation.shares_store or situation.config.gateway:  # its pods need no Secret of ours
         return replace(status, store_digest="", store_written_at=""), (), None
     if observed.store.problem is not None:
         return status, (), None

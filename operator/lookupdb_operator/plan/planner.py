@@ -33,7 +33,6 @@ from typing import Any, Final
 
 from lookupdb.wording import format_count, format_some
 from lookupdb_operator import names
-from lookupdb_operator.manifests import routers
 from lookupdb_operator.model import (
     Absence,
     Config,
@@ -85,11 +84,12 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     if idle_reason:  # the status is not ours: nothing in it is read
         return Plan(status=dataset.status, idle_reason=idle_reason)
     status = lifecycle.clamp_moments(dataset.status, now)
-    waiting = plan_standstill(status, observed, config, now)
-    if waiting is not None:
-        return waiting
-    situation = Situation.from_observed(observed, config, now)
     status = replace(status, operator=config.identity, endpoint=find_endpoint(dataset))
+    if dataset.parsed is None:
+        return plan_invalid(status, observed, now)
+    if observed.predecessors and not (status.last_generation or status.last_rollout or status.table):
+        return plan_waiting(status, observed, now)
+    situation = Situation.from_observed(observed, config, now)
     status = lifecycle.advance(status, situation)
     status = builds.note_stall(status, situation)
     status = rollouts.note_stalls(status, situation)
@@ -104,7 +104,9 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation.observed))
     deadlines.append(rollouts.next_push_in(rollouts.with_current_alone(status, situation), observed, now))
-    status = note_refresh(with_serving_status(status, observed))
+    status = with_serving_status(status, observed)
+    oldest = _find_oldest(status)
+    status = replace(status, last_refreshed="" if oldest is None else _fresh_at(oldest))
     lost_pods = find_lost_pods(observed)
     ready = assess(status, reported_situation)
     built = builds.assess(status, target, reported_situation)
@@ -196,7 +198,7 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     lacking = sum(
         len(count_lacking_servers(other, windows.routed_shards(other, status), 1, observed)) for other in serving
     )
-    # Of one shard: an autoscaler of the scale subresource divides what these pods use by ``replicas``.
+    # It selects one shard's pods: an autoscaler of the scale subresource divides what they use by ``replicas``.
     chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout, shard=0)
     return replace(
         status,
@@ -308,7 +310,13 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
     for rollout, shards in shards_in_effect(status):
         lacking = count_lacking_servers(rollout, shards, rollout.referenced_replicas, observed)
         if lacking:
-            trouble = _diagnose_lacking(rollout, lacking, observed)
+            shard, ready = next(iter(lacking.items()))
+            shard_set = names.shard_set(observed.dataset.name, rollout.rollout, shard)
+            others = format_count(len(lacking) - 1, "other shard")
+            more = f", and servers of {others} are not ready either" if len(lacking) > 1 else ""
+            what = f"{shard_set} has {ready} of {format_count(rollout.referenced_replicas, 'server')} ready{more}"
+            pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
+            trouble = _with_pod_trouble(reasons.SHARDS_UNAVAILABLE, what, pods)
             trouble = generations.with_loss_advice(trouble, rollout.generation, status, situation)
             yield rollouts.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
     live = routing_tables.list_live_routers(observed)
@@ -320,16 +328,6 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
         if pod.trouble is not None and not pod.ready:
             yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
             return
-
-
-def _diagnose_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Trouble:
-    shard, ready = next(iter(lacking.items()))
-    shard_set = names.shard_set(observed.dataset.name, rollout.rollout, shard)
-    others = format_count(len(lacking) - 1, "other shard")
-    more = f", and servers of {others} are not ready either" if len(lacking) > 1 else ""
-    pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
-    what = f"{shard_set} has {ready} of {format_count(rollout.referenced_replicas, 'server')} ready{more}"
-    return _with_pod_trouble(reasons.SHARDS_UNAVAILABLE, what, pods)
 
 
 def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
@@ -369,12 +367,6 @@ def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
 # The age of the served data counts from the start of the build that last read their source, or found it unchanged. A
 # generation that is built and not served yet does not count. If several serve, shard by shard or while routers change
 # from one to the other, the oldest counts.
-
-
-def note_refresh(status: DatasetStatus) -> DatasetStatus:
-    """Return ``status`` with the time at which the oldest served data last matched their source; empty without data."""
-    oldest = _find_oldest(status)
-    return replace(status, last_refreshed="" if oldest is None else _fresh_at(oldest))
 
 
 def _find_oldest(status: DatasetStatus) -> GenerationStatus | None:
@@ -641,23 +633,12 @@ def why_idle(dataset: ObservedDataset, config: Config) -> str:
     return "" if unattended is None else unattended.message
 
 
-def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, now: datetime) -> Plan | None:
-    """Return the plan that only reports why the operator leaves the dataset alone; None if it does not. The times in
-    ``status`` are clamped."""
-    dataset = observed.dataset
-    status = replace(status, operator=config.identity, endpoint=find_endpoint(dataset))
-    if dataset.parsed is None:
-        return plan_invalid(status, observed, now)
-    has_begun = status.last_generation or status.last_rollout or status.table
-    return plan_waiting(status, observed, now) if observed.predecessors and not has_begun else None
-
-
 def find_endpoint(dataset: ObservedDataset) -> str:
     """The URL for lookups. An unusable spec changes no Service: the previous spec still applies."""
     if dataset.parsed is None and dataset.status.endpoint:
         return dataset.status.endpoint
     port = names.HTTP_PORT if dataset.parsed is None else int(dataset.spec["router"]["service"]["port"])
-    is_encrypted = dataset.parsed is not None and routers.speaks_tls(dataset)
+    is_encrypted = dataset.parsed is not None and "tls" in dataset.spec["router"]
     return names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=is_encrypted)
 
 

@@ -87,7 +87,10 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
         return PassTarget()
     if situation.desired.is_suspended:  # whatever its pod template
         return PassTarget(generation, None if status.table is None else status.find_rollout(status.table.rollout))
-    is_fixed = generations.has_fixed_target(status, situation.desired)
+    # Fixed: a pinned generation, or what serves while the newest is held back. No unfinished rollout comes before it.
+    newest = generations.up_to_date_generation(status, situation.desired)
+    is_held_back = newest is not None and generations.is_held_back(newest, status)
+    is_fixed = bool(situation.desired.pinned_generation) or is_held_back
     unfinished = None if is_fixed else _unfinished_candidate(status, situation)
     if unfinished is None or unfinished.generation == generation.generation:
         rollout = _find_standing_rollout(generation, status, situation) or _find_rollout(generation, status, situation)
@@ -259,30 +262,26 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     if not any(rollout.is_starting for rollout in status.rollouts):
         return status
     desired = find_target(status, situation)
-    status, target = _without_going_on(status, desired), desired.rollout
+    target, overtaken, newer = desired.rollout, desired.unfinished, desired.generation
+    if overtaken is not None and overtaken != target and overtaken.window and newer is not None:
+        # A shard-by-shard rollout ends if its window is stuck and newer data comes before it.
+        ended = replace(overtaken, overtaken_by=newer.generation)
+        kept = (ended if rollout == overtaken else rollout for rollout in status.rollouts)
+        status = replace(status, rollouts=tuple(kept))
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = turns.give_turn_up(
             status.rollout_ticket, trouble, target.template, situation.now, shares_store=situation.shares_store
         )
         status, target = replace(status, rollout_ticket=ticket), None
-    kept = tuple(
+    kept = (
         windows.with_due_window(rollout, status, situation)
         if rollout == target
         else windows.without_window(rollout, status)
         for rollout in status.rollouts
         if not rollout.is_candidate or rollout == target
     )
-    return replace(status, rollouts=kept)
-
-
-def _without_going_on(status: DatasetStatus, target: PassTarget) -> DatasetStatus:
-    """``status`` in which a shard-by-shard rollout ends if its window is stuck and newer data comes before it."""
-    overtaken, newer = target.unfinished, target.generation
-    if overtaken is None or overtaken == target.rollout or not overtaken.window or newer is None:
-        return status
-    ended = replace(overtaken, overtaken_by=newer.generation)
-    return replace(status, rollouts=tuple(ended if rollout == overtaken else rollout for rollout in status.rollouts))
+    return replace(status, rollouts=tuple(kept))
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:

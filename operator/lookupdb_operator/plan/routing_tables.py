@@ -12,7 +12,6 @@ The ConfigMap stays as long as the dataset, whatever the status remembers: route
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Final
 
 from lookupdb.router.routing_table import describe_contradiction
@@ -62,17 +61,6 @@ def newest_read_version(observed: Observed) -> int:
     return find_highest(report.newest for report in observed.routers.values())
 
 
-def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
-    """Return the version of the next routing table, higher than any existing one. If the status and the ConfigMap are
-    lost and routers were not polled, the highest one is unknown. A router that had the chosen version already would
-    seem to confirm a table that it ignores. So the seconds since 1970 are used, which are more than there were
-    tables."""
-    newest = max(known_table_version(status), newest_table_version(observed))
-    if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
-        return int(now.timestamp())
-    return newest + 1
-
-
 def written_table_version(observed: Observed) -> int:
     """The version of the routing table in the ConfigMap; 0 for none. An unedited one is ours, however high it is."""
     objects = observed.other_objects
@@ -85,7 +73,13 @@ def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
     edited ConfigMap may be edited too, and proves nothing alone."""
     if written_table_version(observed) <= known_table_version(status):
         return False
-    return status.table is None or not is_edited(observed) or _is_behind(status, observed)
+    if status.table is None or not is_edited(observed):
+        return True
+    # Does an object of a rollout or a build have a number beyond those in ``status``?
+    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
+    last_rollout = max((names.recover_number(item.rollout) for item in rollout_objects), default=0)
+    last_generation = max((names.recover_number(item.generation) for item in observed.objects), default=0)
+    return last_rollout > status.last_rollout or last_generation > status.last_generation
 
 
 def is_edited(observed: Observed) -> bool:
@@ -97,14 +91,6 @@ def find_highest(versions: Iterable[int]) -> int:
     """Return the highest plausible one of ``versions``, or 0. The next table exceeds it, even if somebody has written
     it by hand."""
     return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
-
-
-def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
-    """Return whether there is an object of a rollout or a build with a number beyond those in ``status``."""
-    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
-    rollouts = (names.recover_number(item.rollout) for item in rollout_objects)
-    generations = (names.recover_number(item.generation) for item in observed.objects)
-    return max(rollouts, default=0) > status.last_rollout or max(generations, default=0) > status.last_generation
 
 
 # Reports of routers, and which of them count. A router has confirmed a routing table when all its workers answer from
@@ -138,13 +124,6 @@ def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
     # A pod's status keeps the cause of a container's death long after it runs again. So it counts only if the router
     # does not answer the operator either.
     return pod.trouble is None and not report.is_empty
-
-
-def has_router_down(observed: Observed) -> bool:
-    """Return whether a started router does not answer now. After its restart it may read an older table until its
-    kubelet syncs the mounted file."""
-    answering_uids = {pod.uid for pod in list_answering_routers(observed)}
-    return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
 
 
 def is_router_behind(observed: Observed, table: TableStatus) -> bool:
@@ -282,16 +261,11 @@ def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatu
 _HEADER: Final = "Lookupdb-Generation"
 
 
-def with_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollout that waits for promotion, if any. While the dataset is suspended it keeps waiting."""
-    if situation.desired.is_suspended and status.candidate is not None:
-        is_there = status.find_rollout(status.candidate.rollout) is not None
-        return status if is_there else replace(status, candidate=None)
-    return replace(status, candidate=_find_candidate(status, target, situation))
-
-
 def _find_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> CandidateStatus | None:
+    """Return the rollout that waits for promotion, if any."""
     desired, rollout, waiting = situation.desired, target.rollout, status.candidate
+    if desired.is_suspended and waiting is not None:  # it keeps waiting
+        return waiting if status.find_rollout(waiting.rollout) is not None else None
     if waiting is not None and status.find_rollout(waiting.rollout) is not None and not desired.pinned_generation:
         promoted = generations.promoted_candidate(status, desired)
         if promoted is not None and target.generation == promoted != generations.served_generation(status):
@@ -386,7 +360,7 @@ def _describe_asking(generation: str, status: DatasetStatus) -> str:
 def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table that should be written by now, its version claimed, and with the candidate."""
     target = rollouts.find_target(status, situation)
-    offering = with_candidate(status, target, situation)
+    offering = replace(status, candidate=_find_candidate(status, target, situation))
     if offering.candidate != status.candidate:
         target = rollouts.find_target(offering, situation)
     status = _with_next_version(_with_desired_table(offering, target, situation), situation)
@@ -491,7 +465,13 @@ def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetSt
 
 
 def _with_new_version(status: DatasetStatus, table: TableStatus, situation: Situation) -> DatasetStatus:
-    version = next_table_version(status, situation.observed, situation.now)
+    """Return ``status`` with ``table`` under a version that is higher than any existing one."""
+    newest = max(known_table_version(status), newest_table_version(situation.observed))
+    version = newest + 1
+    if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
+        # The status and the ConfigMap are lost, and routers were not polled. A router that had the chosen version
+        # already would seem to confirm a table that it ignores. There were fewer tables than seconds since 1970.
+        version = int(situation.now.timestamp())
     written = replace(table, version=version, written_at=format_moment(situation.now), confirmed_at="")
     return replace(status, table=written, last_table=version)
 
@@ -499,18 +479,18 @@ def _with_new_version(status: DatasetStatus, table: TableStatus, situation: Situ
 def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situation) -> DatasetStatus:
     pinned = status.find_generation(situation.desired.pinned_generation)
     if pinned is not None and pinned.generation == desired.generation:
-        status = replace(
-            generations.without_rejection(status, pinned), rolled_back=generations.with_marks(status, pinned)
-        )
-    referenced = tuple(_with_referenced_replicas(rollout, desired) for rollout in status.rollouts)
-    return replace(_with_new_version(status, desired, situation), rollouts=referenced)
-
-
-def _with_referenced_replicas(rollout: RolloutStatus, table: TableStatus) -> RolloutStatus:
-    if not windows.is_in_table(rollout.rollout, table):
-        return rollout
-    # What was promoted is referenced as a candidate by older tables.
-    replicas = max(rollout.minimum_replicas, table.replicas)
-    is_target = rollout.rollout == table.rollout
-    window = "" if is_target else rollout.window
-    return replace(rollout, referenced_replicas=replicas, offered_replicas=0, kept_since="", window=window)
+        rejected = tuple(mark for mark in status.rejected if not generations.holds_back(mark, pinned))
+        status = replace(status, rejected=rejected, rolled_back=generations.with_marks(status, pinned))
+    rollouts_after = []
+    for rollout in status.rollouts:
+        if windows.is_in_table(rollout.rollout, desired):
+            # What was promoted is referenced as a candidate by older tables.
+            replicas = max(rollout.minimum_replicas, desired.replicas)
+            window = "" if rollout.rollout == desired.rollout else rollout.window
+            referenced = replace(
+                rollout, referenced_replicas=replicas, offered_replicas=0, kept_since="", window=window
+            )
+            rollouts_after.append(referenced)
+        else:
+            rollouts_after.append(rollout)
+    return replace(_with_new_version(status, desired, situation), rollouts=tuple(rollouts_after))

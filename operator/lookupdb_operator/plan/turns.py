@@ -100,11 +100,6 @@ class Situation:
         return self.observed.dataset.own_store is None
 
     @property
-    def has_store_secret(self) -> bool:
-        """Return whether its pods need a Secret of ours for the store: there is no gateway and no store of its own."""
-        return self.shares_store and not self.config.gateway
-
-    @property
     def ingredients(self) -> Ingredients:
         """Everything that objects are rendered from."""
         return Ingredients(self.observed.dataset, self.config)
@@ -180,7 +175,8 @@ class Desired:
     keep_previous_seconds: float
     """Time for which the servers of the generation before stay after they have drained."""
     progress_deadline_seconds: float
-    """In which the servers of a rollout should get ready, and then routers take up its table."""
+    """Time in which the servers of a rollout should get ready; then the time in which routers should take up its
+    table."""
 
     @classmethod
     def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
@@ -227,12 +223,6 @@ class Ingredients:
     dataset: ObservedDataset
     config: Config
 
-    @property
-    def inputs(self) -> tuple[object, ...]:
-        """Everything that rendering uses. The dataset's status is not among it, because it changes all the time."""
-        dataset = self.dataset
-        return dataset.spec, dataset.parsed, self.config, (dataset.namespace, dataset.name, dataset.uid)
-
 
 def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
     """Return the objects that exist from the first pass on: network policies, routers and the DaemonSet. Do not change
@@ -256,7 +246,7 @@ def shard_stamps(
     dataset, config = ingredients.dataset, ingredients.config
     return _render_once(
         ingredients,
-        # Of a rollout, shards are made from its name, its generation's and which it has alone.
+        # A rollout's shards depend only on its name, its generation and its shard ranges.
         ("shards", rollout.rollout, rollout.generation, rollout.shard_ranges, generation, replicas),
         lambda: frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config)),
     )
@@ -312,13 +302,16 @@ def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
 def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
     """Return what ``render`` returned for ``name`` the first time, from the same ingredients. Specs are compared by
     identity: comparing two takes longer than rendering."""
-    renderings: dict[Any, Any] = ingredients.dataset.renderings
-    *sources, identity = ingredients.inputs
+    dataset = ingredients.dataset
+    renderings: dict[Any, Any] = dataset.renderings
+    # Everything that rendering uses. The dataset's status is not among it, because it changes all the time.
+    sources = dataset.spec, dataset.parsed, ingredients.config
+    identity = dataset.namespace, dataset.name, dataset.uid
     *sources_before, identity_before = renderings.get(_INGREDIENTS) or (None, None, None, None)
     is_same = identity == identity_before and all(map(operator.is_, sources, sources_before))
     if not is_same or len(renderings) > _MAX_RENDERINGS:
         renderings.clear()
-        renderings[_INGREDIENTS] = ingredients.inputs
+        renderings[_INGREDIENTS] = *sources, identity
     if name not in renderings:
         renderings[name] = render()
     return cast(T, renderings[name])
