@@ -25,7 +25,6 @@ from lookupdb_operator.model import Config, Manifest, ObservedDataset, StoreAcce
 # them, and lists of objects in any order, because it identifies their members by keys.
 
 
-_DIGITS: Final = 16
 _IDENTITY: Final = frozenset({"apiVersion", "kind", "status"})
 _COMPARED_METADATA: Final = ("labels", "annotations", "ownerReferences")
 _QUANTITIES: Final = frozenset({"requests", "limits"})
@@ -38,7 +37,7 @@ _FINGERPRINT_BYTES: Final = 16
 def hash_applied_fields(manifest: Mapping[str, Any]) -> str:
     """Hash what ``manifest`` asks for, except the number of pods, which others may set and which is compared
     separately."""
-    return _hash(_compared_part(manifest))
+    return digest(_canonical(_compared_part(manifest), ""))
 
 
 def hash_held_fields(body: Mapping[str, Any]) -> str | None:
@@ -46,7 +45,7 @@ def hash_held_fields(body: Mapping[str, Any]) -> str | None:
     if not body["metadata"].get("managedFields"):
         return None
     fields = _find_our_fields(body)
-    return _hash(_compared_part(_select_owned(body, fields) if fields else {}))
+    return digest(_canonical(_compared_part(_select_owned(body, fields) if fields else {}), ""))
 
 
 def take_fingerprint(body: Mapping[str, Any]) -> bytes:
@@ -131,11 +130,6 @@ def _member_key(name: str) -> tuple[str, Any]:
     return kind, orjson.loads(text)
 
 
-def _hash(document: Mapping[str, Any]) -> str:
-    text = orjson.dumps(_canonical(document, ""), option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text).hexdigest()[:_DIGITS]
-
-
 def _canonical(value: Any, name: str) -> Any:
     """Return ``value``, the member ``name`` of something, in canonical form."""
     if isinstance(value, dict):
@@ -167,7 +161,7 @@ def _number(amount: str | float) -> str:
 # because of defaults. ``fields`` says whether the object is still as it was written.
 
 
-DIGEST_DIGITS: Final = 16
+_DIGEST_DIGITS: Final = 16
 _MAPS_OF_TEXT: Final = ("matchLabels", "nodeSelector")
 _TABLE_VERSIONS: Final = 10**15
 """Upper limit of a routing table's version, in case somebody edited it."""
@@ -256,12 +250,7 @@ def read_table_version(manifest: Mapping[str, Any]) -> int:
 
 def digest(value: Any) -> str:
     """Return the digest of a JSON value; the order of members does not matter, the order of lists does."""
-    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:DIGEST_DIGITS]
-
-
-def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
-    """Return the digest of several stamped objects, in order."""
-    return digest([read_digest(manifest) for manifest in manifests])
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:_DIGEST_DIGITS]
 
 
 def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str, str]) -> Manifest:
@@ -277,14 +266,6 @@ def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str,
             "selector": {"matchLabels": dict(selector)},
         },
     }
-
-
-# Access of pods to the store: by a token for the gateway or, without a gateway, by the store's credentials. A dataset's
-# own store uses the Secret that the dataset names. Only builders and fetchers have access.
-#
-# The token is for the pod's ServiceAccount and this installation's gateway only, and lasts ten minutes; the kubelet
-# renews it. It proves the pod's namespace. The Secret of a dataset's own store is only referenced by pods: the operator
-# neither reads nor copies it.
 
 
 # Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
@@ -333,12 +314,6 @@ def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: 
     return {"--password-sha256": credentials.hash_password(password.encode())}
 
 
-def server_labels(dataset: ObservedDataset, config: Config) -> dict[str, str]:
-    """Return the StatefulSet labels from which a lost status can restore the password key."""
-    mark = password_key(dataset, config)
-    return {names.PASSWORD_KEY: mark} if mark else {}
-
-
 def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dict[str, Any]:
     """Return the volume of the routers' keys, each in a file named by its fingerprint. It is optional: a router without
     a key reports that and serves what it can reach. It is mounted whole, because the kubelet does not update single
@@ -361,7 +336,12 @@ def _derive_key(dataset: ObservedDataset, config: Config) -> bytes:
     return credentials.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
 
 
-# The Secret with the store's credentials in a dataset's namespace.
+# Access of pods to the store: by a token for the gateway or, without a gateway, by the store's credentials. A dataset's
+# own store uses the Secret that the dataset names. Only builders and fetchers have access.
+#
+# The token is for the pod's ServiceAccount and this installation's gateway only, and lasts ten minutes; the kubelet
+# renews it. It proves the pod's namespace. The Secret of a dataset's own store is only referenced by pods: the operator
+# neither reads nor copies it.
 
 
 PREFIX: Final = "LOOKUPDB_STORE_"

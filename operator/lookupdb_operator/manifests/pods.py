@@ -12,7 +12,7 @@ import orjson
 from lookupdb.wording import parse_quantity
 from lookupdb_operator import names
 from lookupdb_operator.manifests import objects
-from lookupdb_operator.manifests.objects import digest_of_all, drop_empty, drop_unsaid, render_metadata, stamp
+from lookupdb_operator.manifests.objects import digest, drop_empty, drop_unsaid, read_digest, render_metadata, stamp
 from lookupdb_operator.model import Config, Manifest, ObservedDataset
 from lookupdb_operator.status import BuildStatus, replace
 
@@ -33,7 +33,15 @@ def render_placement(
 ) -> Placement:
     """Return the placement of the pods that ``selector`` selects. A field of ``pod`` replaces that of ``scheduling``;
     with ``spreads``, the default spreads over nodes and zones."""
-    own = _spread_pods(selector) if spreads else {}
+    own: Placement = {}
+    if spreads:
+        # Over nodes and zones if there are several; on one node the pods still run. The preference for other zones is
+        # not a spread constraint: the scheduler ignores nodes without a constraint's label, so that in a cluster
+        # without zones nothing would be spread.
+        pods = {"labelSelector": {"matchLabels": dict(selector)}}
+        by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
+        by_node = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **pods}
+        own = {"affinity": {"podAntiAffinity": {_PREFERRED: [by_zone]}}, "topologySpreadConstraints": [by_node]}
     given = {**own, **scheduling, **pod}
     constraints = [_with_selector(constraint, selector) for constraint in given.get("topologySpreadConstraints", ())]
     affinity = own.get("affinity", {}) | {
@@ -43,18 +51,6 @@ def render_placement(
     members = {name: given.get(name) for name in _MEMBERS}
     placement: Placement = drop_unsaid({**members, "affinity": affinity, "topologySpreadConstraints": constraints})
     return placement
-
-
-def _spread_pods(selector: Mapping[str, str]) -> Placement:
-    """Spread over nodes and zones if there are several; on one node the pods still run.
-
-    The preference for other zones is not a spread constraint: the scheduler ignores nodes that lack a constraint's
-    label, so that in a cluster without zones nothing would be spread.
-    """
-    pods = {"labelSelector": {"matchLabels": dict(selector)}}
-    by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
-    by_node = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **pods}
-    return {"affinity": {"podAntiAffinity": {_PREFERRED: [by_zone]}}, "topologySpreadConstraints": [by_node]}
 
 
 def _complete_terms(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
@@ -82,20 +78,20 @@ Resources = dict[str, dict[str, str]]
 """Requests and limits, by resource."""
 
 MI: Final = 1 << 20
-PROCESS_BYTES: Final = 64 * MI
+_PROCESS_BYTES: Final = 64 * MI
 """Memory of a shard server's supervisor, and of each worker, without the shard."""
-BUILD_PERCENT: Final = 80
+_BUILD_PERCENT: Final = 80
 """The percentage of its memory limit that a builder uses; the rest covers what it cannot count."""
-FETCH_MEMORY: Final = "128Mi"
+_FETCH_MEMORY: Final = "128Mi"
 """Memory request of the container that fetches a shard; it streams, whatever the size. A pod requests the maximum of
 its containers, and a server requests at least as much by default."""
-FETCH_MEMORY_LIMIT: Final = "256Mi"
-SPARE_STORAGE: Final = 64 * MI
+_FETCH_MEMORY_LIMIT: Final = "256Mi"
+_SPARE_STORAGE: Final = 64 * MI
 """Disk space besides known files: logs, an index, /tmp."""
-TMP_STORAGE: Final = f"{SPARE_STORAGE // MI}Mi"
+TMP_STORAGE: Final = f"{_SPARE_STORAGE // MI}Mi"
 """Size limit of /tmp. Only libraries may write there."""
-VOLUME_FACTOR: Final = 1.1
-VOLUME_SPARE: Final = 512 * MI
+_VOLUME_FACTOR: Final = 1.1
+_VOLUME_SPARE: Final = 512 * MI
 _STORAGE: Final = "ephemeral-storage"
 _BUILDER_REQUESTS: Final = {"cpu": "100m"}
 _ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAGE}
@@ -115,7 +111,7 @@ def builder(spec: Mapping[str, Any]) -> Resources:
 
 def builder_memory(resources: Resources) -> int:
     """Return the bytes that a builder with these resources may use."""
-    return int(parse_quantity(resources["limits"]["memory"]) * BUILD_PERCENT / 100)
+    return int(parse_quantity(resources["limits"]["memory"]) * _BUILD_PERCENT / 100)
 
 
 def builder_threads(resources: Resources) -> int | None:
@@ -143,7 +139,7 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     serving = spec["serving"]
     declared = _read_resources(serving.get("resources") or {})
     # Memory for its processes, and for the hot part of its shard.
-    needed_bytes = PROCESS_BYTES * (1 + serving["workers"]) + serving["hotFraction"] * largest_shard_bytes
+    needed_bytes = _PROCESS_BYTES * (1 + serving["workers"]) + serving["hotFraction"] * largest_shard_bytes
     needed = f"{math.ceil(needed_bytes / MI)}Mi"
     if "memory" not in declared["limits"]:
         declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
@@ -155,13 +151,13 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
 
 def shard_storage(shard_bytes: int) -> str:
     """Return the disk space for the shard file on a node, in whole Mi."""
-    return f"{math.ceil((shard_bytes + SPARE_STORAGE) / MI)}Mi"
+    return f"{math.ceil((shard_bytes + _SPARE_STORAGE) / MI)}Mi"
 
 
 def shard_volume(shard_bytes: int) -> str:
     """Return the size of a shard's own volume, in whole Mi, with room for the file system: ext4 takes 2 % and a journal
     of up to 1 GiB; XFS needs at least 300 MiB."""
-    return f"{math.ceil((shard_bytes * VOLUME_FACTOR + VOLUME_SPARE) / MI)}Mi"
+    return f"{math.ceil((shard_bytes * _VOLUME_FACTOR + _VOLUME_SPARE) / MI)}Mi"
 
 
 def fetcher(server: Resources) -> Resources:
@@ -170,8 +166,8 @@ def fetcher(server: Resources) -> Resources:
     So it also meets quotas and limit ranges on other resources (a cpu limit, ephemeral-storage).
     """
     return {
-        "requests": server["requests"] | {"memory": FETCH_MEMORY},
-        "limits": server["limits"] | {"memory": FETCH_MEMORY_LIMIT},
+        "requests": server["requests"] | {"memory": _FETCH_MEMORY},
+        "limits": server["limits"] | {"memory": _FETCH_MEMORY_LIMIT},
     }
 
 
@@ -201,6 +197,7 @@ SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"
 """Annotations of pods with a disposable emptyDir, so that an autoscaler may remove their node."""
 
 TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - an emptyDir of the pod's own
+_SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 _TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {"sizeLimit": TMP_STORAGE}}
 
 
@@ -223,7 +220,7 @@ def render_template(
 
     Without ``takes_volumes`` the kubelet does not change the group of mounted volumes.
     """
-    pod = read_pod_fields(dataset, component)
+    pod = _read_pod_fields(dataset, component)
     own_secrets = (secret["name"] for secret in dataset.spec.get("imagePullSecrets") or ())
     secrets = dict.fromkeys([*own_secrets, *pull_secrets, *config.image_pull_secrets])
     user = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
@@ -243,7 +240,7 @@ def render_template(
     return {"metadata": {"labels": pod_labels, **drop_empty(annotations=pod_annotations)}, "spec": spec}
 
 
-def read_pod_fields(dataset: ObservedDataset, component: str) -> Mapping[str, Any]:
+def _read_pod_fields(dataset: ObservedDataset, component: str) -> Mapping[str, Any]:
     """Return the dataset's settings for pods of ``component``. For `lookupdb sync`, only ``spec.sync`` counts."""
     if component == names.SYNC:
         return {name: dataset.spec["sync"].get(name, empty) for name, empty in _SYNC_PLACEMENT.items()}
@@ -262,6 +259,12 @@ def render_container(
     **members: Any,
 ) -> dict[str, Any]:
     """Return one container that runs ``lookupdb`` with ``arguments``."""
+    # The dataset's variables take precedence over those for traces: no name may occur twice.
+    own = [drop_unsaid(variable) for variable in _read_pod_fields(dataset, component).get("extraEnv", ())]
+    taken = {variable["name"] for variable in own}
+    given = [dict(variable) for variable in config.tracing_env if component in (names.ROUTER, names.BUILDER)]
+    if component == names.BUILDER:  # builds are few, and all are kept
+        given = [variable for variable in given if not variable["name"].startswith(_SAMPLER)]
     return {
         "name": name,
         "image": dataset.spec.get("image") or config.image,
@@ -272,7 +275,8 @@ def render_container(
         "env": [
             {"name": "LOOKUPDB_LOG_FORMAT", "value": "json"},
             {"name": "HOME", "value": TMP["mountPath"]},
-            *_render_variables(dataset, config, component),
+            *(variable for variable in given if variable["name"] not in taken),
+            *own,
         ],
         "resources": drop_empty(**resources),
         "securityContext": {
@@ -283,16 +287,6 @@ def render_container(
         "volumeMounts": [*mounts, TMP],
         **members,
     }
-
-
-def _render_variables(dataset: ObservedDataset, config: Config, component: str) -> list[dict[str, Any]]:
-    """Return the variables for traces, and those of the dataset, which take precedence: no name may occur twice."""
-    own = [drop_unsaid(variable) for variable in read_pod_fields(dataset, component).get("extraEnv", ())]
-    names_set = {variable["name"] for variable in own}
-    given = [dict(variable) for variable in config.tracing_env if component in (names.ROUTER, names.BUILDER)]
-    if component == names.BUILDER:  # builds are few, and all are kept
-        given = [variable for variable in given if not variable["name"].startswith(_SAMPLER)]
-    return [*(variable for variable in given if variable["name"] not in names_set), *own]
 
 
 def render_flags(flags: Mapping[str, Any]) -> list[str]:
@@ -326,9 +320,6 @@ def render_probes() -> dict[str, Any]:
     }
 
 
-_SAMPLER: Final = "OTEL_TRACES_SAMPLER"
-
-
 # A build: its Job, and the ConfigMap with the dataset for the builder.
 
 
@@ -343,8 +334,8 @@ def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config)
     """Return a build's ConfigMap and Job, in the order of application."""
     template, files = _render_template(dataset, build, config), {}
     if uses_spark(dataset.spec):
-        template = make_driver(template, dataset, config)
-        executor = make_executor(_render_template(dataset, build, config, names.EXECUTOR), dataset, config)
+        template = _make_driver(template, dataset, config)
+        executor = _make_executor(_render_template(dataset, build, config, names.EXECUTOR), dataset, config)
         files = {names.EXECUTOR_FILE: _write_json(executor)}
     job = {
         "apiVersion": "batch/v1",
@@ -362,12 +353,13 @@ def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config)
 def build_digest(dataset: ObservedDataset, config: Config) -> str:
     """Digest everything that builds are made from, except what differs for each build: generation, active generation,
     fingerprint. A stuck build is superseded by one with another digest."""
-    return digest_of_all(render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config))
+    rendered = render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config)
+    return digest([read_digest(manifest) for manifest in rendered])
 
 
 def has_builder_image(dataset: ObservedDataset, config: Config) -> bool:
     """Return whether an image for builds is named; for builds by Spark, an image with Spark."""
-    return not uses_spark(dataset.spec) or bool(find_image(dataset, config))
+    return not uses_spark(dataset.spec) or bool(_find_image(dataset, config))
 
 
 def adopted_address(dataset: ObservedDataset) -> str:
@@ -495,7 +487,7 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
 
 
 SPARK: Final = "Spark"
-MASTER: Final = "k8s://https://kubernetes.default.svc"
+_MASTER: Final = "k8s://https://kubernetes.default.svc"
 _POD_NAME: Final = "LOOKUPDB_POD_NAME"
 _POD_IP: Final = "LOOKUPDB_POD_IP"
 _LOCAL_DIRS: Final = "SPARK_LOCAL_DIRS"
@@ -510,17 +502,17 @@ def uses_spark(spec: Mapping[str, Any]) -> bool:
     return bool(spec["build"]["engine"] == SPARK and not spec["source"].get("pushed"))
 
 
-def find_image(dataset: ObservedDataset, config: Config) -> str:
+def _find_image(dataset: ObservedDataset, config: Config) -> str:
     """Return the image of drivers and executors; empty if none is named."""
     return dataset.spec["build"]["spark"].get("image") or config.spark_image
 
 
-def driver_flags(dataset: ObservedDataset, config: Config) -> list[str]:
+def _driver_flags(dataset: ObservedDataset, config: Config) -> list[str]:
     """Return a driver's flags, besides a builder's. They override the dataset's settings, which cannot name them anyway
     by the CRD. Spark itself replaces ``${env:…}``."""
     settings = {
         "spark.kubernetes.namespace": dataset.namespace,
-        "spark.kubernetes.container.image": find_image(dataset, config),
+        "spark.kubernetes.container.image": _find_image(dataset, config),
         "spark.kubernetes.container.image.pullPolicy": config.image_pull_policy,
         "spark.kubernetes.driver.pod.name": f"${{env:{_POD_NAME}}}",  # the owner of executors
         "spark.kubernetes.executor.podNamePrefix": f"${{env:{_POD_NAME}}}",
@@ -540,10 +532,10 @@ def driver_flags(dataset: ObservedDataset, config: Config) -> list[str]:
         "spark.network.crypto.enabled": "true",
     }
     pairs = (f"{name}={value}" for name, value in settings.items())
-    return ["--spark-master", MASTER, *(word for pair in pairs for word in ("--spark-conf", pair))]
+    return ["--spark-master", _MASTER, *(word for pair in pairs for word in ("--spark-conf", pair))]
 
 
-def make_driver(template: Mapping[str, Any], dataset: ObservedDataset, config: Config) -> dict[str, Any]:
+def _make_driver(template: Mapping[str, Any], dataset: ObservedDataset, config: Config) -> dict[str, Any]:
     """Return a builder's ``template`` for a driver: with an API token and its address."""
     (container,) = template["spec"]["containers"]
     fields = {_POD_NAME: "metadata.name", _POD_IP: "status.podIP"}
@@ -551,20 +543,17 @@ def make_driver(template: Mapping[str, Any], dataset: ObservedDataset, config: C
     others = [variable for variable in container["env"] if variable["name"] != _LOCAL_DIRS]  # no name may occur twice
     driver = {
         **container,
-        "image": find_image(dataset, config),
-        "args": [*container["args"], *driver_flags(dataset, config)],
+        "image": _find_image(dataset, config),
+        "args": [*container["args"], *_driver_flags(dataset, config)],
         "env": [*others, *variables, {"name": _LOCAL_DIRS, "value": names.SCRATCH_PATH}],
-        "ports": [
-            {"name": name, "containerPort": number, "protocol": "TCP"}
-            for name, number in (("driver", names.DRIVER_PORT), ("blocks", names.BLOCKS_PORT))
-        ],
+        "ports": [render_port("driver", names.DRIVER_PORT), render_port("blocks", names.BLOCKS_PORT)],
     }
     account = dataset.spec["build"]["spark"].get("serviceAccountName") or config.spark_service_account
     pod = {"containers": [driver], "serviceAccountName": account, "automountServiceAccountToken": True}
     return {**template, "spec": {**template["spec"], **pod}}
 
 
-def make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config: Config) -> dict[str, Any]:
+def _make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config: Config) -> dict[str, Any]:
     """Return a builder's ``template``, with an executor's labels, as the pod from which Spark makes executors. Spark
     adds what it decides: name, owner, image, arguments, variables, memory and cpu."""
     (container,) = template["spec"]["containers"]
@@ -576,7 +565,7 @@ def make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config:
     executor = {
         **{name: member for name, member in container.items() if name != "args"},
         "name": names.EXECUTOR,
-        "image": find_image(dataset, config),
+        "image": _find_image(dataset, config),
         "command": ["python", "-m", "lookupdb.spark.pods"],
         "workingDir": names.SCRATCH_PATH,
         "resources": drop_empty(**storage),

@@ -16,12 +16,23 @@ from lookupdb_operator.manifests.objects import drop_empty, render_disruption_bu
 from lookupdb_operator.model import Config, Manifest, ObservedDataset, Pod
 from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus, parse_shards
 
-# Authentication of clients, by ``spec.router.auth``.
+_CERTIFICATE_VOLUME: Final = "tls"
+_CLIENT_CA_VOLUME: Final = "tls-client-ca"
+_PATHS: Final = {
+    "tokens": names.TOKENS_PATH,
+    "keys": names.KEYS_PATH,
+    _CERTIFICATE_VOLUME: names.TLS_PATH,
+    _CLIENT_CA_VOLUME: names.TLS_CLIENT_CA_PATH,
+}
+"""Mount path of each volume."""
+_SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
+_SPARE_SECONDS: Final = 15
+"""Seconds after the drain time until a router is killed. It needs at most 5 of them to finish."""
 
 
 def uses_service_accounts(dataset: ObservedDataset) -> bool:
     """Return whether routers need the cluster's public keys."""
-    return "serviceAccounts" in _read_auth(dataset)
+    return "serviceAccounts" in (dataset.spec["router"].get("auth") or {})
 
 
 def render_router_keys(dataset: ObservedDataset, keys: str) -> Manifest:
@@ -34,89 +45,6 @@ def render_router_keys(dataset: ObservedDataset, keys: str) -> Manifest:
             "data": {names.KEYS_FILE: keys},
         }
     )
-
-
-def render_auth_options(dataset: ObservedDataset) -> list[str]:
-    """Return the routers' command-line options."""
-    auth = _read_auth(dataset)
-    options: list[str] = []
-    if "tokens" in auth:
-        options += ["--auth-tokens", names.TOKENS_PATH]
-    if accounts := auth.get("serviceAccounts"):
-        options += ["--auth-keys", f"{names.KEYS_PATH}/{names.KEYS_FILE}", "--auth-audience", accounts["audience"]]
-        options += [word for subject in accounts["subjects"] for word in ("--auth-subject", subject)]
-    return options
-
-
-def render_auth_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Return the volumes, mounted whole because the kubelet does not update single files, and optional so that a router
-    can start and report what is missing."""
-    auth = _read_auth(dataset)
-    volumes: list[dict[str, Any]] = []
-    if tokens := auth.get("tokens"):
-        volumes.append({"name": "tokens", "secret": {"secretName": tokens["secretName"], "optional": True}})
-    if "serviceAccounts" in auth:
-        keys = {"name": names.router_keys(dataset.name), "optional": True}
-        volumes.append({"name": "keys", "configMap": keys})
-    return volumes
-
-
-def _read_auth(dataset: ObservedDataset) -> dict[str, Any]:
-    auth: dict[str, Any] = dataset.spec["router"].get("auth") or {}
-    return auth
-
-
-# TLS of routers: the certificate and the authorities for clients.
-#
-# The volumes are optional: a router without its Secret reports that itself and does not become ready. They are mounted
-# whole, because the kubelet does not update single files.
-
-
-_CERTIFICATE_VOLUME: Final = "tls"
-_CLIENT_CA_VOLUME: Final = "tls-client-ca"
-
-
-def speaks_tls(dataset: ObservedDataset) -> bool:
-    """Return whether clients must use TLS."""
-    return "tls" in dataset.spec["router"]
-
-
-def render_options(dataset: ObservedDataset) -> dict[str, str]:
-    """Return the flags of `lookupdb route`."""
-    if not speaks_tls(dataset):
-        return {}
-    options = {
-        "--tls-cert": f"{names.TLS_PATH}/{names.TLS_CERTIFICATE}",
-        "--tls-key": f"{names.TLS_PATH}/{names.TLS_KEY}",
-    }
-    if client_ca := dataset.spec["router"]["tls"].get("clientCA"):
-        options["--tls-client-ca"] = f"{names.TLS_CLIENT_CA_PATH}/{client_ca['key']}"
-    return options
-
-
-def render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Return the volumes of a router's pod."""
-    if not speaks_tls(dataset):
-        return []
-    tls = dataset.spec["router"]["tls"]
-    volumes = [{"name": _CERTIFICATE_VOLUME, "secret": {"secretName": tls["secretName"], "optional": True}}]
-    if client_ca := tls.get("clientCA"):
-        secret = {"secret": {"secretName": client_ca.get("secretName"), "optional": True}}
-        config_map = {"configMap": {"name": client_ca.get("configMapName"), "optional": True}}
-        volumes.append({"name": _CLIENT_CA_VOLUME, **(secret if "secretName" in client_ca else config_map)})
-    return volumes
-
-
-_PATHS: Final = {
-    "tokens": names.TOKENS_PATH,
-    "keys": names.KEYS_PATH,
-    _CERTIFICATE_VOLUME: names.TLS_PATH,
-    _CLIENT_CA_VOLUME: names.TLS_CLIENT_CA_PATH,
-}
-"""Mount path of each volume."""
-_SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
-SPARE_SECONDS: Final = 15
-"""Seconds after the drain time until a router is killed. It needs at most 5 of them to finish."""
 
 
 def render_routers(
@@ -183,7 +111,7 @@ def _render_template(
         selector,
         names.labels(dataset.name, dataset.uid, names.ROUTER),
         {
-            "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
+            "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + _SPARE_SECONDS,
             "containers": [_render_container(dataset, config, password_keys)],
         },
         # Optional: routers start before the first routing table exists. Mounted whole, because the kubelet does not
@@ -191,15 +119,36 @@ def _render_template(
         [
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *keys,
-            *render_volumes(dataset),
-            *render_auth_volumes(dataset),
+            *_render_volumes(dataset),
         ],
         annotations=pods.SAFE_TO_EVICT,
     )
 
 
+def _render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
+    """Return the volumes for TLS and for the authentication of clients. They are optional: a router without one reports
+    that itself. They are mounted whole, because the kubelet does not update single files."""
+    router = dataset.spec["router"]
+    tls, auth = router.get("tls"), router.get("auth") or {}
+    volumes: list[dict[str, Any]] = []
+    if tls is not None:
+        volumes.append({"name": _CERTIFICATE_VOLUME, "secret": {"secretName": tls["secretName"], "optional": True}})
+        if client_ca := tls.get("clientCA"):
+            secret = {"secret": {"secretName": client_ca.get("secretName"), "optional": True}}
+            config_map = {"configMap": {"name": client_ca.get("configMapName"), "optional": True}}
+            volumes.append({"name": _CLIENT_CA_VOLUME, **(secret if "secretName" in client_ca else config_map)})
+    if tokens := auth.get("tokens"):
+        volumes.append({"name": "tokens", "secret": {"secretName": tokens["secretName"], "optional": True}})
+    if "serviceAccounts" in auth:
+        volumes.append({"name": "keys", "configMap": {"name": names.router_keys(dataset.name), "optional": True}})
+    return volumes
+
+
 def _render_container(dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...]) -> dict[str, Any]:
     assert dataset.parsed is not None, "there are no routers of a spec that cannot be used"
+    router = dataset.spec["router"]
+    has_tls, auth = "tls" in router, router.get("auth") or {}
+    client_ca = router["tls"].get("clientCA") if has_tls else None
     options = {
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
         "--dataset-uid": dataset.uid,
@@ -208,23 +157,32 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "--resp-port": names.RESP_PORT if config.router_resp else None,
         "--admin-port": names.ADMIN_PORT,
         **render_router_flags(dataset.parsed.router),
-        **render_options(dataset),
+        "--tls-cert": f"{names.TLS_PATH}/{names.TLS_CERTIFICATE}" if has_tls else None,
+        "--tls-key": f"{names.TLS_PATH}/{names.TLS_KEY}" if has_tls else None,
+        "--tls-client-ca": f"{names.TLS_CLIENT_CA_PATH}/{client_ca['key']}" if client_ca else None,
         "--password-key-dir": names.PASSWORD_KEYS_PATH if password_keys else None,
+        "--auth-tokens": names.TOKENS_PATH if "tokens" in auth else None,
     }
+    arguments = ["route", *pods.render_flags(options)]
+    if accounts := auth.get("serviceAccounts"):
+        arguments += ["--auth-keys", f"{names.KEYS_PATH}/{names.KEYS_FILE}", "--auth-audience", accounts["audience"]]
+        arguments += [word for subject in accounts["subjects"] for word in ("--auth-subject", subject)]
     keys = [objects.ROUTER_MOUNT] if password_keys else []
-    volumes = (*render_volumes(dataset), *render_auth_volumes(dataset))
     resp = [pods.render_port(names.RESP, names.RESP_PORT)] if config.router_resp else []
     return pods.render_container(
         dataset,
         config,
         names.ROUTER,
         "route",
-        ["route", *pods.render_flags(options), *render_auth_options(dataset)],
+        arguments,
         pods.router(dataset.spec),
         [
             {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},
             *keys,
-            *({"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True} for volume in volumes),
+            *(
+                {"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True}
+                for volume in _render_volumes(dataset)
+            ),
         ],
         ports=[pods.render_port("http", names.ROUTER_PORT), *resp, pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
@@ -236,13 +194,13 @@ def _render_service(
     dataset: ObservedDataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
 ) -> Manifest:
     """Fields that the spec leaves open are left out, so that others may own them."""
-    service = dataset.spec["router"]["service"]
+    service, has_tls = dataset.spec["router"]["service"], "tls" in dataset.spec["router"]
     node_port = drop_empty(nodePort=service.get("nodePort"))
-    protocol = "https" if speaks_tls(dataset) else "http"
+    protocol = "https" if has_tls else "http"
     port = pods.render_service_port("http", service["port"], "http", appProtocol=protocol, **node_port)
     ports = [port]
     if config.router_resp and service["port"] != names.RESP_PORT:  # a port may be only once in a Service
-        redis = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # Redis over TLS has no protocol name
+        redis = {} if has_tls else {"appProtocol": "redis"}  # Redis over TLS has no protocol name
         ports.append(pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **redis))
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
     return stamp(

@@ -53,12 +53,12 @@ class Delivery:
     """True if the pod owns its volumes; others' volumes are not changed."""
 
 
-def render_delivery(
+def _render_delivery(
     dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: pods.Resources
 ) -> Delivery:
     """Return the delivery for servers of ``shard``; ``amounts`` are a server's resources."""
     if delivery_type(dataset.spec) == VOLUME:
-        # Deliver from a volume that shows the store's own folders.
+        # The volume shows the store's own folders.
         volume = dataset.spec["serving"]["delivery"]["volume"]
         folder = dataset_path(config.cluster, dataset.namespace, dataset.name, dataset.uid)
         parts = (names.DATA_PATH, volume["path"], folder, generation.generation)
@@ -70,7 +70,18 @@ def render_delivery(
             takes_volumes=False,
         )
     if delivery_type(dataset.spec) == IMAGE:
-        return _render_image(dataset, generation, shard)
+        # A tag's content never changes, so nodes need not ask for it again. The server verifies the file by the index
+        # beside it, as always.
+        image = dataset.spec["serving"]["delivery"]["image"]
+        tag = shard_tag(dataset.name, dataset.uid, generation.generation, shard)
+        mounted = {"reference": f"{image['repository']}:{tag}", "pullPolicy": "IfNotPresent"}
+        return Delivery(
+            folder=names.DATA_PATH,
+            volumes=({"name": names.DATA_VOLUME, "image": mounted},),
+            flags={"--wait": WAIT_SECONDS, "--termination-log": TERMINATION_LOG},
+            pull_secrets=(image["pullSecretName"],) if "pullSecretName" in image else (),
+            takes_volumes=False,
+        )
     return Delivery(
         folder=names.DATA_PATH,
         volumes=(
@@ -90,21 +101,6 @@ def delivery_type(spec: Mapping[str, Any]) -> str:
 def uses_images(dataset: ObservedDataset) -> bool:
     """Return whether servers get their shards from images; False if the spec cannot be used."""
     return dataset.problem is None and delivery_type(dataset.spec) == IMAGE
-
-
-def _render_image(dataset: ObservedDataset, generation: GenerationStatus, shard: int) -> Delivery:
-    """Deliver from an image. A tag's content never changes, so nodes need not ask for it again. The server verifies the
-    file by the index beside it, as always."""
-    image = dataset.spec["serving"]["delivery"]["image"]
-    tag = shard_tag(dataset.name, dataset.uid, generation.generation, shard)
-    volume = {"reference": f"{image['repository']}:{tag}", "pullPolicy": "IfNotPresent"}
-    return Delivery(
-        folder=names.DATA_PATH,
-        volumes=({"name": names.DATA_VOLUME, "image": volume},),
-        flags={"--wait": WAIT_SECONDS, "--termination-log": TERMINATION_LOG},
-        pull_secrets=(image["pullSecretName"],) if "pullSecretName" in image else (),
-        takes_volumes=False,
-    )
 
 
 def _render_own(dataset: ObservedDataset, generation: GenerationStatus) -> dict[str, Any]:
@@ -162,7 +158,7 @@ _PATHS: Final = {_CONFIG_VOLUME: names.REGISTRY_PATH, _CA_VOLUME: names.REGISTRY
 """Mount path of each volume."""
 
 
-def render_push(
+def _render_push(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config
 ) -> Manifest:
     """Return the Job, not stamped."""
@@ -447,9 +443,9 @@ def _port(number: int) -> dict[str, Any]:
     return {"port": number, "protocol": "TCP"}
 
 
-GRACE_SECONDS: Final = 30
+_SERVER_GRACE_SECONDS: Final = 30
 """After SIGTERM a server answers for 5 seconds, then finishes what has arrived."""
-SCALE_MANAGER: Final = f"{names.FIELD_MANAGER}-scale"
+_SCALE_MANAGER: Final = f"{names.FIELD_MANAGER}-scale"
 _ANY: Final = RolloutStatus(rollout="r1", generation="", template="", started_at="")
 
 
@@ -458,9 +454,8 @@ def render_shards(
 ) -> tuple[Manifest, ...]:
     """Return a rollout's objects, in the order of application.
 
-    Use it only if the rollout's template is still ``template_digest``, because it would change another one. Otherwise
-    use
-    ``render_scale``.
+    Use it only if the rollout's template is still ``template_digest``, because it would change another one. If it is
+    not, use ``render_scale``.
     """
     return tuple(map(stamp, _render_unstamped(dataset, rollout, generation, replicas, config)))
 
@@ -478,7 +473,7 @@ def _render_unstamped(
 ) -> Iterator[Manifest]:
     yield _render_service(dataset, rollout)
     if delivery_type(dataset.spec) == IMAGE:
-        yield render_push(dataset, rollout, generation, config)
+        yield _render_push(dataset, rollout, generation, config)
     for shard in select_shards(rollout.shard_ranges, generation.shards):
         template = _render_server_template(dataset, rollout, generation, config, shard)
         yield _render_stateful_set(dataset, rollout, shard, replicas, template, config)
@@ -509,7 +504,7 @@ def render_scale(dataset: ObservedDataset, rollout: RolloutStatus, shard: int, r
 def field_manager(manifest: Manifest) -> str:
     """Return the field manager that applies ``manifest``."""
     is_scale = manifest["kind"] == "StatefulSet" and "template" not in manifest["spec"]
-    return SCALE_MANAGER if is_scale else names.FIELD_MANAGER
+    return _SCALE_MANAGER if is_scale else names.FIELD_MANAGER
 
 
 def template_digest(dataset: ObservedDataset, generation: GenerationStatus, config: Config) -> str:
@@ -521,7 +516,7 @@ def template_digest(dataset: ObservedDataset, generation: GenerationStatus, conf
     parts: list[str | int] = [generation.generation, generation.shards]
     parts.append(digest(_render_stateful_set(dataset, _ANY, 0, 1, template, config)))
     if delivery_type(dataset.spec) == IMAGE:
-        parts.append(digest(render_push(dataset, _ANY, generation, config)))
+        parts.append(digest(_render_push(dataset, _ANY, generation, config)))
     return digest(parts)
 
 
@@ -553,7 +548,9 @@ def _render_stateful_set(
     template: dict[str, Any],
     config: Config,
 ) -> Manifest:
-    labels = _labels(rollout, shard) | objects.server_labels(dataset, config)
+    labels = _labels(rollout, shard)
+    if key := objects.password_key(dataset, config):
+        labels[names.PASSWORD_KEY] = key  # from which a lost status is restored
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     return {
         "apiVersion": "apps/v1",
@@ -589,7 +586,7 @@ def _render_server_template(
 ) -> dict[str, Any]:
     labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
     amounts = pods.server(dataset.spec, generation.largest_shard_bytes)
-    delivered = render_delivery(dataset, generation, config, shard, amounts)
+    delivered = _render_delivery(dataset, generation, config, shard, amounts)
     selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return pods.render_template(
         dataset,
@@ -598,7 +595,7 @@ def _render_server_template(
         selector,
         labels,
         {
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "terminationGracePeriodSeconds": _SERVER_GRACE_SECONDS,
             **drop_empty(initContainers=list(delivered.init_containers)),
             "containers": [_render_server(dataset, rollout, config, shard, amounts, delivered)],
         },
