@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
+
+if TYPE_CHECKING:
+    from aiohttp import StreamReader
 
 JSON: Final = "application/json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -86,14 +89,7 @@ class Expired(Unreachable):
     """A list or watch cannot be continued and must be restarted."""
 
 
-class ByteStream(Protocol):
-    """The body of an answer that arrives."""
-
-    async def read(self, n: int, /) -> bytes:
-        """Return at most ``n`` of the bytes that have arrived; none at the end."""
-
-
-async def read_at_most(stream: ByteStream, limit: int) -> bytes:
+async def read_at_most(stream: StreamReader, limit: int) -> bytes:
     """Return the bytes of ``stream`` up to its end, or the first ``limit``."""
     body = bytearray()
     while len(body) < limit and (chunk := await stream.read(limit - len(body))):
@@ -111,43 +107,33 @@ class Answer:
 
     def make_error(self, subject: str) -> ApiError:
         """Return the error that it means if it is from the API server itself."""
-        return make_error(subject, self.status, self.headers, self.body)
-
-
-def _parse_members(text: bytes) -> Mapping[str, Any]:
-    """Return the JSON object of an error response; any other text becomes its message."""
-    try:
-        answer = orjson.loads(text) if text else {}
-    except ValueError:
-        return {"message": text[:500].decode(errors="replace").strip()}
-    return answer if isinstance(answer, dict) else {}
-
-
-def make_error(subject: str, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
-    """Return the error for an answer with the body ``text``."""
-    answer = _parse_members(text)
-    seconds = headers.get("Retry-After") or ""
-    retry_after = min(float(seconds), _RETRY_AFTER_AT_MOST) if seconds.isdecimal() else None
-    message = str(answer.get("message") or f"the API server answers {status}")
-    match status:
-        case 404:
-            return NotFound(subject, message)
-        case 409 if answer.get("reason") == "AlreadyExists":
-            return AlreadyExists(subject, message)
-        case 409:
-            return Conflict(subject, message)
-        case 401:
-            return Unauthorized(subject, f"the API server does not accept these credentials: {message}")
-        case 410:
-            return Expired(subject, message)
-        case 408 | 429:
-            return Unreachable(subject, message, retry_after)
-        # The API server reports an apply with wrongly typed fields as its own fault (seen with 1.34).
-        case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
-            return Unreachable(subject, message, retry_after)
-    details = answer.get("details")
-    causes = details.get("causes") if isinstance(details, dict) else None
-    for cause in causes if isinstance(causes, list) else ():
-        if isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating":
-            return NamespaceTerminating(subject, message)
-    return Refused(subject, message)
+        try:
+            answer = orjson.loads(self.body) if self.body else {}
+        except ValueError:
+            answer = {"message": self.body[:500].decode(errors="replace").strip()}
+        answer = answer if isinstance(answer, dict) else {}
+        seconds = self.headers.get("Retry-After") or ""
+        retry_after = min(float(seconds), _RETRY_AFTER_AT_MOST) if seconds.isdecimal() else None
+        message = str(answer.get("message") or f"the API server answers {self.status}")
+        match self.status:
+            case 404:
+                return NotFound(subject, message)
+            case 409 if answer.get("reason") == "AlreadyExists":
+                return AlreadyExists(subject, message)
+            case 409:
+                return Conflict(subject, message)
+            case 401:
+                return Unauthorized(subject, f"the API server does not accept these credentials: {message}")
+            case 410:
+                return Expired(subject, message)
+            case 408 | 429:
+                return Unreachable(subject, message, retry_after)
+            # The API server reports an apply with wrongly typed fields as its own fault (seen with 1.34).
+            case status if status >= 500 and not message.startswith("failed to create typed patch object"):
+                return Unreachable(subject, message, retry_after)
+        details = answer.get("details")
+        causes = details.get("causes") if isinstance(details, dict) else None
+        for cause in causes if isinstance(causes, list) else ():
+            if isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating":
+                return NamespaceTerminating(subject, message)
+        return Refused(subject, message)

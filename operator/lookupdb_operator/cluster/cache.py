@@ -94,7 +94,10 @@ class ObjectCache:
         known = before.accepted if before is not None and before.header.uid == header.uid else ""
         after = _accept(after, _changed_fields(after) if is_own_write else known)
         self._store(kind, key, after)
-        return None if before is not None and _is_alike(before, after) else key
+        if before is None or kind == names.DATASET_KIND.name:
+            return key
+        was = (before.header.uid, before.header.owner_uid, before.item, before.awaits_images)
+        return None if was == (header.uid, header.owner_uid, after.item, after.awaits_images) else key
 
     def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
         """Forget an object; with ``uid``, only that one, and permanently unless a version later than the deletion's
@@ -166,10 +169,8 @@ class ObjectCache:
         owned = {child.header.uid for child in children.values() if child.header.owner_uid == dataset.uid}
         for location in sorted(children):
             child = children[location]
-            if child.header.uid in owned or (
-                isinstance(child.item, Pod)
-                and (_is_dataset_pod(child.header, dataset, owned) or _is_left_server(child.header, dataset, children))
-            ):
+            is_pod = isinstance(child.item, Pod) and _is_dataset_pod(child.header, dataset, owned, children)
+            if is_pod or child.header.uid in owned:
                 yield child
 
     def _find(self, kind: str, key: Key, name: str) -> CachedObject | None:
@@ -226,32 +227,25 @@ def _is_newer(header: Header, cached: Header) -> bool:
     return int(new) > int(old)
 
 
-def _is_alike(before: CachedObject, after: CachedObject) -> bool:
-    """Return whether nothing relevant for decisions changed between two versions."""
-    if isinstance(after.item, ObservedDataset) or before.header.uid != after.header.uid:
+def _is_dataset_pod(
+    header: Header, dataset: ObservedDataset, owned: Collection[str], children: Collection[tuple[str, str]]
+) -> bool:
+    """Return whether a pod belongs, or did, to one of the dataset's ``owned`` objects. Pods of the DaemonSet are left
+    out: there may be thousands, and no decision depends on them."""
+    if header.dataset_uid != dataset.uid:
         return False
-    owners = before.header.owner_uid == after.header.owner_uid
-    return owners and before.item == after.item and before.awaits_images == after.awaits_images
-
-
-def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
-    """Return whether a pod is of the dataset's Jobs and their pods, StatefulSets or Deployment (ReplicaSets are not
-    watched). Pods of
-    the DaemonSet are left out: there may be thousands, and no decision depends on them."""
-    if header.dataset_uid != dataset.uid or header.owner_kind == names.DAEMON_SET.name:
-        return False
-    if header.owner_kind == names.POD.name:  # Spark's driver owns its executors
-        return header.owner_name.startswith(f"{dataset.name}-g")
-    if header.owner_kind == "ReplicaSet":
-        return header.owner_name.startswith(f"{names.router(dataset.name)}-")
-    return header.owner_uid in owned
-
-
-def _is_left_server(header: Header, dataset: ObservedDataset, children: Collection[tuple[str, str]]) -> bool:
-    """Return whether a pod is a shard server without a StatefulSet: it uses memory and disk until it ends."""
-    if header.dataset_uid != dataset.uid or header.owner_kind != names.STATEFUL_SET.name:
-        return False
-    return header.owner_name.startswith(f"{dataset.name}-") and (header.owner_kind, header.owner_name) not in children
+    match header.owner_kind:
+        case names.DAEMON_SET.name:
+            return False
+        case names.POD.name:  # Spark's driver owns its executors
+            return header.owner_name.startswith(f"{dataset.name}-g")
+        case "ReplicaSet":  # they are not watched
+            return header.owner_name.startswith(f"{names.router(dataset.name)}-")
+    if header.owner_uid in owned:
+        return True
+    # A shard server whose StatefulSet is gone uses memory and disk until it ends.
+    is_left = header.owner_kind == names.STATEFUL_SET.name and (header.owner_kind, header.owner_name) not in children
+    return is_left and header.owner_name.startswith(f"{dataset.name}-")
 
 
 def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:

@@ -28,7 +28,7 @@ from lookupdb import __version__
 from lookupdb.account_tokens import VerificationKey, are_same, parse_keys
 from lookupdb.errors import UsageError
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import JSON, Answer, ApiError, Unreachable, make_error
+from lookupdb_operator.cluster.api import JSON, Answer, ApiError, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Api:
             response = await _send(self._streaming, "GET", path, query, {"Accept": accept}, None, timeout)
             if response.status >= 300:
                 text = await response.content.read(_MESSAGE_AT_MOST)
-                raise self._note_retry_after(make_error(subject, response.status, response.headers, text))
+                raise self._note_retry_after(Answer(response.status, response.headers, text).make_error(subject))
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -202,15 +202,8 @@ def _unreachable(subject: str, error: Exception) -> Unreachable:
 # The public keys of the cluster's service accounts, which any service account may read.
 
 
-JWKS_PATH: Final = "/openid/v1/jwks"
-SUBJECT: Final = "the keys of service accounts"
-
-
-async def fetch_account_keys(api: Api) -> Answer:
-    """Return the API server's answer. Raises Unreachable."""
-    return await api.fetch(JWKS_PATH, subject=SUBJECT)
-
-
+_JWKS_PATH: Final = "/openid/v1/jwks"
+_SUBJECT: Final = "the keys of service accounts"
 REFRESH_SECONDS: Final = 60.0
 MAX_BYTES: Final = 256 << 10
 """Most bytes of the keys: a quarter of what a ConfigMap takes."""
@@ -228,33 +221,30 @@ class AccountKeys:
     @classmethod
     def of_cluster(cls, api: Api) -> Self:
         """Read through ``api``."""
-        return cls(lambda: fetch_account_keys(api))
+        return cls(partial(api.fetch, _JWKS_PATH, subject=_SUBJECT))
 
     async def refresh(self) -> bool:
         """Read the keys. Return whether they changed."""
         try:
             text = await self._read()
         except (ApiError, ValueError) as error:
-            self._note(f"{SUBJECT} cannot be read, and routers keep those that they have: {error}")
+            problem = f"{_SUBJECT} cannot be read, and routers keep those that they have: {error}"
+            if problem != self._problem:  # most datasets need no keys
+                log.warning("%s", problem)
+            self._problem = problem
             return False
-        self._note("")
+        self._problem = ""
         is_changed, self.text = text != self.text, text
         return is_changed
 
     async def _read(self) -> str:
         answer = await self._fetch()
         if answer.status != 200:
-            raise answer.make_error(SUBJECT)
+            raise answer.make_error(_SUBJECT)
         if len(answer.body) > MAX_BYTES:
             raise ValueError(f"they have {len(answer.body)} bytes, the limit is {MAX_BYTES}")
         parse_keys(answer.body)
         return orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
-
-    def _note(self, problem: str) -> None:
-        """Log ``problem`` once: most datasets need no keys."""
-        if problem and problem != self._problem:
-            log.warning("%s", problem)
-        self._problem = problem
 
 
 _KEYS_REREAD_SECONDS: Final = 600.0
@@ -270,7 +260,7 @@ class Keys:
     """The keys as last read through ``api``."""
 
     def __init__(self, api: Api) -> None:
-        self._fetch = partial(fetch_account_keys, api)
+        self._fetch = partial(api.fetch, _JWKS_PATH, subject=_SUBJECT)
         self._read_at: float | None = None
         self._tried_at: float | None = None
         self._reading: asyncio.Task[bool] | None = None
@@ -318,7 +308,7 @@ class Keys:
             async with asyncio.timeout(_READ_SECONDS):
                 answer = await self._fetch()
             if answer.status != 200:
-                raise answer.make_error(SUBJECT)
+                raise answer.make_error(_SUBJECT)
             keys = parse_keys(answer.body)
         except (ApiError, TimeoutError, ValueError) as error:
             log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")

@@ -1,6 +1,5 @@
-"""All writes to the cluster, reads of single objects, and the lists of uids that the cache is compared with: an
-informer
-that lists again does not learn what was deleted meanwhile."""
+"""Writes to the cluster, reads of single objects, and lists of uids. The cache is compared with these lists, because an
+informer that lists again does not learn what was deleted meanwhile."""
 
 from __future__ import annotations
 

@@ -74,10 +74,10 @@ class Reflector:
     ) -> None:
         """``turns`` limits the number of reflectors that list at once: each holds a page in memory."""
         self._api = api
-        self._kind = kind
+        self.kind = kind
         self._path = kind.path(namespace)
         self._namespace = namespace
-        self._selector = selector
+        self._query = {"labelSelector": selector} if selector else {}
         self._sink = sink
         self._turns = turns
         self._version = ""
@@ -87,11 +87,6 @@ class Reflector:
         self.synced = asyncio.Event()
         """Set once everything was listed."""
 
-    @property
-    def kind(self) -> Kind:
-        """The kind that it watches."""
-        return self._kind
-
     def relist(self) -> None:
         """List everything again, because the watch cannot be trusted."""
         self._version = ""
@@ -99,7 +94,7 @@ class Reflector:
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """List and watch until cancelled."""
+        """List and watch until cancelled. ``Api`` itself obeys ``Retry-After``."""
         while True:
             try:
                 if not self._version:
@@ -107,37 +102,33 @@ class Reflector:
                 await self._watch()
             except Expired:
                 self._version = ""
-                log.info("%s: the watch fell behind; listing again", self._kind.plural)
-                await self._back_off()
+                log.info("%s: the watch fell behind; listing again", self.kind.plural)
+                await asyncio.sleep(self._backoff.fail())
             except ApiError as error:
-                log.warning("%s: %s", self._kind.plural, error)
-                await self._back_off()
-
-    async def _back_off(self) -> None:
-        """Wait before a retry. ``Api`` itself obeys ``Retry-After``."""
-        await asyncio.sleep(self._backoff.fail())
+                log.warning("%s: %s", self.kind.plural, error)
+                await asyncio.sleep(self._backoff.fail())
 
     async def _list(self) -> None:
-        known, uids = self._sink.known_headers(self._kind, self._namespace), set[str]()
-        query, version = self._query() | {"limit": str(PAGE)}, ""
+        known, uids = self._sink.known_headers(self.kind, self._namespace), set[str]()
+        query, version = self._query | {"limit": str(PAGE)}, ""
         async with self._turns:
             more = ""
             while True:
                 answer = await self._api.request(
                     "GET",
                     self._path,
-                    subject=f"all {self._kind.plural}",
+                    subject=f"all {self.kind.plural}",
                     query=query | ({"continue": more} if more else {}),
                 )
                 for body in answer.get("items") or ():
                     uids.add(body["metadata"]["uid"])
-                    self._sink.on_changed(self._kind, body)
+                    self._sink.on_changed(self.kind, body)
                 meta = answer.get("metadata") or {}
                 version, more = str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
                 del answer  # before the next page arrives
                 if not more:
                     break
-        self._sink.on_unlisted(self._kind, [header for uid, header in known.items() if uid not in uids])
+        self._sink.on_unlisted(self.kind, [header for uid, header in known.items() if uid not in uids])
         self._version = version
         self._backoff.reset()
         self.synced.set()
@@ -147,7 +138,7 @@ class Reflector:
         loop = asyncio.get_running_loop()
         began, version = loop.time(), self._version
         seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - not a secret
-        query = self._query() | {
+        query = self._query | {
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
@@ -157,7 +148,7 @@ class Reflector:
             async with asyncio.timeout(seconds + _GRACE) as self._deadline:
                 async for lines in self._api.stream(
                     self._path,
-                    subject=f"the watch of {self._kind.plural}",
+                    subject=f"the watch of {self.kind.plural}",
                     query=query,
                     silence_at_most=_SILENCE_AT_MOST,
                 ):
@@ -166,36 +157,30 @@ class Reflector:
                         if count % _EVENTS_AT_ONCE == 0:
                             await asyncio.sleep(0)
         except TimeoutError:
-            log.debug("%s: the watch is ended by us", self._kind.plural)
+            log.debug("%s: the watch is ended by us", self.kind.plural)
         finally:
             self._deadline = None
         if self._version != version or loop.time() - began >= _LASTED:
             self._backoff.reset()
         elif self._version:
-            await self._back_off()
+            await asyncio.sleep(self._backoff.fail())
 
     def _take_event(self, line: bytes) -> None:
+        subject = f"the watch of {self.kind.plural}"
         try:
             event = orjson.loads(line)
             kind, body = event["type"], event["object"]
             if kind == "ERROR":
-                raise _watch_error(self._kind, body)
+                error_class = Expired if body.get("code") == 410 else Unreachable
+                raise error_class(subject, str(body.get("message") or "the watch ended with an error"))
             version = str(body["metadata"]["resourceVersion"])
         except (ValueError, KeyError, TypeError) as error:
-            raise Unreachable(f"the watch of {self._kind.plural}", f"an event cannot be read: {error}") from error
+            raise Unreachable(subject, f"an event cannot be read: {error}") from error
         if kind == "DELETED":
-            self._sink.on_deleted(self._kind, body)
+            self._sink.on_deleted(self.kind, body)
         elif kind != "BOOKMARK":
-            self._sink.on_changed(self._kind, body)
+            self._sink.on_changed(self.kind, body)
         self._version = version
-
-    def _query(self) -> dict[str, str]:
-        return {"labelSelector": self._selector} if self._selector else {}
-
-
-def _watch_error(kind: Kind, status: Mapping[str, Any]) -> ApiError:
-    subject, message = f"the watch of {kind.plural}", str(status.get("message") or "the watch ended with an error")
-    return Expired(subject, message) if status.get("code") == 410 else Unreachable(subject, message)
 
 
 # kopf's watch of LookupDatasets. The API server ends it after so many seconds (it accepts integers only); the client
@@ -231,7 +216,6 @@ class Informers:
             for kind in names.WATCHED
             for namespace in namespaces or ("",)
         )
-
         self.start_error: LookupdbError | None = None
         """Why the operator cannot start, if it cannot."""
 

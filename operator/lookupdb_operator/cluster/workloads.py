@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -237,7 +237,7 @@ def diagnose_warning(kind: str, name: str, reason: str, message: str, *, compone
         case "FailedCreate":
             return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
         case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
-            return diagnose_mount(name, message)
+            return _diagnose_mount(name, message)
         case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
             return SANDBOX_FAILED.trouble(pod=name, why=_flatten_stable(message))
     return None
@@ -252,7 +252,7 @@ def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
     return UNSCHEDULABLE.trouble(pod=pod, why=why)
 
 
-def diagnose_mount(pod: str, message: str) -> Trouble:
+def _diagnose_mount(pod: str, message: str) -> Trouble:
     """Diagnose the kubelet's message about a Secret, ConfigMap or claim that it cannot mount."""
     missing, is_secret = next(_find_missing(message), ("", False))
     if not missing:
@@ -261,22 +261,11 @@ def diagnose_mount(pod: str, message: str) -> Trouble:
     return cause.trouble(pod=pod, missing=missing)
 
 
-def diagnose_start(pod: str, container: str, message: str) -> Trouble:
+def _diagnose_start(pod: str, container: str, message: str) -> Trouble:
     """Diagnose the kubelet's message about a container that it cannot create or start."""
     if any(_find_missing(message)):
-        return diagnose_mount(pod, message)
+        return _diagnose_mount(pod, message)
     return START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
-
-
-def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] = ()) -> Trouble:
-    """Diagnose the kubelet's message about an image that it cannot pull: the container's ``image``, or one of those
-    ``mounted`` as volumes."""
-    why = _flatten_stable(_PULL_PREFIX.sub("", message))
-    why = f": {why}" if why else ""
-    shown = next((reference for reference in mounted if reference in message), "")
-    if shown and _NOT_FOUND.search(message) and not _OF_NODE.search(message):
-        return IMAGE_NOT_FOUND.trouble(pod=pod, image=shown, why=why)
-    return IMAGE_PULL_FAILED.trouble(pod=pod, image=shown or image, why=why)
 
 
 def flatten(message: str) -> str:
@@ -293,20 +282,17 @@ def _flatten_stable(message: str) -> str:
 def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -> Trouble:
     workload, why = f"{kind} {name}", flatten(_REFUSED_POD.sub("", message))
     if _QUOTA.search(why):
-        return QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(component, why))
+        field = RESOURCE_FIELDS.get(component, "resources")
+        remedy = f"raise the namespace's quota or lower {field}"
+        if unspecified := dict.fromkeys(_AMOUNT.findall(why.partition("must specify ")[2])):
+            # Quotas call requests.cpu just cpu, too.
+            members = (
+                name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified
+            )
+            remedy = "set " + " and ".join(f"{field}.{member}" for member in members)
+        return QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=remedy)
     cause = PODS_LACK if _LACKING.search(why) else PODS_REFUSED
     return cause.trouble(workload=workload, why=why)
-
-
-def _quota_remedy(component: str, message: str) -> str:
-    """Return what to do about a quota or limit range that rejects pods of ``component``."""
-    field = RESOURCE_FIELDS.get(component, "resources")
-    unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
-    if unspecified:
-        # Quotas call requests.cpu just cpu, too.
-        members = (name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified)
-        return "set " + " and ".join(f"{field}.{member}" for member in members)
-    return f"raise the namespace's quota or lower {field}"
 
 
 def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
@@ -345,29 +331,26 @@ class _Pod:
     """The pod to diagnose."""
 
     body: Body
+    name: str
     component: str
     result: BuildResult | None
     """The result of a builder that has ended and reported one."""
-
-    @property
-    def name(self) -> str:
-        return str(self.body["metadata"]["name"])
 
 
 def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trouble | None:
     """Return why the pod ``body`` is stuck; None if it is not, or its status does not say."""
     if read_status(body).get("phase") == "Succeeded" or find_condition(body, "Ready").get("status") == "True":
         return None
-    pod = _Pod(body, component, result)
+    pod = _Pod(body, body["metadata"]["name"], component, result)
     trouble, scheduled = _diagnose_end_by_kubernetes(pod), find_condition(body, "PodScheduled")
     if trouble is None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         trouble = diagnose_scheduling(pod.name, component, scheduled.get("message") or "")
-    for container in container_statuses(body):
+    for container in _container_statuses(body):
         trouble = trouble or _diagnose_waiting(pod, container) or _diagnose_end(pod, container)
     return trouble
 
 
-def container_statuses(body: Body) -> Iterator[Container]:
+def _container_statuses(body: Body) -> Iterator[Container]:
     """Yield the status of each container, in the order in which they run."""
     pod_status = read_status(body)
     yield from pod_status.get("initContainerStatuses") or ()
@@ -392,15 +375,20 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
 
 
 def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
-    """Diagnose a waiting container: its image, or an error at its creation."""
+    """Diagnose a waiting container: its image or one that its pod mounts, or an error at its creation."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in _PULLING:
-        images = (volume.get("image") or {} for volume in (pod.body.get("spec") or {}).get("volumes") or ())
-        mounted = tuple(image["reference"] for image in images if image.get("reference"))
-        return diagnose_pull(pod.name, container.get("image") or "", message, mounted)
+        why = _flatten_stable(_PULL_PREFIX.sub("", message))
+        why = f": {why}" if why else ""
+        volumes = (pod.body.get("spec") or {}).get("volumes") or ()
+        mounted = [(volume.get("image") or {}).get("reference") for volume in volumes]
+        shown = next((reference for reference in mounted if reference and reference in message), "")
+        if shown and _NOT_FOUND.search(message) and not _OF_NODE.search(message):
+            return IMAGE_NOT_FOUND.trouble(pod=pod.name, image=shown, why=why)
+        return IMAGE_PULL_FAILED.trouble(pod=pod.name, image=shown or container.get("image") or "", why=why)
     if reason in _STARTING:
-        return diagnose_start(pod.name, container.get("name") or "", message)
+        return _diagnose_start(pod.name, container.get("name") or "", message)
     return None
 
 
@@ -420,7 +408,7 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
     if reason == "OOMKilled" or is_killed_silently:
         return _diagnose_out_of_memory(pod, name, is_certain=reason == "OOMKilled")
     if reason in _NEVER_RAN:
-        return diagnose_start(pod.name, name, terminated.get("message") or "")
+        return _diagnose_start(pod.name, name, terminated.get("message") or "")
     return _diagnose_exit(pod, name, terminated) if pod.result is None else None
 
 
@@ -511,7 +499,7 @@ def awaits_images(body: Body) -> bool:
     is_pending = read_status(body).get("phase") == "Pending"
     if not is_pending or find_condition(body, "PodReadyToStartContainers").get("status") == "True":
         return False
-    return not any((container.get("state") or {}).get("running") for container in container_statuses(body))
+    return not any((container.get("state") or {}).get("running") for container in _container_statuses(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,14 +535,20 @@ def parse_job(body: Body) -> BuildJob:
 
 def parse_push(body: Body) -> ExistingObject:
     """Parse the Job ``body`` that pushes a rollout's images. Jobs are immutable, so fields are not compared."""
-    header, state = parse_header(body), _job_state(body)
+    header, state, trouble = parse_header(body), _job_state(body), None
+    if state == "Running" and (body.get("spec") or {}).get("suspend") is True:
+        trouble = PUSH_SUSPENDED.trouble(name=header.name)
+    elif state == "Failed":
+        failed = find_condition(body, "Failed")
+        said = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
+        trouble = PUSH_ENDED.trouble(name=header.name, why=flatten(said) or "no reason is given")
     return ExistingObject(
         ref=ObjectRef("Job", header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
         rollout=names.read_rollout(header.name),
         generation=read_labels(body).get(names.GENERATION) or "",
         deleting=is_deleting(body),
-        trouble=_diagnose_push(header.name, body, state),
+        trouble=trouble,
         push_state=state,
     )
 
@@ -565,18 +559,6 @@ def _job_state(body: Body) -> JobState:
     return "Failed" if find_condition(body, "Failed").get("status") == "True" else "Running"
 
 
-def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
-    """Return why the Job does not push: it is suspended, or has failed."""
-    if state == "Running":
-        is_suspended = (body.get("spec") or {}).get("suspend") is True
-        return PUSH_SUSPENDED.trouble(name=name) if is_suspended else None
-    if state == "Succeeded":
-        return None
-    failed = find_condition(body, "Failed")
-    said = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
-    return PUSH_ENDED.trouble(name=name, why=flatten(said) or "no reason is given")
-
-
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. If its name is not the operator's, it is a copy,
     and its labels count."""
@@ -585,7 +567,12 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     rollout = names.read_rollout(header.name)
     shard = names.read_shard(header.name) if rollout else None
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
-    lacks_image = _lacks_image(body)
+    template = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
+    servers = template.get("containers") or ()
+    words = (servers[0].get("args") or ()) if servers else ()
+    serves_image = tuple(words[:2]) == ("serve", names.DATA_PATH) and not template.get("initContainers")
+    # An API server without image volumes silently drops the volume and its mount, or makes it an empty one.
+    lacks_image = serves_image and not has_image_volume(body)
     return ShardSet(
         ref=ObjectRef("StatefulSet", header.name, header.uid),
         rollout=rollout or labels.get(names.ROLLOUT) or "",
@@ -594,7 +581,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         digest=read_annotations(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(status.get("readyReplicas") or 0) if is_present else 0,
-        # The API server dropped what it does not support, and would do so again.
+        # Writing the object again would drop the image again.
         changed="" if lacks_image else drift.changed,
         changed_by=drift.changed_by,
         trouble=IMAGE_VOLUME_DROPPED.trouble(name=header.name) if lacks_image else None,
@@ -604,17 +591,6 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     )
 
 
-def _lacks_image(body: Body) -> bool:
-    """Return whether servers miss the image volume for their shards. An API server without the feature silently drops
-    the volume and its mount, or makes it an empty one."""
-    template = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
-    servers = template.get("containers") or ()
-    words = (servers[0].get("args") or ()) if servers else ()
-    if template.get("initContainers") or tuple(words[:2]) != ("serve", names.DATA_PATH):
-        return False
-    return not has_image_volume(body)
-
-
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
     """Parse an object of ``kind``, with the problem of a Deployment that cannot create pods; ``drift`` if known. Its
     name, not its labels, says which rollout or build it is of, because labels may be edited."""
@@ -622,6 +598,9 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
     rollout, build = names.read_rollout(header.name), names.read_build(header.name)
     generation = read_labels(body).get(names.GENERATION) or "" if rollout else build
     is_daemon = kind == names.DAEMON_SET.name
+    failure, trouble = find_condition(body, "ReplicaFailure"), None
+    if kind == "Deployment" and failure.get("status") == "True":
+        trouble = diagnose_warning(kind, header.name, failure.get("reason") or "", failure.get("message") or "")
     return ExistingObject(
         ref=ObjectRef(kind, header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
@@ -636,16 +615,8 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
         nodes=int(read_status(body).get("desiredNumberScheduled") or 0) if is_daemon else 0,
         ready_nodes=int(read_status(body).get("numberReady") or 0) if is_daemon else 0,
         deleting=is_deleting(body),
-        trouble=_diagnose_deployment(body) if kind == "Deployment" else None,
+        trouble=trouble,
     )
-
-
-def _diagnose_deployment(body: Body) -> Trouble | None:
-    failure = find_condition(body, "ReplicaFailure")
-    if failure.get("status") != "True":
-        return None
-    name = parse_header(body).name
-    return diagnose_warning("Deployment", name, failure.get("reason") or "", failure.get("message") or "")
 
 
 def compare_fields(body: Body, before: Drift | None = None) -> Drift:
