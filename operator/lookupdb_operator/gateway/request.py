@@ -202,8 +202,8 @@ def _parse_listing(query: str) -> RequestTarget:
 # cluster's routers confirmed, so the namespace only reads them. The announcer, the operator's service account, may
 # write them in all namespaces, and access nothing else.
 #
-# The service account ``<dataset>-pusher`` of a namespace is for pushers to that dataset, perhaps from outside
-# of the cluster. It may access pushes to datasets of that name, and nothing else.
+# The service account ``<dataset>-pusher`` of a namespace is for pushers to that dataset, perhaps from outside of the
+# cluster. It may access pushes to datasets of that name, and nothing else.
 
 
 _ANNOUNCEMENT_SEGMENTS: Final = 4

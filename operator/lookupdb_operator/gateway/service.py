@@ -64,7 +64,7 @@ from lookupdb_operator.gateway.transfers import (
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_SECONDS: Final = 30.0
+_KEEPALIVE_SECONDS: Final = 30.0
 """Seconds until the head of the next request is complete, also on a new connection."""
 _LINGER_SECONDS: Final = 5.0
 """Seconds in which the rest of a refused body is read and dropped, so that the client reads the answer."""
@@ -202,7 +202,7 @@ class Server:
         host: str,
         port: int,
         max_connections: int,
-        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        keepalive_seconds: float = _KEEPALIVE_SECONDS,
     ) -> None:
         """Binds at once. Raises UsageError if the port is taken."""
         self._listener: socket.socket = listeners.bind(host, port)
@@ -259,27 +259,17 @@ _NO_OPERATION: Final = "none"
 """The label of requests for an unknown operation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
     """Answers requests. The order of the checks is fixed: an unknown sender learns nothing else."""
 
-    def __init__(
-        self,
-        *,
-        access: Access,
-        keys: Keys,
-        tokens: TokenCache,
-        admission: Admission,
-        reads: Reads,
-        writes: Writes,
-        metrics: GatewayMetrics,
-    ) -> None:
-        self._access = access
-        self._keys = keys
-        self._tokens = tokens
-        self._admission = admission
-        self._reads = reads
-        self._writes = writes
-        self._metrics = metrics
+    access: Access
+    keys: Keys
+    tokens: TokenCache
+    admission: Admission
+    reads: Reads
+    writes: Writes
+    metrics: GatewayMetrics
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer ``request``. Raises only a cancellation."""
@@ -289,15 +279,21 @@ class Handlers:
             target = parse_target(request.method, request.raw_path)
             operation = target.operation.value
             self._authorize(target, caller)
-            with self._admission.admit(caller.namespace, transfers=_transfers_file(target, request)):
+            # Reading, putting or copying a file takes long; all else is short.
+            transfers = {
+                Operation.READ: target.path.endswith(REDIRECTED_SUFFIX),
+                Operation.WRITE: MODE_HEADER not in request.headers,
+                Operation.COPY: True,
+            }.get(target.operation, False)
+            with self.admission.admit(caller.namespace, transfers=transfers):
                 response = await self._dispatch(request, target, caller)
             status = response.status
         except RequestProblem as problem:
             is_unknown, status = isinstance(problem, Unauthenticated), problem.status
             if isinstance(problem, Unauthenticated):
-                self._metrics.count_refusal(problem.reason, problem.detail, request.remote)
+                self.metrics.count_refusal(problem.reason, problem.detail, request.remote)
             elif problem.kind is ErrorKind.FORBIDDEN:
-                self._metrics.count_refusal("forbidden", problem.detail, request.remote)
+                self.metrics.count_refusal("forbidden", problem.detail, request.remote)
             response = _render(problem, closes=is_unknown)  # each guess of a token costs a connection
         except BrokenOff as error:
             log.warning("a response broke off: %s", error, extra={"operation": operation})
@@ -311,8 +307,8 @@ class Handlers:
                 RequestProblem(ErrorKind.STORE_FAILED, "the gateway has a bug; see its log", status=status)
             )
         finally:
-            self._metrics.requests[operation, status] += 1
-            self._metrics.count_transfer(operation, status, time.monotonic() - began)
+            self.metrics.requests[operation, status] += 1
+            self.metrics.count_transfer(operation, status, time.monotonic() - began)
         return response
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller:
@@ -325,10 +321,10 @@ class Handlers:
             raise Unauthenticated("absent", "expected a service account's token, as Authorization: Bearer …")
         token = header[len(_SCHEME) :].strip()
         try:
-            caller = self._tokens.verify(token)
+            caller = self.tokens.verify(token)
             if caller is None:
-                is_current = await self._keys.look_again()
-                caller = self._tokens.verify(token)
+                is_current = await self.keys.look_again()
+                caller = self.tokens.verify(token)
                 if caller is None and not is_current:
                     raise busy("the keys of this cluster's service accounts cannot be read now")
         except InvalidToken as error:
@@ -343,42 +339,32 @@ class Handlers:
             case Operation.DELETE | Operation.COPY:
                 return
             case Operation.LIST:
-                is_allowed = self._access.may_list(target.path, caller, folders_only=target.folders_only)
+                is_allowed = self.access.may_list(target.path, caller, folders_only=target.folders_only)
             case Operation.WRITE:
-                is_allowed = self._access.may_write(target.path, caller)
+                is_allowed = self.access.may_write(target.path, caller)
             case _:
-                is_allowed = self._access.may_read(target.path, caller)
+                is_allowed = self.access.may_read(target.path, caller)
         if not is_allowed:
-            raise RequestProblem(ErrorKind.FORBIDDEN, self._access.explain_refusal(target.path, caller))
+            raise RequestProblem(ErrorKind.FORBIDDEN, self.access.explain_refusal(target.path, caller))
 
     async def _dispatch(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         match target.operation:
             case Operation.WRITE:
-                return await self._writes.put(request, target, caller)
+                return await self.writes.put(request, target, caller)
             case Operation.COPY:
-                return await self._writes.copy(request, caller)
+                return await self.writes.copy(request, caller)
             case Operation.DELETE:
-                return await self._writes.delete(request, caller)
+                return await self.writes.delete(request, caller)
         connection = request.protocol
         assert isinstance(connection, Connection)
         async with connection.lasting():
             match target.operation:
                 case Operation.READ:
-                    return await self._reads.get(request, target, caller)
+                    return await self.reads.get(request, target, caller)
                 case Operation.HEAD:
-                    return await self._reads.head(request, target)
+                    return await self.reads.head(request, target)
                 case _:
-                    return await self._reads.list(request, target, caller)
-
-
-def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
-    """Return whether a file is read, put or copied; all else is short."""
-    match target.operation:
-        case Operation.READ:
-            return target.path.endswith(REDIRECTED_SUFFIX)
-        case Operation.WRITE:
-            return MODE_HEADER not in request.headers
-    return target.operation is Operation.COPY
+                    return await self.reads.list(request, target, caller)
 
 
 # The gateway, which starts and stops its parts.
@@ -413,7 +399,7 @@ class GatewayOptions:
     drain_seconds: float = 20.0
     idle_seconds: float = IDLE_SECONDS
     short_seconds: float = SHORT_SECONDS
-    keepalive_seconds: float = KEEPALIVE_SECONDS
+    keepalive_seconds: float = _KEEPALIVE_SECONDS
     part_bytes: int = PART_BYTES
     look_seconds: float = 5.0
     """Seconds between checks of the credentials."""
@@ -449,7 +435,13 @@ class Gateway:
         ).start(self._admin_listener)
         self._tasks.append(asyncio.create_task(self.keys.run(), name="keys"))
         self._tasks.append(asyncio.create_task(self._client.run(self._options.look_seconds), name="credentials"))
-        self._cluster = self._cluster or await self._ask_cluster_id()
+        cluster = Cluster(self._api)
+        while not self._cluster:
+            try:
+                self._cluster = check_cluster_id(await cluster.namespace_uid(_SYSTEM))
+            except ApiError as error:
+                log.warning("%s; retrying in %.0f s", error, _RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
         self.server = self._make_server()
         await self.server.open()
         log.info(
@@ -481,16 +473,6 @@ class Gateway:
             ),
             keepalive_seconds=options.keepalive_seconds,
         )
-
-    async def _ask_cluster_id(self) -> str:
-        """Return the uid of namespace kube-system, once the API server is available."""
-        cluster = Cluster(self._api)
-        while True:
-            try:
-                return check_cluster_id(await cluster.namespace_uid(_SYSTEM))
-            except ApiError as error:
-                log.warning("%s; retrying in %.0f s", error, _RETRY_SECONDS)
-                await asyncio.sleep(_RETRY_SECONDS)
 
     def _register_gauges(self) -> None:
         self.metrics.gauges |= {
@@ -688,22 +670,8 @@ def command(**values: Any) -> None:
     run_service(run(options(**values)))
 
 
-def _parse_announcer(text: str) -> Caller | None:
-    """Raises UsageError."""
-    if not text:
-        return None
-    namespace, slash, account = text.partition("/")
-    if not (slash and namespace and account) or not _ACCOUNT.fullmatch(text):
-        raise UsageError(
-            f"--announcer {text[:200]!r} is not a service account",
-            hint="use NAMESPACE/SERVICEACCOUNT, for example lookupdb/lookupdb",
-        )
-    return Caller(namespace, account)
-
-
 def options(**values: Any) -> GatewayOptions:
     """Return the checked options in ``values``. Raises UsageError."""
-
     if not values["store"].startswith(_STORES):
         raise UsageError(
             f"--store {values['store']} is not a store that pods share", hint=f"use one of {', '.join(_STORES)}"
@@ -712,8 +680,14 @@ def options(**values: Any) -> GatewayOptions:
         raise UsageError("--audience is empty", hint="for example --audience lookupdb-store:lookupdb/lookupdb")
     if values["body_memory"] < _LEAST_MEMORY:
         raise UsageError(f"--body-memory is {values['body_memory']} bytes, expected at least {_LEAST_MEMORY}")
+    announcer = values["announcer"]
+    if announcer and not _ACCOUNT.fullmatch(announcer):
+        raise UsageError(
+            f"--announcer {announcer[:200]!r} is not a service account",
+            hint="use NAMESPACE/SERVICEACCOUNT, for example lookupdb/lookupdb",
+        )
     return GatewayOptions(
-        announcer=_parse_announcer(values["announcer"]),
+        announcer=Caller(*announcer.split("/")) if announcer else None,
         store=values["store"],
         audiences=values["audiences"],
         credentials=values["credentials"],

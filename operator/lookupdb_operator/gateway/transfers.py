@@ -42,7 +42,6 @@ from lookupdb.store.objects import (
     MAX_DELETE_BYTES,
     MAX_DELETED_PATHS,
     MODE_HEADER,
-    PART_BYTES,
     REDIRECTED_SUFFIX,
     STREAM_HEADER,
     VERSION_HEADER,
@@ -64,9 +63,6 @@ from lookupdb_operator.gateway.request import (
     invalid,
     too_large,
 )
-
-# Shared limits of one gateway (requests, memory, bodies) and its metrics.
-
 
 # Concurrent requests, in total and for each namespace.
 #
@@ -219,7 +215,7 @@ SHORT_SECONDS: Final = 30.0
 _MAX_DIGITS: Final = 18
 
 
-def read_length(request: web.BaseRequest, most: int) -> int:
+def _read_length(request: web.BaseRequest, most: int) -> int:
     """Return the body's declared length. Raises RequestProblem, also if it is more than ``most``."""
     text = request.headers.get("Content-Length", "")
     if not text:
@@ -240,14 +236,10 @@ log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 10.0
 """Seconds between two log lines about refused requests, at least."""
-
-
-TRANSFER_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_TRANSFER_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """The upper bounds of the buckets."""
 BROKEN_OFF: Final = 499
 """The label of responses that ended early; it is never sent."""
-
-
 REFUSALS: Final = ("absent", "audience", "claims", "early", "expired", "forbidden", "form", "key", "signature", "size")
 """Reasons of refusals: those of ``InvalidToken``, and the gateway's own."""
 
@@ -264,7 +256,7 @@ class GatewayMetrics:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.transfers: dict[tuple[str, str], list[float]] = {
-            (operation, outcome): [0] * (len(TRANSFER_SECONDS) + 2)
+            (operation, outcome): [0] * (len(_TRANSFER_SECONDS) + 2)
             for operation in (Operation.READ.value, Operation.WRITE.value)
             for outcome in ("ok", "failed")
         }
@@ -278,7 +270,7 @@ class GatewayMetrics:
         """Count a request if it read or wrote an object; an absent one counts as read."""
         transfer = self.transfers.get((operation, "failed" if status >= BROKEN_OFF else "ok"))
         if transfer is not None:
-            transfer[bisect_left(TRANSFER_SECONDS, seconds)] += 1
+            transfer[bisect_left(_TRANSFER_SECONDS, seconds)] += 1
             transfer[-1] += seconds
 
     def count_refusal(self, reason: str, detail: str, remote: str | None, namespace: str = "") -> None:
@@ -316,7 +308,7 @@ class GatewayMetrics:
         yield histogram(
             "lookupdb_gateway_transfer_duration_seconds",
             "Seconds from a request that reads or writes an object to the end of its answer.",
-            TRANSFER_SECONDS,
+            _TRANSFER_SECONDS,
             transfers,
         )
         yield build_info("gateway")
@@ -346,9 +338,9 @@ class Room:
 # Calls to the store; its errors become problems.
 
 
-LINK_SECONDS: Final = 300
+_LINK_SECONDS: Final = 300
 """Validity of a presigned URL in seconds."""
-UPLOADS_AT_ONCE: Final = 2
+_UPLOADS_AT_ONCE: Final = 2
 """Parts of one object in flight to the store."""
 _PAGE: Final = 1000
 """Entries of a listing in memory at once."""
@@ -407,7 +399,7 @@ class Objects:
                 chunks,
                 use_multipart=True,
                 chunk_size=part_bytes,
-                max_concurrency=UPLOADS_AT_ONCE,
+                max_concurrency=_UPLOADS_AT_ONCE,
             )
             return object_version(result)
 
@@ -440,11 +432,11 @@ class Objects:
                 yield page
 
     async def link(self, path: str) -> str:
-        """Return a URL with which anybody can read only the object ``path``, for ``LINK_SECONDS``. Raises
+        """Return a URL with which anybody can read only the object ``path``, for ``_LINK_SECONDS``. Raises
         RequestProblem."""
         store = self._client.store
         with self._translate(store, "sign a link to", path):
-            seconds = timedelta(seconds=LINK_SECONDS)
+            seconds = timedelta(seconds=_LINK_SECONDS)
             return await obstore.sign_async(store.store, "GET", path, expires_in=seconds)
 
 
@@ -453,25 +445,25 @@ class Objects:
 
 READ_BYTES: Final = 4 * CHUNK_BYTES
 """Memory for one read: an incoming chunk, an outgoing one, and buffers."""
-LIST_BYTES: Final = 4 << 20
+_LIST_BYTES: Final = 4 << 20
 """Memory for one listing: a page of entries, and its lines."""
-NDJSON: Final = "application/x-ndjson"
+_NDJSON: Final = "application/x-ndjson"
 _BYTES: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=[0-9]{1,18}-")
 _LINE: Final = orjson.OPT_APPEND_NEWLINE
 
 
+@dataclass(frozen=True, slots=True)
 class Reads:
     """Answers requests that change nothing."""
 
-    def __init__(self, objects: Objects, room: Room, *, redirects: bool) -> None:
-        self._objects = objects
-        self._room = room
-        self._redirects = redirects
+    objects: Objects
+    room: Room
+    redirects: bool
 
     async def head(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
         """Return the headers of an object."""
-        entry = await self._objects.head(target.path)
+        entry = await self.objects.head(target.path)
         response = web.StreamResponse(headers=_object_headers(entry))
         response.content_length = entry["size"]
         await _prepare(response, request)
@@ -483,17 +475,17 @@ class Reads:
         if header is not None and not _RANGE.fullmatch(header):
             raise invalid("expected the range bytes=N-")
         offset = None if header is None else int(header.removeprefix("bytes=").removesuffix("-"))
-        if self._redirects and target.path.endswith(REDIRECTED_SUFFIX) and STREAM_HEADER not in request.headers:
-            await self._objects.head(target.path)
-            location = await self._objects.link(target.path)
+        if self.redirects and target.path.endswith(REDIRECTED_SUFFIX) and STREAM_HEADER not in request.headers:
+            await self.objects.head(target.path)
+            location = await self.objects.link(target.path)
             return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
-        budget = self._room.budget if target.path.endswith(REDIRECTED_SUFFIX) else self._room.short_budget
+        budget = self.room.budget if target.path.endswith(REDIRECTED_SUFFIX) else self.room.short_budget
         async with budget.reserve(caller.namespace, READ_BYTES):
-            if offset is not None and offset >= (size := (await self._objects.head(target.path))["size"]):
+            if offset is not None and offset >= (size := (await self.objects.head(target.path))["size"]):
                 headers = {"Content-Range": f"bytes */{size}"}
                 detail = f"{target.path} has {size} bytes"
                 raise RequestProblem(ErrorKind.INVALID, detail, status=416, headers=headers)
-            result = await self._objects.open(target.path, offset or 0)
+            result = await self.objects.open(target.path, offset or 0)
             return await self._stream(request, result, offset)
 
     async def _stream(self, request: web.BaseRequest, result: Any, offset: int | None) -> web.StreamResponse:
@@ -509,7 +501,7 @@ class Reads:
                 async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
                     sent += await self._send(response, bytes(chunk))
         except (BaseError, OSError, ValueError) as error:
-            raise BrokenOff(self._objects.describe_failure(error)) from error
+            raise BrokenOff(self.objects.describe_failure(error)) from error
         if sent != end - first:
             raise BrokenOff(f"the store gave {sent} of {end - first} bytes")
         return response
@@ -519,24 +511,24 @@ class Reads:
         view = memoryview(data)
         try:
             for start in range(0, len(data), CHUNK_BYTES):
-                async with asyncio.timeout(self._room.idle_seconds):
+                async with asyncio.timeout(self.room.idle_seconds):
                     await response.write(view[start : start + CHUNK_BYTES])
         except TimeoutError as error:
-            raise BrokenOff(f"the client took no bytes for {self._room.idle_seconds:g} s") from error
+            raise BrokenOff(f"the client took no bytes for {self.room.idle_seconds:g} s") from error
         except OSError as error:
             raise BrokenOff("the client went away") from error
-        self._room.metrics.sent_bytes += len(data)
+        self.room.metrics.sent_bytes += len(data)
         return len(data)
 
     async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         """Return the content of a folder, one line for each entry."""
-        async with self._room.short_budget.reserve(caller.namespace, LIST_BYTES):
+        async with self.room.short_budget.reserve(caller.namespace, _LIST_BYTES):
             if target.folders_only:
                 lines = self._folder_lines(target.path, caller)
             else:
-                lines = (render_entries(page) async for page in self._objects.pages(target.path))
+                lines = (_render_entries(page) async for page in self.objects.pages(target.path))
             first = await anext(lines, b"")  # so that the store's refusal becomes the response
-            response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
+            response = web.StreamResponse(headers={"Content-Type": _NDJSON, "Cache-Control": "no-store"})
             await _prepare(response, request)
             try:
                 await self._send(response, first)
@@ -548,15 +540,15 @@ class Reads:
             return response
 
     async def _folder_lines(self, folder: str, caller: Caller) -> AsyncIterator[bytes]:
-        if folder == self._room.access.cluster:
-            own = f"{self._room.access.cluster}/{caller.namespace}"
-            async for page in self._objects.pages(own):
+        if folder == self.room.access.cluster:
+            own = f"{self.room.access.cluster}/{caller.namespace}"
+            async for page in self.objects.pages(own):
                 if page:
                     yield _render_folder(own)
                 return
             return
         last = ""
-        async for page in self._objects.pages(folder):
+        async for page in self.objects.pages(folder):
             names = [name for name in folder_names(page, folder) if name != last]
             last = names[-1] if names else last
             # For a page without new folders, send a sign of life: clients wait only some seconds.
@@ -571,7 +563,7 @@ async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> No
         raise BrokenOff("the client went away") from error
 
 
-def render_entries(entries: Sequence[Mapping[str, Any]]) -> bytes:
+def _render_entries(entries: Sequence[Mapping[str, Any]]) -> bytes:
     """Return a line for each object."""
     return b"".join(
         orjson.dumps(
@@ -602,7 +594,7 @@ def _object_headers(entry: Mapping[str, Any]) -> dict[str, str]:
     return {**headers, "ETag": entry["e_tag"]} if entry["e_tag"] else headers
 
 
-MAX_PARTS: Final = 10_000
+_MAX_PARTS: Final = 10_000
 """Most parts of one object, in S3."""
 _MAX_MODE: Final = 2048
 _ROUND: Final = 1 << 20
@@ -611,40 +603,38 @@ _VERSION_TEXT: Final = re.compile(r"[\x21-\x7e]{1,1024}")
 _VERSION_MEMBERS: Final = ("e_tag", "version")
 
 
+@dataclass(frozen=True, slots=True)
 class Writes:
     """Answers requests that change the store."""
 
-    def __init__(self, objects: Objects, room: Room, *, part_bytes: int = PART_BYTES) -> None:
-        self._objects = objects
-        self._room = room
-        self._part_bytes = part_bytes
+    objects: Objects
+    room: Room
+    part_bytes: int
 
     @property
     def most(self) -> int:
         """Size limit of an object: its parts must fit into one request's share of the budget."""
-        largest_part = (self._room.budget.most - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
-        return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
-
-    @property
-    def most_conditional(self) -> int:
-        """Size limit of an object that is put under a condition."""
-        return min(MAX_CONDITIONAL_BYTES, self._room.short_budget.most - _hold_whole(0))
+        largest_part = (self.room.budget.most - 2 * CHUNK_BYTES) // _UPLOADS_AT_ONCE
+        return max(0, largest_part // _ROUND * _ROUND * _MAX_PARTS)
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
         """Put the body at the target's path. Only shard files may be large: other objects are read into memory as a
         whole, by the sweep for every namespace."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
         is_file = mode is None and target.path.endswith(REDIRECTED_SUFFIX)
-        length = read_length(request, self.most if is_file else self.most_conditional)
-        if mode is None and length > self._part_bytes:
-            part_bytes = choose_part_bytes(length, self._part_bytes)
-            async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
-                version = await self._objects.put_parts(target.path, self._receive(request, length), part_bytes)
+        most_conditional = min(MAX_CONDITIONAL_BYTES, self.room.short_budget.most - _hold_whole(0))
+        length = _read_length(request, self.most if is_file else most_conditional)
+        if mode is None and length > self.part_bytes:
+            part_bytes, needed = self.part_bytes, -(-length // _MAX_PARTS)
+            if needed > part_bytes:
+                part_bytes = -(-needed // _ROUND) * _ROUND
+            async with self.room.budget.reserve(caller.namespace, _UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
+                version = await self.objects.put_parts(target.path, self._receive(request, length), part_bytes)
         else:
-            budget = self._room.budget if mode is None else self._room.short_budget
-            seconds = math.inf if mode is None else self._room.short_seconds
+            budget = self.room.budget if mode is None else self.room.short_budget
+            seconds = math.inf if mode is None else self.room.short_seconds
             async with budget.reserve(caller.namespace, _hold_whole(length)):
-                version = await self._objects.put(target.path, await self._read(request, length, seconds), mode)
+                version = await self.objects.put(target.path, await self._read(request, length, seconds), mode)
         return web.Response(body=orjson.dumps(version), content_type="application/json")
 
     async def _read(self, request: web.BaseRequest, length: int, seconds: float) -> bytearray:
@@ -665,7 +655,7 @@ class Writes:
         end = time.monotonic() + whole_seconds
         while received < length:
             size = min(CHUNK_BYTES, length - received)
-            seconds = min(self._room.idle_seconds, end - time.monotonic())
+            seconds = min(self.room.idle_seconds, end - time.monotonic())
             why, status = "the client went away", 400
             try:
                 async with asyncio.timeout(seconds):
@@ -673,47 +663,47 @@ class Writes:
             except (EOFError, OSError, web.RequestPayloadError) as error:  # TimeoutError is an OSError
                 if isinstance(error, TimeoutError):
                     status = 408
-                    is_idle = seconds >= self._room.idle_seconds
+                    is_idle = seconds >= self.room.idle_seconds
                     limit = f"{size} bytes did not arrive within {seconds:.3g} s"
                     why = limit if is_idle else f"it did not arrive within {whole_seconds:g} s"
                 detail = f"the body ends after {received} of {length} bytes, nothing was put: {why}"
                 raise RequestProblem(ErrorKind.INVALID, detail, status=status) from error
             received += size
-            self._room.metrics.received_bytes += size
+            self.room.metrics.received_bytes += size
             yield chunk
 
     async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """Delete the objects that the body names, if all belong to the caller."""
-        length = read_length(request, MAX_DELETE_BYTES)
-        async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            paths = parse_paths(await self._read(request, length, self._room.short_seconds))
+        length = _read_length(request, MAX_DELETE_BYTES)
+        async with self.room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            paths = parse_paths(await self._read(request, length, self.room.short_seconds))
             for path in paths:
-                if not self._room.access.may_write(check_path(path), caller):
-                    detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was deleted"
+                if not self.room.access.may_write(check_path(path), caller):
+                    detail = f"{self.room.access.explain_refusal(path, caller)}; nothing was deleted"
                     raise RequestProblem(ErrorKind.FORBIDDEN, detail)
             if paths:
-                await self._objects.delete(paths)
+                await self.objects.delete(paths)
         return web.Response(body=b"{}", content_type="application/json")
 
     async def copy(self, request: web.BaseRequest, caller: Caller) -> web.Response:
         """Copy the caller's shard file to a free path of theirs. Claims and indexes, by which builders agree, are not
         copied."""
-        length = read_length(request, MAX_COPY_REQUEST_BYTES)
-        async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            source, target = parse_copy(await self._read(request, length, self._room.short_seconds))
+        length = _read_length(request, MAX_COPY_REQUEST_BYTES)
+        async with self.room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            source, target = _parse_copy(await self._read(request, length, self.room.short_seconds))
         for path in (source, target):
-            if not self._room.access.may_write(check_path(path), caller):
-                detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was copied"
+            if not self.room.access.may_write(check_path(path), caller):
+                detail = f"{self.room.access.explain_refusal(path, caller)}; nothing was copied"
                 raise RequestProblem(ErrorKind.FORBIDDEN, detail)
-        size = (await self._objects.head(source))["size"]
+        size = (await self.objects.head(source))["size"]
         try:
-            await self._objects.head(target)
+            await self.objects.head(target)
         except RequestProblem as problem:
             if problem.kind is not ErrorKind.MISSING:
                 raise
         else:
             raise RequestProblem(ErrorKind.PRECONDITION, f"{target} is there; nothing was copied")
-        if not await self._objects.copy(source, target, size):
+        if not await self.objects.copy(source, target, size):
             raise too_large(f"{source} has {size} bytes, which the store does not copy by itself")
         return web.Response(body=b"{}", content_type="application/json")
 
@@ -721,12 +711,6 @@ class Writes:
 def _hold_whole(length: int) -> int:
     """Return the memory for a body of ``length`` that is put at once: the body and a chunk."""
     return length + 2 * CHUNK_BYTES
-
-
-def choose_part_bytes(length: int, least: int) -> int:
-    """Return the part size for ``length`` bytes, so that ``MAX_PARTS`` suffice: at least ``least``, else whole MiB."""
-    needed = -(-length // MAX_PARTS)
-    return least if needed <= least else -(-needed // _ROUND) * _ROUND
 
 
 def parse_mode(header: str | None) -> Any:
@@ -745,7 +729,7 @@ def parse_mode(header: str | None) -> Any:
     return members
 
 
-def parse_copy(text: bytes | bytearray) -> tuple[str, str]:
+def _parse_copy(text: bytes | bytearray) -> tuple[str, str]:
     """Return the source and target path of a copy. Raises RequestProblem."""
     try:
         members = orjson.loads(text)
