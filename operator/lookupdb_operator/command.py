@@ -224,6 +224,11 @@ def options(**values: Any) -> OperatorOptions:
         raise UsageError("--gateway-token-file needs --gateway")
     if values["create_store_secret"] and not values["store_secret"]:
         raise UsageError("--create-store-secret needs --store-secret, the name of the Secret to create")
+    variables = [text.partition("=") for text in values["store_env"]]
+    for name, equals, value in variables:
+        if not name or not equals:
+            text = f"{name}{equals}{value}"
+            raise UsageError(f"--store-env {text!r} is not NAME=VALUE", hint="as in --store-env AWS_REGION=eu-west-1")
     return OperatorOptions(
         config=Config(
             image=values["image"],
@@ -250,7 +255,7 @@ def options(**values: Any) -> OperatorOptions:
         gateway_token=values["gateway_token_file"],
         create_store_secret=values["create_store_secret"],
         shard_key_secret=values["shard_key_secret"],
-        store_environment=dict(_variable(text) for text in values["store_env"]),
+        store_environment={name: value for name, _, value in variables},
         living_list=values["living_list"],
         host=values["host"],
         port=values["port"],
@@ -259,13 +264,6 @@ def options(**values: Any) -> OperatorOptions:
         max_concurrent_builds=values["max_concurrent_builds"],
         max_concurrent_rollouts=values["max_concurrent_rollouts"],
     )
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UsageError(f"--store-env {text!r} is not NAME=VALUE", hint="as in --store-env AWS_REGION=eu-west-1")
-    return name, value
 
 
 def _check_gateway(url: str) -> None:

@@ -103,7 +103,9 @@ class Metrics:
         """Show ``status`` as a dataset's state, and the age in seconds beyond which its data are stale."""
         self._datasets.unattended.pop((namespace, name), None)
         self.events.show(namespace, name)
-        self._datasets.note_cutover((namespace, name), status)
+        table, cutovers = status.table, self._datasets.cutovers
+        if table and table.confirmed_at and cutovers.get((namespace, name), ("",))[0] != table.generation:
+            cutovers[namespace, name] = table.generation, parse_moment(table.confirmed_at).timestamp()
         self._datasets.statuses[namespace, name] = status
         self._datasets.limits[namespace, name] = stale_after
 
@@ -194,12 +196,6 @@ class _DatasetCollector(Collector):
         self.unattended: dict[tuple[str, str], Unattended] = {}
         self.cutovers: dict[tuple[str, str], tuple[str, float]] = {}
         """The generation that all routers serve, and since when."""
-
-    def note_cutover(self, key: tuple[str, str], status: DatasetStatus) -> None:
-        """Note the time at which all routers confirmed another generation than before."""
-        table = status.table
-        if table and table.confirmed_at and self.cutovers.get(key, ("",))[0] != table.generation:
-            self.cutovers[key] = table.generation, parse_moment(table.confirmed_at).timestamp()
 
     def describe(self) -> Iterable[Metric]:
         return ()

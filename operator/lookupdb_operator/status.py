@@ -7,7 +7,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
@@ -361,16 +361,12 @@ def _parse_range(part: str) -> range:
 
 def format_shards(shards: Iterable[int]) -> str:
     """Return ``shards`` as text, in order; empty if there are none."""
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in _list_ranges(shards))
-
-
-def _list_ranges(shards: Iterable[int]) -> Iterator[tuple[int, int]]:
-    ordered = sorted(shards)
-    begin = 0
+    ordered, ranges, begin = sorted(shards), list[str](), 0
     for i, shard in enumerate(ordered):
         if i + 1 == len(ordered) or ordered[i + 1] != shard + 1:
-            yield ordered[begin], shard
+            ranges.append(f"{shard}" if begin == i else f"{ordered[begin]}-{shard}")
             begin = i + 1
+    return ",".join(ranges)
 
 
 def select_shards(text: str, count: int) -> tuple[int, ...]:
@@ -503,23 +499,19 @@ _BOUNDS: Final = {int: ("minimum", "maximum"), str: ("minLength", "maxLength")}
 """By type: the CRD's limits of value or length."""
 
 
-def to_json(record: Any) -> dict[str, Any]:
-    """Return the members of the dataclass ``record``, without optional empty ones."""
-    members: dict[str, Any] = {}
-    for member in dataclasses.fields(record):
-        value = getattr(record, member.name)
-        if value in (None, "", (), 0) and member.name not in _KEPT and member.default is not dataclasses.MISSING:
-            continue
-        members[json_name(member)] = _json(value)
-    return members
-
-
-def _json(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_json(value)
+def to_json(value: Any) -> Any:
+    """Return a member of a status as JSON; a dataclass without its optional empty members."""
     if isinstance(value, tuple):
-        return [_json(item) for item in value]
-    return value
+        return [to_json(item) for item in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    members: dict[str, Any] = {}
+    for member in dataclasses.fields(value):
+        content = getattr(value, member.name)
+        is_left_out = content in (None, "", (), 0) and member.name not in _KEPT
+        if not is_left_out or member.default is dataclasses.MISSING:
+            members[json_name(member)] = to_json(content)
+    return members
 
 
 def from_json(kind: type, members: Mapping[str, Any]) -> Any:
@@ -685,7 +677,8 @@ class DatasetStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return camelCase JSON without empty members, except conditions and counters."""
-        return to_json(self)
+        members: dict[str, Any] = to_json(self)
+        return members
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any] | None) -> Self:
