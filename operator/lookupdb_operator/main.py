@@ -1,11 +1,13 @@
-"""Start, connect and stop the parts of the operator, in kopf's event loop."""
+"""Start, connect and stop the parts of the operator, in kopf's event loop; and the resync, which runs beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,16 +22,14 @@ from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
 from lookupdb.telemetry import open_tracing
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import ApiError
+from lookupdb_operator.cluster.api import ApiError, NotFound
 from lookupdb_operator.cluster.cache import Key, ObjectCache
-from lookupdb_operator.cluster.client import AccountKeys, Api
+from lookupdb_operator.cluster.client import REFRESH_SECONDS, AccountKeys, Api
 from lookupdb_operator.cluster.cluster import Cluster, Listing
 from lookupdb_operator.cluster.informers import Informers, make_settings
-from lookupdb_operator.loop.background import Announcements, RouterPolls
-from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.observe import Announcements, Observer, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Decide, Reconciler, TurnTaking
-from lookupdb_operator.loop.resync import Resync, wait_for_api
 from lookupdb_operator.metrics import Health, HealthServer, Metrics
 from lookupdb_operator.model import Config, StoreAccess
 from lookupdb_operator.plan import plan, turns
@@ -41,6 +41,13 @@ from lookupdb_operator.store import (
     StoreAccessReader,
     ensure_credentials,
 )
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RETRY_SECONDS: Final = 1.0
+"""Seconds between attempts at startup."""
 
 # Check that the cluster's CustomResourceDefinition has everything that this operator reads and writes.
 #
@@ -67,27 +74,29 @@ async def wait_for_crd(api: Api, patience: float = _PATIENCE) -> None:
     """Return once the published schema of LookupDatasets has everything that this operator needs. Raises OutdatedCrd if
     it still lacks something after ``patience`` seconds."""
     deadline = time.monotonic() + patience
+    kind = {"group": names.DATASET_KIND.group, "version": names.DATASET_KIND.version, "kind": names.DATASET_KIND.name}
     while True:
         try:
-            found = _find_schema(await api.request("GET", _PATH, subject=f"the OpenAPI document {_PATH}"))
+            document = await api.request("GET", _PATH, subject=f"the OpenAPI document {_PATH}")
         except ApiError as error:
             log.warning("%s; is the CustomResourceDefinition of LookupDatasets installed?", error)
         else:
+            schemas = document.get("components", {}).get("schemas", {}).values()
+            found = next((item for item in schemas if kind in item.get("x-kubernetes-group-version-kind", ())), None)
             missing = [] if found is None else list(find_missing(schema.resource_schema(), found))
             if found is None:
                 log.warning("the API server does not publish the schema of LookupDatasets yet")
             elif not missing:
                 return
             elif time.monotonic() >= deadline:
-                raise _make_error(missing)
+                named = ", ".join(missing[:_NAMED_AT_MOST]) + (", …" if len(missing) > _NAMED_AT_MOST else "")
+                raise OutdatedCrd(
+                    f"the CustomResourceDefinition {names.DATASET_KIND.plural}.{names.DATASET_KIND.group} of this"
+                    f" cluster lacks {len(missing)} of the fields and values that the operator {__version__} needs:"
+                    f" {named}",
+                    hint="upgrade it with that of the operator's version: kubectl apply --server-side -f crds/",
+                )
         await asyncio.sleep(_RETRY_SECONDS)
-
-
-def _find_schema(document: Schema) -> Schema | None:
-    """Return the schema of one LookupDataset; None if ``document`` has none."""
-    kind = {"group": names.DATASET_KIND.group, "version": names.DATASET_KIND.version, "kind": names.DATASET_KIND.name}
-    schemas = document.get("components", {}).get("schemas", {}).values()
-    return next((item for item in schemas if kind in item.get("x-kubernetes-group-version-kind", ())), None)
 
 
 def find_missing(expected: Schema, found: Schema) -> Iterator[str]:
@@ -113,23 +122,120 @@ def _find_missing(expected: Schema, found: Schema, path: str) -> Iterator[str]:
         yield from (f"{path}={value}" for value in expected.get("enum", ()) if value not in found["enum"])
 
 
-def _make_error(missing: list[str]) -> OutdatedCrd:
-    crd = f"{names.DATASET_KIND.plural}.{names.DATASET_KIND.group}"
-    named = ", ".join(missing[:_NAMED_AT_MOST]) + (", …" if len(missing) > _NAMED_AT_MOST else "")
-    return OutdatedCrd(
-        f"the CustomResourceDefinition {crd} of this cluster lacks {len(missing)} of the fields and values that the"
-        f" operator {__version__} needs: {named}",
-        hint="upgrade it with that of the operator's version: kubectl apply --server-side -f crds/",
-    )
+async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
+    """Return once LookupDatasets can be listed and appear in the API discovery: kopf reads discovery only once and
+    would never watch a kind that is missing there."""
+    while True:
+        try:
+            await listing.list_uids(names.DATASET_KIND)
+            if await listing.is_discovered(names.DATASET_KIND):
+                return
+            log.info("the API server does not name LookupDatasets yet")
+        except NotFound:
+            log.warning("the API server does not know LookupDatasets; is their CustomResourceDefinition installed?")
+        except ApiError as error:
+            log.warning("%s", error)
+        await asyncio.sleep(seconds)
 
 
-log = logging.getLogger(__name__)
+# The resync, and the start.
 
-T = TypeVar("T")
+
+_JITTER: Final = 0.1
+_COMPARE_EVERY: Final = 0.5
+"""Seconds between checks whether the informers have caught up."""
+_WATCH_PATIENCE: Final = 120.0
+"""Seconds in which an informer must report what is listed; a watch reconnects in less."""
+_WATCH_LAG: Final = 5.0
+"""Seconds in which a watch reports what is listed."""
+_LIVE_DATASETS_EVERY: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync:
+    """Regularly compares the cache with lists, rereads the release's Secrets (the store's only without a gateway) and
+    queues every dataset. At startup it opens the queue once the cache has everything that the API server lists."""
+
+    cache: ObjectCache
+    queue: LookQueue[Key]
+    informers: Informers
+    listing: Listing
+    store: StoreAccessReader | None
+    live_datasets: LiveDatasetsWriter | None
+    account_keys: AccountKeys
+    shard_key: ShardKeyReader | None = None
+    metrics: Metrics
+    health: Health
+    seconds: float
+
+    async def run(self) -> None:
+        """Open the informers once the cache has every dataset; then compare and queue until cancelled."""
+        await self.informers.wait_synced()
+        await self._repeat(self._compare_datasets, _RETRY_SECONDS, until_done=True)
+        log.info("watching %d datasets", len(self.cache.dataset_keys()))
+        self.informers.open()
+        self._queue_all()
+        async with asyncio.TaskGroup() as group:
+            if self.live_datasets:
+                group.create_task(self._repeat(self.live_datasets.write, _LIVE_DATASETS_EVERY))
+            group.create_task(self._repeat(self._refresh_account_keys, REFRESH_SECONDS))
+            group.create_task(self._resync())
+
+    async def _resync(self) -> None:
+        kinds_to_compare = itertools.cycle(names.WATCHED)
+        while True:
+            await asyncio.sleep(self.seconds * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - not a secret
+            try:
+                await self._compare_datasets()
+                # One kind at each resync, in turn: reflectors miss something only if an API server's watch does.
+                kind = next(kinds_to_compare)
+                if await self.informers.compare(kind, self.listing):
+                    await asyncio.sleep(_WATCH_LAG)
+                    if unseen := await self.informers.compare(kind, self.listing):
+                        log.warning("no watch has reported %d of kind %s; listing them again", unseen, kind.name)
+                        self.informers.relist(kind)
+                if self.store and await self.store.refresh():
+                    log.info("the store's credentials have changed")
+                if self.shard_key and await self.shard_key.refresh():
+                    log.warning("the key of shard servers' passwords has changed: every dataset is rolled out again")
+            except ApiError as error:
+                log.warning("resync: %s", error)
+                continue
+            self._queue_all()
+
+    async def _refresh_account_keys(self) -> None:
+        if await self.account_keys.refresh():
+            log.info("the keys of service accounts have changed")
+            self._queue_all()
+
+    def _queue_all(self) -> None:
+        for key in tuple(self.cache.dataset_keys()):
+            self.queue.add(key)
+        # With datasets, only a reconcile pass counts as a success.
+        if not self.cache.dataset_keys():
+            self.metrics.note_success()
+
+    async def _compare_datasets(self) -> None:
+        """Return once the cache has every LookupDataset. Fails the health check if kopf never reports one."""
+        deadline = asyncio.get_running_loop().time() + _WATCH_PATIENCE
+        while unseen := await self.informers.compare(names.DATASET_KIND, self.listing):
+            if asyncio.get_running_loop().time() > deadline:
+                self.health.report_failure(f"no watch has reported {unseen} of kind {names.DATASET_KIND.name}")
+            await asyncio.sleep(_COMPARE_EVERY)
+
+    async def _repeat(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:
+        while True:
+            try:
+                await action()
+                if until_done:
+                    return
+            except ApiError as error:
+                log.warning("%s", error)
+            await asyncio.sleep(seconds)
+
 
 _SYSTEM: Final = "kube-system"
 """The namespace whose uid identifies a cluster. Every cluster has it, and it cannot be deleted."""
-_RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +307,6 @@ class _Operator:
         self._reflecting: asyncio.Task[None] | None = None
         self._announcer: GatewayAnnouncer | None = None
         self._announcements: Announcements | None = None
-        self._shard_key = b""
-        self._on_shard_key: Callable[[bytes], None] = lambda key: None
         self.informers = Informers(
             self._cache, self._queue.add, api, options.namespaces, on_progress=self._metrics.note_progress
         )
@@ -226,10 +330,11 @@ class _Operator:
         config = replace(options.config, cluster=cluster)
         if options.create_store_secret:
             await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
-        shard_key = self._shard_key_reader()
-        if shard_key:  # before any plan: a rollout needs its password
+        shard_key = None
+        if options.shard_key_secret:  # before any plan: a rollout needs its password
+            shard_key = ShardKeyReader(self._cluster, options.namespace, options.shard_key_secret)
             await _retry_until_done(shard_key.refresh)
-            config = replace(config, shard_key=self._shard_key)
+            config = replace(config, shard_key=shard_key.key)
         store = self._store_access_reader(config)
         if store:
             await _retry_until_done(store.refresh)
@@ -257,7 +362,8 @@ class _Operator:
                 wake=self._queue.add,
             ),
         )
-        self._on_shard_key = lambda key: reconciler.use_config(replace(config, shard_key=key))
+        if shard_key:
+            shard_key.on_change = lambda key: reconciler.use_config(replace(config, shard_key=key))
         resync = Resync(
             cache=self._cache,
             queue=self._queue,
@@ -296,16 +402,6 @@ class _Operator:
             environment=self._options.store_environment,
             salt=f"{config.store} {config.cluster}",
         )
-
-    def _shard_key_reader(self) -> ShardKeyReader | None:
-        options = self._options
-        if not options.shard_key_secret:
-            return None
-        return ShardKeyReader(self._cluster, options.namespace, options.shard_key_secret, self._note_shard_key)
-
-    def _note_shard_key(self, key: bytes) -> None:
-        self._shard_key = key
-        self._on_shard_key(key)
 
     def _live_datasets_writer(self, config: Config) -> LiveDatasetsWriter | None:
         if not self._options.living_list:

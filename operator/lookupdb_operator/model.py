@@ -66,7 +66,6 @@ class Config:
     gateway: str = ""
     """URL of the gateway, which accepts namespace tokens of builders and fetchers. Empty: they reach the store
     directly, with its credentials."""
-
     announces: bool = False
     """True if the operator can announce active generations through the gateway."""
 
@@ -107,7 +106,7 @@ class ObservedDataset:
     parsed: DatasetSpec | None
     """The part of the spec for builder, server and router; None if it cannot be used."""
     problem: str | None = None
-    """The obstacle, from its status or from Warning events."""
+    """Why the spec cannot be used; None if it can."""
     status: DatasetStatus = field(default_factory=DatasetStatus)
     status_problem: str | None = None
     """Why the status cannot be read. Nothing is done then, so that no number is claimed twice."""
@@ -123,8 +122,7 @@ class ObservedDataset:
     """The value of the operator annotation: the identity that may act; empty: any operator."""
     deleting: bool = False
     renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset with that
-    spec."""
+    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset with it."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -308,7 +306,7 @@ class RouterReport:
     table_version: int | None
     """The lowest version that any worker uses; None if a worker has no table or nothing was reported."""
     problem: str = ""
-    """The obstacle, from its status or from Warning events."""
+    """Why it has no usable report, or what it reports as wrong; empty if nothing."""
     newest: int = 0
     """The highest version that any worker uses; 0 if none reports one."""
     is_empty: bool = False
@@ -366,12 +364,12 @@ class AnnouncementReport:
     written: Announcement | None = None
     """The announcement that the store has."""
     problem: str = ""
-    """The obstacle, from its status or from Warning events."""
+    """Why retries have failed for a while; empty if they have not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Return whether a dataset has a build or rollout slot now, as decided with knowledge of all datasets."""
+    """Whether a dataset has a build or rollout slot now. The decision takes all datasets into account."""
 
     is_granted: bool = True
     ahead: int = 0
@@ -422,12 +420,6 @@ class Observed:
         """Everything that the operator has written for the dataset."""
         return (*self.jobs, *self.shard_sets, *self.other_objects)
 
-    @property
-    def object_names(self) -> frozenset[tuple[str, str]]:
-        """Kind and name of everything that belongs to the dataset."""
-        written = {(item.ref.kind, item.ref.name) for item in self.objects}
-        return frozenset(written | {("Pod", pod.name) for pod in self.pods})
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -473,12 +465,12 @@ def add_seconds(moment: datetime, seconds: float) -> str:
 
 
 def clamp_moment(moment: str, latest: datetime) -> str:
-    """``moment``, but not after ``latest``: with a second's grace, since two machines' clocks are never quite equal."""
+    """Return ``moment``, or ``latest`` if that is more than a second before: two clocks are never quite equal."""
     return format_moment(latest) if parse_moment(moment) > latest + timedelta(seconds=1) else moment
 
 
 def clamp_to_now(moment: str, now: datetime) -> str:
-    """``moment``, if there is one, but not after ``now``."""
+    """Return ``clamp_moment`` for ``now``; empty if ``moment`` is."""
     return clamp_moment(moment, now) if moment else moment
 
 
@@ -490,7 +482,7 @@ def seconds_until(since: str, seconds: float, now: datetime) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: 1800 for ``30m``."""
+    """Return the seconds in ``text``: 1800 for ``30m``."""
     return float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
 
 

@@ -1,8 +1,7 @@
 """Access to the store, the credentials of the chart's own store, and the release's shard key.
 
 All shard passwords are derived from that key. It is created once, at random, in a Secret in the release's namespace,
-and
-read at each resync. Deleting the Secret changes all passwords, by a new rollout of each dataset.
+and read at each resync. Deleting the Secret changes all passwords, by a new rollout of each dataset.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -156,13 +156,15 @@ _DATA_KEY: Final = "key"
 class ShardKeyReader:
     """The key as last read; empty before that."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, on_change: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, namespace: str, name: str, on_change: Callable[[bytes], None] = lambda key: None
+    ) -> None:
         """``on_change`` is called with each new key."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
-        self._on_change = on_change
-        self._key = b""
+        self.on_change = on_change
+        self.key = b""
 
     async def refresh(self) -> bool:
         """Read the Secret, or create it if absent. Return whether the key changed. Raises what ``Api`` raises, also if
@@ -174,33 +176,21 @@ class ShardKeyReader:
             log.info("created Secret %s/%s with the key of shard servers' passwords", self._namespace, self._name)
             # Read it back, because somebody else may have created it first.
             found = await self._cluster.get_secret(self._namespace, self._name)
-        key = _read_key(found or {}, f"Secret {self._namespace}/{self._name}")
-        if key == self._key:
+        try:
+            key = base64.b64decode(((found or {}).get("data") or {}).get(_DATA_KEY) or "", validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            key = b""
+        if len(key) != credentials.KEY_BYTES:  # do not show the content
+            raise Refused(
+                f"Secret {self._namespace}/{self._name}",
+                f"it holds no key of {credentials.KEY_BYTES} bytes under {_DATA_KEY!r}; delete it, and the operator"
+                " makes another one",
+            )
+        if key == self.key:
             return False
-        self._key = key
-        self._on_change(key)
+        self.key = key
+        self.on_change(key)
         return True
-
-
-def _read_key(secret: Mapping[str, Any], where: str) -> bytes:
-    """Return the key in ``secret``. Raises Refused without showing the content."""
-    try:
-        key = base64.b64decode((secret.get("data") or {}).get(_DATA_KEY) or "", validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        key = b""
-    if len(key) != credentials.KEY_BYTES:
-        raise Refused(
-            where,
-            f"it holds no key of {credentials.KEY_BYTES} bytes under {_DATA_KEY!r}; delete it, and the operator"
-            " makes another one",
-        )
-    return key
-
-
-# The list of live datasets for the store's sweep, and announcements through the gateway.
-#
-# The announcer, with the operator's service account, reads the stored announcement and replaces exactly that version,
-# so a late write of a stopped or suspended operator changes nothing.
 
 
 # The list of live datasets: the store's sweep keeps everything that it names.
@@ -221,68 +211,52 @@ REFRESH_SECONDS: Final = 600.0
 """Age at which an unchanged list is rewritten: the sweep rejects one older than an hour."""
 
 
+@dataclass(slots=True)
 class LiveDatasetsWriter:
     """Writes the list when it changes, and every ten minutes because it carries its age.
 
     Do not call ``write`` before the cache has every dataset.
     """
 
-    def __init__(
-        self,
-        cache: ObjectCache,
-        cluster: Cluster,
-        *,
-        namespace: str,
-        name: str,
-        cluster_id: str,
-        namespaces: tuple[str, ...],
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._cache = cache
-        self._cluster = cluster
-        self._namespace = namespace
-        self._name = name
-        self._cluster_id = cluster_id
-        self._namespaces = namespaces
-        self._now = now
-        self._written: Mapping[str, Any] | None = None
+    cache: ObjectCache
+    cluster: Cluster
+    namespace: str
+    name: str
+    cluster_id: str
+    namespaces: tuple[str, ...]
+    now: Callable[[], float] = time.time
+    _written: Mapping[str, Any] | None = field(default=None, init=False)
 
     async def write(self) -> None:
         """Write the list if it has changed or is old. Raises what ``Api`` raises."""
-        datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
+        datasets = sorted(self.cache.datasets(), key=lambda dataset: dataset.key)
         if self._written is None:
             self._written = await self._read()
         retained = find_retained(self._written, datasets)
-        desired = render_live_datasets(self._cluster_id, self._namespaces, datasets, self._now(), retained)
+        desired = render_live_datasets(self.cluster_id, self.namespaces, datasets, self.now(), retained)
         if _needs_writing(desired, self._written):
-            await self._cluster.apply(self._render_config_map(desired))
+            text = orjson.dumps(desired).decode()  # not indented: 1 MiB holds 6,000 datasets instead of 4,000
+            metadata = {"namespace": self.namespace, "name": self.name, "labels": dict(names.OPERATOR_LABELS)}
+            kind = {"apiVersion": names.CONFIG_MAP.api_version, "kind": names.CONFIG_MAP.name}
+            await self.cluster.apply({**kind, "metadata": metadata, "data": {DATA_KEY: text}})
             self._written = desired
 
     async def _read(self) -> Mapping[str, Any] | None:
         """Return the cluster's list; None if there is none. Raises Refused if the ConfigMap is not the operator's."""
-        found = await self._cluster.get(names.CONFIG_MAP, self._namespace, self._name)
+        found = await self.cluster.get(names.CONFIG_MAP, self.namespace, self.name)
         if found is None:
             return None
         if read_labels(found).get(names.MANAGED_BY) != names.FIELD_MANAGER:
             raise Refused(
-                f"ConfigMap {self._name}",
+                f"ConfigMap {self.name}",
                 f"the operator needs this name for its list of datasets, but did not create this one: delete it in"
-                f" namespace {self._namespace}; until then the sweep removes nothing",
+                f" namespace {self.namespace}; until then the sweep removes nothing",
             )
         try:
             members = orjson.loads((found.get("data") or {}).get(DATA_KEY) or "")
         except ValueError:
             return None
         return members if isinstance(members, dict) else None
-
-    def _render_config_map(self, desired: Mapping[str, Any]) -> Manifest:
-        text = orjson.dumps(desired).decode()  # not indented: 1 MiB holds 6,000 datasets instead of 4,000
-        return {
-            "apiVersion": names.CONFIG_MAP.api_version,
-            "kind": names.CONFIG_MAP.name,
-            "metadata": {"namespace": self._namespace, "name": self._name, "labels": dict(names.OPERATOR_LABELS)},
-            "data": {DATA_KEY: text},
-        }
 
 
 def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | None) -> bool:
@@ -328,36 +302,33 @@ def render_live_datasets(
         "cluster": cluster_id,
         WRITTEN_AT: datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         **({"namespaces": sorted(namespaces)} if namespaces else {}),
-        "datasets": [
-            {
-                "namespace": dataset.namespace,
-                "name": dataset.name,
-                "uid": dataset.uid,
-                "keep": _keep(dataset),
-                "protect": sorted(
-                    dataset.status.protected_generations(str(dataset.spec.get("generation", ""))), key=names.read_number
-                ),
-                **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
-                **({"adopt": predecessor} if (predecessor := _find_predecessor(dataset)) else {}),
-            }
-            for dataset in datasets
-        ],
+        "datasets": [_describe_dataset(dataset) for dataset in datasets],
         **({"retained": list(retained)} if retained else {}),
     }
 
 
-def _find_predecessor(dataset: ObservedDataset) -> str:
-    """Return the short uid of the earlier dataset that builders adopt, while they do; else empty."""
-    adopt = dataset.spec.get("adopt")
+def _describe_dataset(dataset: ObservedDataset) -> dict[str, Any]:
+    spec = dataset.spec
+    keep, adopt = spec.get("keepGenerations"), spec.get("adopt")
+    protected = dataset.status.protected_generations(str(spec.get("generation", "")))
+    entry = {
+        "namespace": dataset.namespace,
+        "name": dataset.name,
+        "uid": dataset.uid,
+        "keep": keep if isinstance(keep, int) and keep > 0 else _DEFAULT_KEEP,
+        "protect": sorted(protected, key=names.read_number),
+    }
+    if spec.get("deletionPolicy") == RETAIN:
+        entry["retain"] = True
+    # Builders copy from the earlier dataset that it adopts, until it has something of its own.
     uid = adopt.get("uid") if isinstance(adopt, dict) else None
-    if not isinstance(uid, str) or not dataset.status.has_nothing_of_its_own:
-        return ""
-    return uid[:8] if _SHORT_UID.fullmatch(uid[:8]) else ""
+    if isinstance(uid, str) and dataset.status.has_nothing_of_its_own and _SHORT_UID.fullmatch(uid[:8]):
+        entry["adopt"] = uid[:8]
+    return entry
 
 
-def _keep(dataset: ObservedDataset) -> int:
-    keep = dataset.spec.get("keepGenerations", _DEFAULT_KEEP)
-    return keep if isinstance(keep, int) and keep > 0 else _DEFAULT_KEEP
+# Announcements through the gateway. The announcer, with the operator's service account, reads the stored announcement
+# and replaces exactly that version, so a late write of a stopped or suspended operator changes nothing.
 
 
 _SECONDS: Final = aiohttp.ClientTimeout(total=20, connect=3)
@@ -417,7 +388,12 @@ class GatewayAnnouncer:
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Return status, headers and body of an answer. Raises NotAnnounced if the status is not expected."""
         shown = {"Authorization": f"Bearer {self._read_token()}", **(headers or {})}
-        request = self._open().request(
+        if self._session is None:
+            settings: dict[str, Any] = {}
+            if self._url.startswith("https://"):
+                settings["ssl"] = ssl.create_default_context(cafile=os.environ.get(CA_FILE_VARIABLE) or None)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=16, **settings))
+        request = self._session.request(
             method, f"{self._url}{target}", data=body, headers=shown, timeout=_SECONDS, allow_redirects=False
         )
         async with request as response:
@@ -426,14 +402,6 @@ class GatewayAnnouncer:
                 problem = parse_problem(response.status, response.content_type, content, "")
                 raise NotAnnounced(f"the gateway {self._url} answers {response.status}: {problem.detail}")
             return response.status, response.headers, content[: MAX_ANNOUNCEMENT_BYTES + 1]
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            settings: dict[str, Any] = {}
-            if self._url.startswith("https://"):
-                settings["ssl"] = ssl.create_default_context(cafile=os.environ.get(CA_FILE_VARIABLE) or None)
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=16, **settings))
-        return self._session
 
     def _read_token(self) -> str:
         """Return the current token. Raises NotAnnounced."""

@@ -22,8 +22,8 @@ from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import read_announcement
-from lookupdb_operator.loop import background as loop
-from lookupdb_operator.loop.background import Announcements
+from lookupdb_operator.loop import observe as loop
+from lookupdb_operator.loop.observe import Announcements
 from lookupdb_operator.model import NotAnnounced
 from lookupdb_operator.store import GatewayAnnouncer
 

@@ -13,8 +13,7 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Unreachable
 from lookupdb_operator.cluster.cache import ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
-from lookupdb_operator.loop.background import ReportsPending, RouterPolls
-from lookupdb_operator.loop.observe import ImageVolumes, NamespaceWarnings, Observer
+from lookupdb_operator.loop.observe import ImageVolumes, NamespaceWarnings, Observer, ReportsPending, RouterPolls
 from lookupdb_operator.model import Observed, Predecessor, RouterReport, StoreAccess
 from lookupdb_operator.plan import reasons
 

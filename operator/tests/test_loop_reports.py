@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lookupdb_operator.loop.background import EventBudget, ProgressWrites, list_event_reports
+from lookupdb_operator.loop.reconcile import EventBudget, ProgressWrites, list_event_reports
 from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
 from lookupdb_operator.status import (
     BUILT,

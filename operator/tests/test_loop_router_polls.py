@@ -8,7 +8,7 @@ import pytest
 from operator_support.running import until
 
 from lookupdb_operator import names
-from lookupdb_operator.loop.background import ReportsPending, RouterPolls
+from lookupdb_operator.loop.observe import ReportsPending, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.model import Observed, ObservedDataset, Pod, RouterReport
 

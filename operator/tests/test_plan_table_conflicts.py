@@ -16,8 +16,7 @@ from operator_support.world_tables import TABLE, read_tables, table_of, written_
 
 from lookupdb.router.routing_table import describe_contradiction
 from lookupdb_operator import names
-from lookupdb_operator.loop.background import list_event_reports
-from lookupdb_operator.loop.reconcile import Repairs
+from lookupdb_operator.loop.reconcile import Repairs, list_event_reports
 from lookupdb_operator.model import Observed, Plan, RouterReport
 from lookupdb_operator.plan import routing_tables, windows
 

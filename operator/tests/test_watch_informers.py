@@ -15,7 +15,7 @@ from lookupdb_operator.cluster.client import AccountKeys, Api
 from lookupdb_operator.cluster.cluster import Listing
 from lookupdb_operator.cluster.informers import Informers, make_settings
 from lookupdb_operator.loop.queue import LookQueue
-from lookupdb_operator.loop.resync import Resync
+from lookupdb_operator.main import Resync
 from lookupdb_operator.metrics import Health, Metrics
 from lookupdb_operator.names import Kind
 from lookupdb_operator.store import StoreAccessReader
@@ -158,7 +158,7 @@ async def test_every_dataset_is_looked_at_once_kopf_has_told_of_all(bench: Bench
 async def test_each_resync_compares_datasets_and_one_further_kind_in_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookupdb_operator.loop.resync._WATCH_LAG", 0.0)
+    monkeypatch.setattr("lookupdb_operator.main._WATCH_LAG", 0.0)
     bench.informers.on_changed(names.DATASET_KIND, dataset())
     bench.lists.there = {names.KIND: {"ds-1"}, "Service": {"uid-of-what-no-watch-told"}}
     relisted: list[str] = []

@@ -51,8 +51,7 @@ from lookupdb_operator.local.dataset import (
     read_refresh,
 )
 from lookupdb_operator.local.kubelet import HOST, RESP_PORT, Kubelet, KubeletOptions, check_ports, find_free_port
-from lookupdb_operator.loop.background import Announcements, RouterPolls
-from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.observe import Announcements, Observer, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Reconciler, TurnTaking
 from lookupdb_operator.model import Config, NotAnnounced, RouterReport, StoreAccess

@@ -1,30 +1,37 @@
-"""Complete the cached state of a dataset with what is read only when needed: Warning events about objects that are
-stuck, reports of routers, and how long pods were unready and tables confirmed."""
+"""What a pass observes besides the cache: Warning events about objects that are stuck, reports of routers, results of
+announcements, and how long pods were unready and tables confirmed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
 
+from lookupdb.backoff import Backoff
+from lookupdb.manifest import Announcement
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import CachedObject, Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
 from lookupdb_operator.cluster.workloads import diagnose_warning
-from lookupdb_operator.loop.background import RouterPolls
+from lookupdb_operator.loop.queue import LookDeferred
 from lookupdb_operator.manifests import uses_images
 from lookupdb_operator.model import (
     Absence,
+    AnnouncementReport,
     BuildJob,
     ExistingObject,
+    NotAnnounced,
     ObjectRef,
     Observed,
     Pod,
+    RouterReport,
     ShardSet,
     StoreAccess,
     Trouble,
@@ -37,6 +44,8 @@ _QUIET_SECONDS: Final = 5.0
 """Seconds an object may be stuck before its events are read."""
 _WARNINGS_KEPT_SECONDS: Final = 5.0
 _IMAGE_VOLUMES_KNOWN_SECONDS: Final = 120.0
+_UNFINISHED: Final = ("Running", "Failed")
+"""States of a push that has not succeeded."""
 
 
 class Observer:
@@ -111,18 +120,15 @@ class ImageVolumes:
         StatefulSets. True if unknown: what the API server refuses here, it also refuses for the StatefulSets."""
         async with self._asking:  # concurrent callers share the answer
             now = self._clock()
-            self._undecided = {name: time for name, time in self._undecided.items() if not _is_old(time, now)}
-            if namespace not in self._undecided and (self._answered_at is None or _is_old(self._answered_at, now)):
+            oldest = now - timedelta(seconds=_IMAGE_VOLUMES_KNOWN_SECONDS)
+            self._undecided = {name: time for name, time in self._undecided.items() if time > oldest}
+            if namespace not in self._undecided and (self._answered_at is None or self._answered_at <= oldest):
                 are_kept = await self._cluster.keeps_image_volumes(namespace)
                 if are_kept is None:
                     self._undecided[namespace] = now
                 else:
                     self._answered_at, self._are_kept = now, are_kept
             return self._are_kept
-
-
-def _is_old(time: datetime, now: datetime) -> bool:
-    return (now - time).total_seconds() >= _IMAGE_VOLUMES_KNOWN_SECONDS
 
 
 class NamespaceWarnings:
@@ -153,17 +159,13 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     match cached.item:
         case BuildJob(state="Running", deleting=False, failure=None):
             return not pods[cached.header.uid]
-        case ExistingObject(deleting=False) as other if _is_unfinished_push(other):
+        case ExistingObject(deleting=False) as other if other.push_state in _UNFINISHED:
             return not pods[cached.header.uid]
         case ShardSet(deleting=False) as shards:
             return pods[cached.header.uid] < shards.replicas
         case Pod(trouble=None, deleting=False):
             return cached.awaits_images
     return False
-
-
-def _is_unfinished_push(other: ExistingObject) -> bool:
-    return other.push_state not in (None, "Succeeded")
 
 
 def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
@@ -186,11 +188,192 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
         ),
         other_objects=tuple(
             replace(other, trouble=other.trouble or explain(other.ref, names.PUSHER))
-            if _is_unfinished_push(other)
+            if other.push_state in _UNFINISHED
             else other
             for other in observed.other_objects
         ),
     )
+
+
+# Announcements run outside of reconcile passes: a gateway that does not answer must not block a worker.
+#
+# A plan says what is due (``Plan.announce``). Once the store has it, or after a long failure, the dataset is queued and
+# the next pass sees the result (``Observed.announcement``).
+
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 600.0
+"""Time for which to retry before reporting: a restart of the gateway or a short outage of the store is no problem."""
+_AT_ONCE: Final = 16
+
+
+class Announcer(Protocol):
+    """Writes one announcement."""
+
+    async def announce(self, announcement: Announcement) -> None:
+        """Return once the store has the announcement. Raises NotAnnounced."""
+
+
+@dataclass(slots=True)
+class _Attempts:
+    announcement: Announcement
+    task: asyncio.Task[None]
+    report: AnnouncementReport
+
+
+class Announcements:
+    """The announcements under way, at most one for each dataset."""
+
+    def __init__(
+        self, announcer: Announcer | None, wake: Callable[[Key], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """If ``announcer`` is None, nothing is announced. ``wake`` is called with each dataset that has a new
+        result."""
+        self._announcer = announcer
+        self._wake = wake
+        self._clock = clock
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._attempts: dict[Key, _Attempts] = {}
+
+    def report(self, key: Key) -> AnnouncementReport:
+        """Return the result of the last announcement that was due."""
+        attempts = self._attempts.get(key)
+        return AnnouncementReport() if attempts is None else attempts.report
+
+    def follow(self, key: Key, due: Announcement | None) -> None:
+        """Announce ``due`` from now on, instead of what was due before."""
+        attempts = self._attempts.get(key)
+        if due is None or self._announcer is None:
+            self.forget(key)
+        elif attempts is None or attempts.announcement != due:
+            self.forget(key)
+            task = asyncio.create_task(self._announce(key, due, self._announcer), name="announcing")
+            self._attempts[key] = _Attempts(due, task, AnnouncementReport())
+
+    def forget(self, key: Key) -> None:
+        """Cancel the announcement of ``key``."""
+        if attempts := self._attempts.pop(key, None):
+            attempts.task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all announcements."""
+        tasks = [attempts.task for attempts in self._attempts.values()]
+        self._attempts.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _announce(self, key: Key, due: Announcement, announcer: Announcer) -> None:
+        reported_at, logged = self._clock(), ""
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, random.random)
+        while True:
+            try:
+                async with self._slots:
+                    await announcer.announce(due)
+            except NotAnnounced as error:
+                problem = str(error)
+            except Exception as error:  # retry, whatever failed
+                log.exception("%s/%s: an announcement failed, by a defect", *key)
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                log.info("%s/%s: announced %s", *key, due.generation)
+                self._note(key, due, AnnouncementReport(written=due))
+                return
+            if problem != logged:
+                log.warning("%s/%s: %s is not announced: %s", *key, due.generation, problem)
+                logged = problem
+            # A different problem is not reported sooner: alternating problems would write the status at each attempt.
+            if self._clock() - reported_at >= PATIENCE_SECONDS:
+                reported_at = self._clock()
+                self._note(key, due, AnnouncementReport(problem=problem))
+            await asyncio.sleep(backoff.fail())
+
+    def _note(self, key: Key, due: Announcement, report: AnnouncementReport) -> None:
+        attempts = self._attempts.get(key)
+        if attempts is not None and attempts.announcement == due and attempts.report != report:
+            attempts.report = report
+            self._wake(key)
+
+
+# Router polls run outside of reconcile passes: a router that does not answer must not block a worker.
+#
+# A pass that needs reports ends with ``ReportsPending``. Once all routers have answered or timed out, the dataset is
+# queued and its next pass has the reports.
+
+
+_ASKED_AT_ONCE: Final = 128
+_ASKED_AT_ONCE_OF_A_DATASET: Final = 16
+"""Leaves room for other datasets when one has many routers that do not answer."""
+
+
+class ReportsPending(LookDeferred):
+    """Raised instead of observing: routers are being asked, and another pass follows."""
+
+
+class RouterClient(Protocol):
+    """Asks one router."""
+
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        """Return the report of the router at ``ip``; it names a problem if the router does not answer."""
+
+
+class RouterPolls:
+    """The polls under way, and the reports not yet taken; at most one of each for a dataset."""
+
+    def __init__(self, client: RouterClient, wake: Callable[[Key], None]) -> None:
+        """``wake`` is called with each dataset whose reports have arrived."""
+        self._client = client
+        self._wake = wake
+        self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+        self._polls: dict[Key, asyncio.Task[None]] = {}
+        self._reports: dict[Key, Mapping[str, RouterReport]] = {}
+
+    def take_reports(self, observed: Observed) -> Mapping[str, RouterReport]:
+        """Return the routers' reports since the last call, by pod uid. Raises ReportsPending if they must be asked
+        first."""
+        key = observed.dataset.key
+        routers = tuple(
+            pod
+            for pod in observed.pods
+            if pod.component == names.ROUTER and pod.phase == "Running" and pod.ip and not pod.deleting
+        )
+        if key in self._reports:
+            return self._reports.pop(key)
+        if not routers:
+            return {}
+        if key not in self._polls:
+            self._polls[key] = asyncio.create_task(self._poll(key, observed.dataset.uid, routers))
+        raise ReportsPending("routers are being asked")
+
+    def forget(self, key: Key) -> None:
+        """Forget the deleted dataset."""
+        self._reports.pop(key, None)
+        if poll := self._polls.pop(key, None):
+            poll.cancel()
+
+    async def close(self) -> None:
+        """Cancel all polls."""
+        polls = tuple(self._polls.values())
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+
+    async def _poll(self, key: Key, dataset_uid: str, routers: tuple[Pod, ...]) -> None:
+        turns = asyncio.Semaphore(_ASKED_AT_ONCE_OF_A_DATASET)
+
+        async def ask(pod: Pod) -> tuple[str, RouterReport]:
+            async with turns, self._turns:
+                return pod.uid, await self._client.ask_router(pod.ip, dataset_uid)
+
+        reports: Mapping[str, RouterReport] = {}
+        try:
+            reports = dict(await asyncio.gather(*(ask(pod) for pod in routers)))
+        except Exception:  # the dataset is queued again, whatever failed
+            log.exception("%s/%s: routers cannot be asked", *key)
+        self._polls.pop(key, None)
+        self._reports[key] = reports
+        self._wake(key)
 
 
 # How long this process has seen a pod unready, and being deleted.

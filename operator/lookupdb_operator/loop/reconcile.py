@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from lookupdb.backoff import delay_after
 from lookupdb.telemetry import SpanHandle, log_fields, open_span
@@ -21,14 +21,7 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.api import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.loop.background import (
-    Announcements,
-    EventBudget,
-    EventReport,
-    ProgressWrites,
-    list_event_reports,
-)
-from lookupdb_operator.loop.observe import Absences, Confirmations, Observer
+from lookupdb_operator.loop.observe import Absences, Announcements, Confirmations, Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.model import (
     Config,
@@ -45,10 +38,132 @@ from lookupdb_operator.model import (
 )
 from lookupdb_operator.plan import objects, planner, reasons
 from lookupdb_operator.plan.turns import TurnQueues
-from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.status import DEGRADED, READY, DatasetStatus
 
 if TYPE_CHECKING:
     from lookupdb_operator.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+# Kubernetes Events about changed conditions, and their rate.
+
+
+_PROGRESS_EVERY: Final = 5.0
+"""Seconds between two writes of a status in which only progress has changed."""
+_EVENTS_AT_ONCE: Final = 10
+_EVENT_EVERY: Final = 30.0
+"""Seconds until a dataset that used up its events of one reason may post another of that reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventReport:
+    """One Event to post."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventReport, ...]:
+    """Return one report for each reason that a condition changed to; failures are warnings.
+
+    One failure can show in several conditions (an image that cannot be pulled: of a router, then of a builder) but is
+    reported once.
+    """
+    known = {condition.reason for condition in old.conditions} - reasons.HEALTHY_REASONS
+    reports: dict[str, EventReport] = {}
+    degraded = new.condition(DEGRADED)
+    is_healthy = degraded is not None and degraded.status == "False"
+    for after in new.conditions:
+        before = old.condition(after.type)
+        if before is not None and (before.status, before.reason) == (after.status, after.reason):
+            continue
+        if before is None and after is degraded and is_healthy:
+            continue  # a new dataset without problems is no news
+        was_serving = before is not None and before.status == "True"
+        has_stopped_serving = was_serving and after.type == READY and after.status != "True"
+        if after.reason in known and not has_stopped_serving:
+            continue
+        is_only_starting = after.type == READY and is_healthy
+        warns = has_stopped_serving or (after.reason not in reasons.HEALTHY_REASONS and not is_only_starting)
+        report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
+        if after.reason not in reports or after.type == DEGRADED:
+            reports[after.reason] = report
+    skipped = "" if new.schedule is None else new.schedule.skipped
+    if skipped not in ("", "" if old.schedule is None else old.schedule.skipped):
+        message = (
+            f"The check of {skipped} was missed by more than refresh.startingDeadlineSeconds, and is skipped. The next"
+            f" one is at {new.next_check}."
+        )
+        reports[reasons.CHECK_SKIPPED] = EventReport("Warning", reasons.CHECK_SKIPPED, message)
+    last, table = old.table, new.table
+    if last is not None and table is not None and table.version > last.version:
+        renewed = replace(last, version=table.version, written_at=table.written_at, confirmed_at=table.confirmed_at)
+        if renewed == table:
+            message = (
+                f"Routing table {last.version} is written again, as {table.version}: there was other content under its"
+                " version, which a router may have read, or a router has a newer one."
+            )
+            reports[reasons.TABLE_RENEWED] = EventReport("Warning", reasons.TABLE_RENEWED, message)
+    return tuple(reports.values())
+
+
+class ProgressWrites:
+    """When each status with only progress changed was last written. Servers of a rollout become ready one by one; this
+    avoids a write for each of them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._written: dict[Key, float] = {}
+
+    def remaining_pause(self, dataset: ObservedDataset, plan: Plan) -> float:
+        """Return the seconds for which nothing needs to be written or done; 0 to carry out ``plan`` now."""
+        if plan.apply or plan.delete or plan.status == dataset.status:
+            return 0.0
+        if _without_progress(plan.status) != _without_progress(dataset.status):
+            return 0.0
+        wait = self._written.get(dataset.key, float("-inf")) + _PROGRESS_EVERY - self._clock()
+        return max(0.0, wait if plan.next_look_in is None else min(wait, plan.next_look_in))
+
+    def note_write(self, key: Key) -> None:
+        """Note that a status of the dataset was written."""
+        self._written[key] = self._clock()
+
+    def forget(self, key: Key) -> None:
+        """Forget the deleted dataset."""
+        self._written.pop(key, None)
+
+
+class EventBudget:
+    """A rate limit for the events of a dataset, for each reason: some at once, then one every half minute. A condition
+    that flips must not fill the cluster's event store or hide other faults."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._spent: dict[Key, dict[str, tuple[float, float]]] = {}
+        """By reason (there are about fifty): events that count, and the time of that count."""
+
+    def allows(self, key: Key, reason: str) -> bool:
+        """Return whether another event of ``reason`` may be posted, and count it if so."""
+        now = self._clock()
+        reasons_spent = self._spent.setdefault(key, {})
+        spent, moment = reasons_spent.get(reason, (0.0, now))
+        spent = max(0.0, spent - (now - moment) / _EVENT_EVERY)
+        if spent + 1 > _EVENTS_AT_ONCE:
+            return False
+        reasons_spent[reason] = spent + 1, now
+        return True
+
+    def forget(self, key: Key) -> None:
+        """Forget the deleted dataset."""
+        self._spent.pop(key, None)
+
+
+def _without_progress(now: DatasetStatus) -> DatasetStatus:
+    """Return ``now`` without progress: the number of ready shards and the messages of conditions."""
+    conditions = tuple(replace(condition, message="") for condition in now.conditions)
+    return replace(now, shards="", conditions=conditions)
+
 
 # A brake on repairs. The first few repairs of an object are immediate. If somebody keeps changing it back, the operator
 # waits longer after each one, so that two writers do not fight as fast as the API server answers. A change of our own
@@ -211,8 +326,6 @@ class TurnTaking:
         self._granted = granted
 
 
-log = logging.getLogger(__name__)
-
 Refusals = Mapping[tuple[str, str], str]
 
 _ASK_EVERY: Final = 600.0
@@ -277,39 +390,35 @@ class Reconciler:
 
         Raises RequeueRequested when it must be repeated; any other exception is a defect.
         """
-        with open_span("reconcile", *key) as span:
-            return await self._look_once(key, span)
-
-    async def _look_once(self, key: Key, span: SpanHandle) -> float | None:
-        """Run the pass, and count its outcome."""
         outcome = "defect"
-        try:
-            with self._metrics.seconds.time():
-                seconds = await self._look(key, span)
-            outcome = "done"
-        except LookDeferred:
-            outcome = "done"
-            raise
-        except RequeueRequested:
-            outcome = "refused"
-            self._metrics.note_success()  # everything that the API server allowed is done
-            raise
-        except Conflict as error:
-            outcome = "conflict"
-            raise RequeueRequested(str(error)) from error
-        except ApiError as error:
-            outcome = "unreachable" if isinstance(error, Unreachable) else "refused"
-            log.warning("%s/%s: %s", *key, error)
-            retry_after = error.retry_after if isinstance(error, Unreachable) else None
-            raise RequeueRequested(str(error), at_least=retry_after or 0.0) from error
-        else:
-            self._metrics.note_success()
-            return seconds
-        finally:
-            span.settle(outcome, is_failure=outcome != "done")
-            self._metrics.reconciles.labels(outcome).inc()
-            if outcome in ("defect", "unreachable"):
-                self._metrics.errors.inc()
+        with open_span("reconcile", *key) as span:
+            try:
+                with self._metrics.seconds.time():
+                    seconds = await self._look(key, span)
+                outcome = "done"
+            except LookDeferred:
+                outcome = "done"
+                raise
+            except RequeueRequested:
+                outcome = "refused"
+                self._metrics.note_success()  # everything that the API server allowed is done
+                raise
+            except Conflict as error:
+                outcome = "conflict"
+                raise RequeueRequested(str(error)) from error
+            except ApiError as error:
+                outcome = "unreachable" if isinstance(error, Unreachable) else "refused"
+                log.warning("%s/%s: %s", *key, error)
+                retry_after = error.retry_after if isinstance(error, Unreachable) else None
+                raise RequeueRequested(str(error), at_least=retry_after or 0.0) from error
+            else:
+                self._metrics.note_success()
+                return seconds
+            finally:
+                span.settle(outcome, is_failure=outcome != "done")
+                self._metrics.reconciles.labels(outcome).inc()
+                if outcome in ("defect", "unreachable"):
+                    self._metrics.errors.inc()
 
     async def _look(self, key: Key, span: SpanHandle) -> float | None:
         """Observe, plan and act. Return the seconds until the next pass."""
@@ -430,7 +539,8 @@ class Reconciler:
         """Apply ``due`` in order and return the refusals, by kind and name. A refusal does not stop the others,
         unless the namespace is being deleted; but no server starts without the NetworkPolicy that protects it."""
         refused: dict[tuple[str, str], str] = {}
-        ours = observed.object_names
+        ours = {("Pod", pod.name) for pod in observed.pods}
+        ours |= {(item.ref.kind, item.ref.name) for item in observed.objects}
         is_terminating = False
         for manifest in due:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
