@@ -11,7 +11,7 @@ from support.generations import in_batches, publish, records, write
 
 from lookupdb import store
 from lookupdb.builder import existing
-from lookupdb.builder.existing import choose_halvings, choose_shards, compare_with_active
+from lookupdb.builder.existing import choose_halvings, choose_shards, compare_sampled
 from lookupdb.builder.gates import SampledDifference
 from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.keys import file_name, make_sampler, shard_number
@@ -20,6 +20,7 @@ from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoredDataset, generations
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import StoreAddress
+from lookupdb.store.generations import StoredGeneration
 from support import dictionaries
 
 BEFORE = {f"k{number}": b'{"v": %d}' % number for number in range(3000)}
@@ -56,9 +57,9 @@ class Comparison:
     def of(self, before: int, after: int) -> SampledDifference:
         active = publish(self.dataset, "g1", BEFORE, self.folder, shards=before, train=True)
         _, totals = write(self.folder / "new", in_batches(records(AFTER)), shards=after)
-        return compare_with_active(
-            self.dataset, active, opener(self.folder / "new", after, self.opened), after, totals, self.folder
-        )
+        before_shards = StoredGeneration("", active, self.dataset)
+        opened = opener(self.folder / "new", after, self.opened)
+        return compare_sampled(before_shards, opened, after, totals, self.folder)
 
 
 @pytest.fixture
@@ -88,7 +89,9 @@ def test_values_are_compared_as_lookups_return_them(
     new_dictionary = dictionaries.NEW_DICTIONARY if compression == "zstd" else b""
     batches = in_batches(records(dictionaries.AFTER))
     _, totals = write(tmp_path / "new", batches, shards=after, compression=compression, dictionary=new_dictionary)
-    found = compare_with_active(dataset, active, opener(tmp_path / "new", after), after, totals, tmp_path)
+    found = compare_sampled(
+        StoredGeneration("", active, dataset), opener(tmp_path / "new", after), after, totals, tmp_path
+    )
     assert (found.added, found.removed, found.same) == (0, 0, dictionaries.SAME)
     assert sorted(key.decode() for key in found.samples["changed"]) == dictionaries.CHANGED
 
@@ -156,7 +159,7 @@ def test_a_shard_that_cannot_be_read_is_an_error(dataset: StoredDataset, tmp_pat
     _, totals = write(tmp_path / "new", in_batches(records(AFTER)), shards=2)
     (Path(dataset.url) / "g1" / active.shards[1].file).unlink()
     with pytest.raises(CorruptFile, match=r"shard-00001-of-00002\.lmdb of g1 is missing"):
-        compare_with_active(dataset, active, opener(tmp_path / "new", 2), 2, totals, tmp_path)
+        compare_sampled(StoredGeneration("", active, dataset), opener(tmp_path / "new", 2), 2, totals, tmp_path)
 
 
 class TestBucket:
@@ -188,13 +191,13 @@ class TestBucket:
         path = f"{dataset.address.path}/g1/{active.shards[0].file}"
         dataset.bucket.objects.put(path, bytes(active.shards[0].bytes))
         with pytest.raises(CorruptFile, match="has checksum"):
-            compare_with_active(dataset, active, opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
+            compare_sampled(StoredGeneration("", active, dataset), opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
         dataset.bucket.delete([path])
         with pytest.raises(CorruptFile, match="is missing"):
-            compare_with_active(dataset, active, opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
+            compare_sampled(StoredGeneration("", active, dataset), opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
         dataset.remove("g1")
         with pytest.raises(GenerationMissing):
-            compare_with_active(dataset, active, opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
+            compare_sampled(StoredGeneration("", active, dataset), opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (4, 4), (4, 6), (6, 4), (1, 5)])
@@ -212,7 +215,9 @@ def test_the_generation_with_more_keys_decides_how_many_are_compared(
     old, new = (small, large) if is_growing else (large, small)
     active = publish(dataset, "g1", old, tmp_path, shards=before)
     _, totals = write(tmp_path / "new", in_batches(records(new)), shards=after)
-    found = compare_with_active(dataset, active, opener(tmp_path / "new", after), after, totals, tmp_path)
+    found = compare_sampled(
+        StoredGeneration("", active, dataset), opener(tmp_path / "new", after), after, totals, tmp_path
+    )
     assert not found.is_whole
     assert 250 <= found.compared <= 700
     assert found.differing >= 0.95 * found.compared

@@ -25,6 +25,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
+from functools import partial
 from io import BufferedReader, BytesIO
 from typing import Any, Final
 
@@ -165,8 +166,8 @@ class _Schema:
         self._record = parsed
         self.fields: dict[str, Any] = {field["name"]: field["type"] for field in parsed["fields"]}
         self.nested: list[str] = []
-        self.binaries: dict[str, list[str]] = {}
-        """Column → the names of its binaries."""
+        self.binaries: list[str] = []
+        """The names of the binaries in planned columns."""
         self.has_choices = False
         """A planned column has a union of several types that are not null."""
 
@@ -208,12 +209,9 @@ class _Schema:
             ]
         return kept
 
-    def plan_column(self, name: str) -> Convert | None:
-        """Return the function for the values of a column that are not null. Raises BadSource."""
-        self.binaries[name] = []
-        return self._plan(self.fields[name], name, name, ())
-
-    def _plan(self, schema: Any, path: str, column: str, owners: tuple[str, ...]) -> Convert | None:
+    def plan(self, schema: Any, path: str, column: str, owners: tuple[str, ...] = ()) -> Convert | None:
+        """Return the function for values of ``schema`` that are not null, within ``column`` and the types ``owners``;
+        None if they stay as they are. Raises BadSource."""
         schema = self._resolve(schema)
         if isinstance(schema, list):
             return self._plan_union(schema, path, column, owners)
@@ -227,16 +225,22 @@ class _Schema:
             items = schema["items" if kind == "array" else "values"]
             if kind == "array" and self._is_empty(items, owners):
                 raise unwritable_column_error(self._where, column, "is an array of values that have no bytes")
-            convert = self._plan(items, path, column, owners)
-            return None if convert is None else _convert_items(convert, kind)
+            convert_item = self.plan(items, path, column, owners)
+            if convert_item is None:
+                return None
+            if kind == "array":
+                return lambda items: [None if item is None else convert_item(item) for item in items]
+            return lambda members: {
+                name: item if item is None else convert_item(item) for name, item in members.items()
+            }
         if kind == "record":
             converts = []
             for field in schema["fields"]:
                 inner = f"{path}.{field['name']}"
                 self.nested.append(inner)
-                if convert := self._plan(field["type"], inner, column, owners):
+                if convert := self.plan(field["type"], inner, column, owners):
                     converts.append((field["name"], convert))
-            return convert_members(converts) if converts else None
+            return partial(convert_members, converts) if converts else None
         return _CONVERTS.get((kind, schema.get("logicalType", "")), _CONVERTS.get((kind, "")))
 
     def _resolve(self, schema: Any) -> Any:
@@ -260,7 +264,7 @@ class _Schema:
             return lambda content: str(uuid.UUID(bytes=content))
         if logical == "duration" and size == 12:
             return _write_duration
-        self.binaries[column].append(path)
+        self.binaries.append(path)
         return BINARY_CONVERTS[find_form(path, self._forms)]
 
     def _plan_union(self, schemas: list[Any], path: str, column: str, owners: tuple[str, ...]) -> Convert | None:
@@ -272,7 +276,7 @@ class _Schema:
                 raise unwritable_column_error(
                     self._where, column, f"is a union of {kinds[kind]['type']} and {schema['type']}, which look alike"
                 )
-            convert = self._plan(schema, path, column, owners)
+            convert = self.plan(schema, path, column, owners)
             if kind in kinds and (convert or converts[kind]):
                 raise unwritable_column_error(self._where, column, "is a union of two logical types, which look alike")
             converts[kind], kinds[kind] = convert, schema
@@ -298,12 +302,6 @@ class _Schema:
             inner = (*owners, schema["name"])
             return all(self._is_empty(field["type"], inner) for field in schema["fields"])
         return bool(schema["type"] == "null" or schema.get("size") == 0)
-
-
-def _convert_items(convert: Convert, kind: str) -> Convert:
-    if kind == "array":
-        return lambda items: [None if item is None else convert(item) for item in items]
-    return lambda members: {name: None if item is None else convert(item) for name, item in members.items()}
 
 
 # The container: a header with the schema, and blocks of records, each followed by the file's marker.
@@ -344,22 +342,19 @@ def _unpack_zstandard(data: bytes, limit: int) -> bytes:
         return reader.read(limit + 1)
 
 
-def _unpack_by(make: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
-    def unpack(data: bytes, limit: int) -> bytes:
-        decoder = make()
-        content: bytes = decoder.decompress(data, limit + 1)
-        if len(content) <= limit and not decoder.eof:
-            raise _Damaged("a block is cut short")
-        return content
-
-    return unpack
+def _unpack_by(make: Callable[[], Any], data: bytes, limit: int) -> bytes:
+    decoder = make()
+    content: bytes = decoder.decompress(data, limit + 1)
+    if len(content) <= limit and not decoder.eof:
+        raise _Damaged("a block is cut short")
+    return content
 
 
 _CODECS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "null": lambda data, _: data,
-    "deflate": _unpack_by(lambda: zlib.decompressobj(-15)),
-    "bzip2": _unpack_by(bz2.BZ2Decompressor),
-    "xz": _unpack_by(lzma.LZMADecompressor),
+    "deflate": partial(_unpack_by, lambda: zlib.decompressobj(-15)),
+    "bzip2": partial(_unpack_by, bz2.BZ2Decompressor),
+    "xz": partial(_unpack_by, lzma.LZMADecompressor),
     "snappy": _unpack_snappy,
     "zstandard": _unpack_zstandard,
 }
@@ -393,12 +388,12 @@ class AvroParser:
         self._objects = DictRows(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
         chosen = [names[number] for number in choose_columns(spec, names)]
-        self._converts = [(name, convert) for name in chosen if (convert := schema.plan_column(name))]
-        self._objects.check_declared(names, schema.nested)
-        self.binaries = [
-            (path, find_form(path, make_forms(spec))) for paths in schema.binaries.values() for path in paths
+        self._converts = [
+            (name, convert) for name in chosen if (convert := schema.plan(schema.fields[name], name, name))
         ]
-        check_binaries(spec, file.name, {path for path, _ in self.binaries}, names, schema.nested)
+        self._objects.check_declared(names, schema.nested)
+        self.binaries = [(path, find_form(path, make_forms(spec))) for path in schema.binaries]
+        check_binaries(spec, file.name, set(schema.binaries), names, schema.nested)
         self._writer = self._reader = schema.plain(iter(names))
         self._unread: list[str] = []
         """Columns that are decoded with the others, and dropped."""

@@ -95,7 +95,7 @@ def build_generation(
     the source is not read. Raises AdoptionFailed if there is none to adopt. A dataset that has its own generation
     builds; with ``options.build_id`` it gets a copy of that one, which the caller did not know of.
 
-    If generations are pushed to the dataset, the newest push is copied (``take_push``). With rows, from
+    If generations are pushed to the dataset, the newest push is copied (``_take_push``). With rows, from
     ``source.urls`` or an ``engine``, a generation is pushed instead.
     """
     started_at = time.monotonic()
@@ -108,7 +108,7 @@ def build_generation(
     if options.adopt is not None and (copy := existing.copy_existing(spec, store, options.adopt, options, progress)):
         return copy
     if takes_push:
-        return take_push(spec, store, options, progress)
+        return _take_push(spec, store, options, progress)
     return _build_from_source(spec, dataset, options, progress, engine, started_at)
 
 
@@ -333,7 +333,7 @@ class GenerationBuild:
             reduced = reduce_shards(
                 records,
                 self.claim.folder,
-                self.describe_shards(),
+                describe_shards(spec),
                 dictionary,
                 spec.duplicates,
                 progress,
@@ -425,19 +425,19 @@ class GenerationBuild:
         self.progress.end_phase()
         return chosen
 
-    def describe_shards(self) -> ShardMeta:
-        """Return the description of every shard, except for its number and records."""
-        spec = self.spec
-        return ShardMeta(
-            dataset=f"{spec.namespace}/{spec.name}",
-            shard=0,
-            shards=spec.shards,
-            records=0,
-            normalize=spec.key.normalize,
-            value_format=spec.value.format,
-            compression=spec.value.compression,
-            content=spec.content_hash(),
-        )
+
+def describe_shards(spec: DatasetSpec) -> ShardMeta:
+    """Return the description of every shard, except for its number and records."""
+    return ShardMeta(
+        dataset=f"{spec.namespace}/{spec.name}",
+        shard=0,
+        shards=spec.shards,
+        records=0,
+        normalize=spec.key.normalize,
+        value_format=spec.value.format,
+        compression=spec.value.compression,
+        content=spec.content_hash(),
+    )
 
 
 def check_seen(spec: DatasetSpec, options: BuildOptions, success_file: str | None, fingerprint: str | None) -> None:
@@ -523,7 +523,7 @@ def fingerprint_push(push: Manifest) -> str:
     return hashlib.sha256(push.to_json()).hexdigest()[:32]
 
 
-def take_push(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
+def _take_push(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
     """Copy the newest push into the dataset of ``spec``, unless that is what ``options.unless_fingerprint`` names.
 
     Raises PushRejected, GenerationRefused if it fails a gate, StoreError, NotEnoughRoom.
@@ -621,16 +621,7 @@ def verify_push(spec: DatasetSpec, inbox: StoredDataset, push: Manifest, scratch
 
 
 def _check_shard(spec: DatasetSpec, number: int, shard: ShardFile, push: Manifest, reader: ShardReader) -> None:
-    expected = ShardMeta(
-        dataset=f"{spec.namespace}/{spec.name}",
-        shard=number,
-        shards=spec.shards,
-        records=reader.pages()["entries"],
-        normalize=spec.key.normalize,
-        value_format=spec.value.format,
-        compression=spec.value.compression,
-        content=spec.content_hash(),
-    )
+    expected = replace(describe_shards(spec), shard=number, records=reader.pages()["entries"])
     for name, value in {**asdict(expected), "extra": reader.meta.extra}.items():
         if (found := getattr(reader.meta, name)) != value:
             raise PushRejected(f"{shard.file} has {name} {str(found)[:100]!r}, expected {str(value)[:100]!r}")

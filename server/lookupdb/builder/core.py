@@ -128,54 +128,39 @@ class RowShape:
 
     def _judge(self, window: bytes, position: int) -> tuple[_Verdict, int]:
         """Return whether rows begin at ``position``, and how many characters were parsed to decide."""
-        lines = _Lines(window, position)
-        rows, verdict = 0, _Verdict.ROWS
+        content = io.BytesIO(window)  # shares the bytes
+        content.seek(position)
+        text = io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="")
+        quote, escape = self.options.quote, self.options.escape
+        row_lines: list[str] = []
+
+        def read_lines() -> Iterator[str]:
+            for line in text:
+                row_lines.append(line)
+                yield line
+
+        rows, characters, verdict = 0, 0, _Verdict.ROWS
         try:
-            for fields in open_csv_reader(iter(lines), self.options, self.delimiter):
-                row = lines.take_row()
+            for fields in open_csv_reader(read_lines(), self.options, self.delimiter):
+                row = "".join(row_lines)
+                row_lines.clear()
+                characters += len(row)
                 if not row.endswith(("\n", "\r")):
                     break  # the window ends within this row
                 if fields and len(fields) != self.fields:
-                    return _Verdict.NO_ROWS, lines.characters
-                if self.options.quote and _drop_escaped(row, self.options).count(self.options.quote) % 2:
+                    return _Verdict.NO_ROWS, characters
+                if escape:
+                    row = row.replace(escape * 2, "").replace(escape + quote, "")
+                if quote and row.count(quote) % 2:
                     verdict = _Verdict.ROWS_WITH_ODD_QUOTES
                 rows += bool(fields)
                 if rows == _ROWS_JUDGED:
                     break
         except csv.Error as error:
+            characters += sum(map(len, row_lines))
             if UNFINISHED not in str(error):
-                return _Verdict.NO_ROWS, lines.characters
-        return (verdict if rows else _Verdict.NO_ROWS), lines.characters
-
-
-def _drop_escaped(row: str, options: Csv) -> str:
-    """Return ``row`` without escaped quotes."""
-    if not options.escape:
-        return row
-    return row.replace(options.escape * 2, "").replace(options.escape + options.quote, "")
-
-
-class _Lines:
-    """The lines of ``window`` from ``position`` on; remembers those of the current row."""
-
-    def __init__(self, window: bytes, position: int) -> None:
-        content = io.BytesIO(window)  # shares the bytes
-        content.seek(position)
-        self._text = io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="")
-        self._row: list[str] = []
-        self.characters = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._text:
-            self._row.append(line)
-            self.characters += len(line)
-            yield line
-
-    def take_row(self) -> str:
-        """Return the text of the row that was just parsed."""
-        row = "".join(self._row)
-        self._row.clear()
-        return row
+                return _Verdict.NO_ROWS, characters
+        return (verdict if rows else _Verdict.NO_ROWS), characters
 
 
 # Plan: where to cut the files.
@@ -234,21 +219,12 @@ def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterato
     position = size
     while file.bytes - position > size // 2:
         raw.seek(position)
-        offset = _find_line_end(raw, look_ahead) if shape is None else shape.find_row_start(raw.read(look_ahead))
+        window = raw.read(look_ahead)
+        offset = window.find(b"\n") + 1 or None if shape is None else shape.find_row_start(window)
         if offset is not None and position + offset < file.bytes:
             position += offset
             yield position
         position += size
-
-
-def _find_line_end(raw: FileIO, look_ahead: int) -> int | None:
-    """Return the distance to the end of the current line; None if it does not end within ``look_ahead`` bytes."""
-    for start in range(0, look_ahead, io.DEFAULT_BUFFER_SIZE):
-        chunk = raw.read(io.DEFAULT_BUFFER_SIZE)
-        offset = chunk.find(b"\n")
-        if offset >= 0:
-            return start + offset + 1
-    return None
 
 
 # Map: read a slice.
@@ -294,7 +270,7 @@ def open_parser(
         # Imported here, because DuckDB takes 20 MB that other formats do not need.
         from lookupdb.builder.parquet_rows import ParquetParser
 
-        return stack.enter_context(ParquetParser(spec, file, budget.duckdb, threads))
+        return stack.enter_context(closing(ParquetParser(spec, file, budget.duckdb, threads)))
     return _PARSERS[file.format](spec, file, piece, raw, budget.row)
 
 

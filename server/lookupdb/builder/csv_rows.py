@@ -14,6 +14,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from io import FileIO
 from operator import itemgetter
 from typing import IO, Any, Final
@@ -80,7 +81,7 @@ def _find_positions(
     return [positions[name] for name in columns_needed]
 
 
-def make_key_function(
+def _make_key_function(
     spec: DatasetSpec, names: list[str], where: str, delimiter: str, *, is_nullable: bool = False
 ) -> Callable[[Any], str]:
     """Return the function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
@@ -106,7 +107,7 @@ def _join_nullable(parts: list[tuple[str, int]], fields: Fields, separator: str)
     return texts[0] if len(texts) == 1 else join_key([column for column, _ in parts], texts, separator)
 
 
-def make_value_function(spec: DatasetSpec, names: list[str], where: str, delimiter: str) -> Callable[[Any], bytes]:
+def _make_value_function(spec: DatasetSpec, names: list[str], where: str, delimiter: str) -> Callable[[Any], bytes]:
     """Return the function from a row's fields to its value. Raises BadSource for a missing column."""
     types = {column.name: column for column in spec.source.csv.columns}
     _find_positions(where, "source.csv.columns", list(types), names, delimiter)
@@ -180,26 +181,20 @@ def _find_converter(column: CsvColumn) -> Convert | None:
     return convert
 
 
-def _parse_integer(field: str) -> orjson.Fragment:
-    if not _INTEGER.fullmatch(field):
-        raise RowRejected(f"expected an integer, found {describe_field(field)}")
-    return orjson.Fragment(field)
-
-
-def _parse_number(field: str) -> orjson.Fragment:
-    if not _NUMBER.fullmatch(field):
-        raise RowRejected(f"expected a number, found {describe_field(field)}")
+def _parse_digits(pattern: re.Pattern[str], what: str, field: str) -> orjson.Fragment:
+    if not pattern.fullmatch(field):
+        raise RowRejected(f"expected {what}, found {_describe_field(field)}")
     return orjson.Fragment(field)
 
 
 def _parse_boolean(field: str) -> bool:
     found = BOOLEANS.get(field.lower())
     if found is None:
-        raise RowRejected(f"expected a boolean ({', '.join(BOOLEANS)}), found {describe_field(field)}")
+        raise RowRejected(f"expected a boolean ({', '.join(BOOLEANS)}), found {_describe_field(field)}")
     return found
 
 
-def describe_field(field: str) -> str:
+def _describe_field(field: str) -> str:
     """Return the shape of ``field``, without its content."""
     if not field:
         return 'nothing (`empty: "null"` would make it null)'
@@ -209,10 +204,10 @@ def describe_field(field: str) -> str:
 
 _TYPES: Final[dict[str, Convert | None]] = {
     "text": None,
-    "integer": _parse_integer,
-    "number": _parse_number,
+    "integer": partial(_parse_digits, _INTEGER, "an integer"),
+    "number": partial(_parse_digits, _NUMBER, "a number"),
     "boolean": _parse_boolean,
-    "json": lambda field: orjson.Fragment(check_json_text(field.encode(), describe_field(field))),
+    "json": lambda field: orjson.Fragment(check_json_text(field.encode(), _describe_field(field))),
 }
 
 
@@ -237,17 +232,18 @@ class CsvParser:
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._csv, self._file, self._slice, self._max_row = spec.source.csv, file, piece, max_row_bytes
         self._raw = raw
+        self._mark = f"\\{self._csv.quote}"
+        """A quote as a file that escapes it has it."""
         self.partitions = find_partitions(spec, file.name)
         """The columns from the file's path. Without a header, none of them is in the file."""
         self._row_end_lines = (
-            LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
+            _LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
         )
         csv.field_size_limit(max_row_bytes)
         if piece.start and self._csv.header:
             with SliceFile(file.path, Slice(piece.file)) as top:
-                self.names, _ = self._read_header(
-                    self._open_reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE), has_header=True)
-                )
+                text = _open_text(top, buffer=io.DEFAULT_BUFFER_SIZE)
+                self.names, _ = self._read_header(self._open_rows(text, has_header=True, extends=False))
             self._lines = self._open_rows(_open_text(raw, "utf-8"))
         elif piece.start:
             self.names, self._lines = self._read_header(self._open_rows(_open_text(raw, "utf-8")))
@@ -257,21 +253,15 @@ class CsvParser:
         self.partitions = {name: text for name, text in self.partitions.items() if name not in self.names}
         self.names += self.partitions
         is_nullable = None in self.partitions.values()
-        self.key = make_key_function(spec, self.names, file.name, file.delimiter, is_nullable=is_nullable)
-        self.value = make_value_function(spec, self.names, file.name, file.delimiter)
+        self.key = _make_key_function(spec, self.names, file.name, file.delimiter, is_nullable=is_nullable)
+        self.value = _make_value_function(spec, self.names, file.name, file.delimiter)
 
-    def _open_rows(self, text: IO[str], *, has_header: bool = False) -> Any:
-        """Return the slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
+    def _open_rows(self, text: IO[str], *, has_header: bool = False, extends: bool = True) -> Any:
+        """Return the rows of ``text``. If it is the slice's and ``extends_to_row_end``, the last one is whole."""
         lines = _read_lines(text, self._max_row, self._file.name)
-        return self._read_rows(
-            lines if self._row_end_lines is None else self._row_end_lines.extend(lines), has_header=has_header
-        )
-
-    def _open_reader(self, text: IO[str], *, has_header: bool) -> Any:
-        return self._read_rows(_read_lines(text, self._max_row, self._file.name), has_header=has_header)
-
-    def _read_rows(self, lines: Iterable[str], *, has_header: bool) -> Any:
-        self._row_length = _RowLength(self._max_row, _mark(self._csv))
+        if extends and self._row_end_lines is not None:
+            lines = self._row_end_lines.extend(lines)
+        self._row_length = _RowLength(self._max_row, self._mark)
         return open_csv_reader(self._row_length.count(lines), self._csv, self._file.delimiter, has_header=has_header)
 
     def _read_header(self, reader: Any) -> tuple[list[str], Any]:
@@ -289,7 +279,18 @@ class CsvParser:
         self._row_length.characters = 0
         if self._row_end_lines is not None:
             self._row_end_lines.in_row = False
-        return _check_header(names, self._file.name), reader
+        if names is None:
+            raise BadSource(
+                f"{self._file.name} is empty, expected a header",
+                hint="check the program that writes it: a file without rows still needs its header",
+            )
+        if not names:
+            raise BadSource(
+                f"{self._file.name} begins with an empty line, expected a header",
+                hint="remove the line, or set source.csv.header: false if it has no header by design",
+            )
+        check_names_once(names, f"{self._file.name}: its header")
+        return names, reader
 
     def __iter__(self) -> Iterator[list[str | None]]:
         width, row, more = self._width, self._slice.rows_before, list(self.partitions.values())
@@ -314,7 +315,7 @@ class CsvParser:
         """
         with FileIO(self._file.path) as raw:
             text = _open_text(raw, errors="surrogateescape")
-            reader = self._open_reader(text, has_header=self._csv.header)
+            reader = self._open_rows(text, has_header=self._csv.header, extends=False)
             row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns) - len(self.partitions))
             try:
                 for fields in reader:
@@ -346,16 +347,16 @@ class CsvParser:
             if not where:
                 with FileIO(self._file.path) as raw:
                     head = raw.read(_HEAD_BYTES)
-                place = head.find(_mark(self._csv).encode())
+                place = head.find(self._mark.encode())
                 where = "" if place < 0 else f"line {len(head[: place + 1].splitlines())}"
             if where:
-                return f"{hint}{note}; {where} has {_mark(self._csv)}: {_ESCAPES}"
+                return f"{hint}{note}; {where} has {self._mark}: {_ESCAPES}"
         return f"{hint}{note}"
 
     def unfinished_error(self, row: int, line: int, text: bytes) -> BadSource:
         """Return the error for a slice that ends within quotes, in row ``row`` and line ``line``: ``text`` is the
         row."""
-        self._row_length.row_has_mark = _mark(self._csv).encode() in text
+        self._row_length.row_has_mark = self._mark.encode() in text
         row, line = self._slice.rows_before + row, self._slice.lines_before + line
         return self._syntax_error(row, "unexpected end of data", line)
 
@@ -421,7 +422,7 @@ class _RowLength:
             yield line
 
 
-class LinesToRowEnd:
+class _LinesToRowEnd:
     """Read on behind a slice, line by line, until the slice's last row ends."""
 
     def __init__(self, file: LocalFile, piece: Slice, limit: int) -> None:
@@ -459,12 +460,7 @@ class LinesToRowEnd:
 def _open_text(
     raw: io.RawIOBase, encoding: str = "utf-8-sig", errors: str = "strict", buffer: int = 1 << 18
 ) -> IO[str]:
-    return io.TextIOWrapper(
-        io.BufferedReader(raw, buffer),
-        encoding=encoding,
-        errors=errors,
-        newline="",
-    )
+    return io.TextIOWrapper(io.BufferedReader(raw, buffer), encoding=encoding, errors=errors, newline="")
 
 
 def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
@@ -476,11 +472,6 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
                 hint="raise --memory-limit; or source.format or source.compression is not what the file is",
             )
         yield line
-
-
-def _mark(options: Csv) -> str:
-    """Return a quote as a file that escapes it has it."""
-    return f"\\{options.quote}"
 
 
 def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], limit: int) -> None:
@@ -512,21 +503,6 @@ def _row_name(row: int) -> str:
     return f"row {row}" if row else "the header"
 
 
-def _check_header(names: list[str] | None, where: str) -> list[str]:
-    if names is None:
-        raise BadSource(
-            f"{where} is empty, expected a header",
-            hint="check the program that writes it: a file without rows still needs its header",
-        )
-    if not names:
-        raise BadSource(
-            f"{where} begins with an empty line, expected a header",
-            hint="remove the line, or set source.csv.header: false if it has no header by design",
-        )
-    check_names_once(names, f"{where}: its header")
-    return names
-
-
 # Read slices with the native row kernel.
 #
 # The kernel turns usual rows into records and stops at any other. Python's parser takes such a row; if the rest of a
@@ -556,6 +532,14 @@ def make_csv_rules(
     quote, escape = spec.source.csv.quote, spec.source.csv.escape
     nulls = [text.encode() for text in spec.source.csv.null_values]
     positions = {name: number for number, name in enumerate(names)}
+    _, chosen = value_columns(spec.value)
+    types = {column.name: column for column in spec.source.csv.columns}
+    columns: list[tuple[int, bytes, str, bool]] = []
+    """For each: field number, text before the member, type, and whether empty means null."""
+    for number, name in enumerate(chosen or [name for name in names if name not in spec.key.columns]):
+        column = types.get(name, CsvColumn(name))
+        head = (b"," if number else b"{") + orjson.dumps(name) + b":"
+        columns.append((positions[name], head, column.type, column.empty == "null"))
     return kernels.CsvRows(
         list(spec.key.normalize),
         encode,
@@ -564,23 +548,10 @@ def make_csv_rules(
         [positions[name] for name in spec.key.columns],
         spec.key.separator.encode(),
         "object" if spec.value.column is None else spec.value.format,
-        _csv_columns(spec, positions),
+        columns,
         max_native_value(spec),
         max_row,
     )
-
-
-def _csv_columns(spec: DatasetSpec, positions: dict[str, int]) -> list[tuple[int, bytes, str, bool]]:
-    """Return field number, text before the member, type, and whether empty means null, for each column."""
-    _, chosen = value_columns(spec.value)
-    columns = chosen or [name for name in positions if name not in spec.key.columns]
-    types = {column.name: column for column in spec.source.csv.columns}
-    found: list[tuple[int, bytes, str, bool]] = []
-    for number, name in enumerate(columns):
-        column = types.get(name, CsvColumn(name))
-        head = (b"," if number else b"{") + orjson.dumps(name) + b":"
-        found.append((positions[name], head, column.type, column.empty == "null"))
-    return found
 
 
 class NativeCsv:

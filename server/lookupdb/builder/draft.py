@@ -397,7 +397,12 @@ def draft_manifest(
     shards = min(1024, 1 + total // _BYTES_PER_SHARD)
     size = f"about {format_quantity(total, 'bytes')} uncompressed" if is_compressed else format_quantity(total, "bytes")
     notes["shards"] = f"{shards}: one for each GiB; the source has {format_count(files, 'file')} of {size}"
-    _add_types(source, types)
+    csv_fields = source.setdefault("csv", {})
+    names = [column["name"] for column in csv_fields.pop("columns", [])] or list(types)
+    if columns := [write_column(column, types.get(column, "text")) for column in names]:
+        csv_fields["columns"] = columns
+    if not csv_fields:
+        del source["csv"]
     draft = Draft(name, "", found, notes)
     draft = replace(draft, text="\n".join([*_write_lines(draft, source, chosen, shards), ""]))
     parse_resource(yaml.safe_load(draft.text), base)
@@ -434,16 +439,6 @@ def _look(spec: DatasetSpec, scratch: Path) -> tuple[FirstRows, int, int, bool]:
     return read_first_rows(spec, _choose_file(objects), budget, scratch), len(objects), total, is_compressed
 
 
-def _add_types(source: Json, types: dict[str, str]) -> None:
-    csv_fields = source.setdefault("csv", {})
-    names = [column["name"] for column in csv_fields.pop("columns", [])] or list(types)
-    columns = [write_column(name, types.get(name, "text")) for name in names]
-    if columns:
-        csv_fields["columns"] = columns
-    if not csv_fields:
-        del source["csv"]
-
-
 def _write_lines(draft: Draft, source: Json, key: Sequence[str], shards: int) -> Iterator[str]:
     notes = draft.notes
     yield "# Written by `lookupdb init` after a look at the first rows of the source. Change guesses that are wrong."
@@ -462,9 +457,17 @@ def _write_lines(draft: Draft, source: Json, key: Sequence[str], shards: int) ->
             yield f"    {field}: {write_yaml(source[field])}"
     if "header" not in source.get("csv", {}):
         yield from _comment(notes.get("header"), 4)
-    if "csv" in source:
+    if (csv_fields := source.get("csv")) is not None:
         yield "    csv:"
-        yield from _write_csv(source["csv"], notes)
+        for field in ("delimiter", "escape", "nullValues", "header"):
+            if field in csv_fields:
+                yield from _comment(notes.get(field), 6)
+                yield f"      {field}: {write_yaml(csv_fields[field])}"
+        if "columns" in csv_fields:
+            yield from _comment(notes.get("types"), 6)
+            yield from _comment(notes.get("text"), 6)
+            yield "      columns:"
+            yield from (f"        - {entry}" for entry in csv_fields["columns"])
     yield "  key:"
     yield from _comment(notes["key"], 4)
     yield from _comment(notes.get("folders"), 4)
@@ -483,18 +486,6 @@ def _write_lines(draft: Draft, source: Json, key: Sequence[str], shards: int) ->
         yield "  # duplicates: last"
     yield from _comment(notes["shards"], 2)
     yield f"  shards: {shards}"
-
-
-def _write_csv(csv_fields: Json, notes: Notes) -> Iterator[str]:
-    for field in ("delimiter", "escape", "nullValues", "header"):
-        if field in csv_fields:
-            yield from _comment(notes.get(field), 6)
-            yield f"      {field}: {write_yaml(csv_fields[field])}"
-    if "columns" in csv_fields:
-        yield from _comment(notes.get("types"), 6)
-        yield from _comment(notes.get("text"), 6)
-        yield "      columns:"
-        yield from (f"        - {entry}" for entry in csv_fields["columns"])
 
 
 def _comment(text: str | None, indent: int) -> Iterator[str]:

@@ -70,40 +70,24 @@ MAX_KEPT_BYTES: Final = 16 << 20
 """Bytes of keys in memory while two generations with different numbers of shards are compared."""
 
 
-def compare_with_active(
-    dataset: StoredDataset,
-    active: Manifest,
-    open_shard: Callable[[int], AbstractContextManager[ShardReader]],
-    shards: int,
-    totals: Totals,
-    scratch: Path,
-) -> SampledDifference:
-    """Compare the new files, which ``open_shard`` opens, of ``shards`` shards and ``totals``, with the generation
-    ``active`` of ``dataset``.
-
-    Copies one file of the store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile
-    if the part of the active generation that is read is damaged, NotEnoughRoom.
-    """
-    return _compare(StoredGeneration("", active, dataset), shards, totals, open_shard, scratch)
-
-
 def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
-    """Compare two stored generations. Copies one file of each at a time to ``scratch``. Raises StoreError, CorruptFile,
-    NotEnoughRoom."""
-
-    shards = after.manifest.shards
-    return _compare(
-        before, len(shards), after.manifest.totals, lambda number: _open(after, shards[number], scratch), scratch
-    )
+    """Compare two stored generations, as ``compare_sampled`` does."""
+    shards, totals = after.manifest.shards, after.manifest.totals
+    return compare_sampled(before, lambda number: _open(after, shards[number], scratch), len(shards), totals, scratch)
 
 
-def _compare(
+def compare_sampled(
     before: StoredGeneration,
+    open_after: Callable[[int], AbstractContextManager[ShardReader]],
     shards: int,
     totals: Totals,
-    open_after: Callable[[int], AbstractContextManager[ShardReader]],
     scratch: Path,
 ) -> SampledDifference:
+    """Compare ``before`` with the files that ``open_after`` opens, of ``shards`` shards and ``totals``.
+
+    Copies one file of a store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile if
+    the part of a generation that is read is damaged, NotEnoughRoom.
+    """
     every = before.manifest.shards
     chosen = choose_shards(every, totals)
     halvings = choose_halvings(max(sum(shard.records for shard in chosen), totals.records * len(chosen) // len(every)))
@@ -202,22 +186,18 @@ class _Sample:
             values.append(hash(before.expand(before.txn.get(key, b""))))
             self._kept_bytes += len(key)
             if self._kept_bytes > MAX_KEPT_BYTES:
-                is_sampled = self._halve()
+                self.halvings, self.is_whole = self.halvings + 1, False
+                is_sampled = make_sampler(self.halvings)
+                for number in range(self.new_shards):
+                    kept = [entry for entry in self.take_entries(number).items() if is_sampled(entry[0])]
+                    self._kept[number] = ([key for key, _ in kept], array("q", (value for _, value in kept)))
+                self._kept_bytes = sum(len(key) for keys, _ in self._kept for key in keys)
 
     def take_entries(self, number: int) -> dict[bytes, int]:
         """Return the keys kept for the new shard ``number``, and forget them."""
         keys, values = self._kept[number]
         self._kept[number] = ([], array("q"))
         return dict(zip(keys, values, strict=True))
-
-    def _halve(self) -> Callable[[bytes], bool]:
-        self.halvings, self.is_whole = self.halvings + 1, False
-        is_sampled = make_sampler(self.halvings)
-        for number in range(self.new_shards):
-            kept = [(key, value) for key, value in self.take_entries(number).items() if is_sampled(key)]
-            self._kept[number] = ([key for key, _ in kept], array("q", (value for _, value in kept)))
-        self._kept_bytes = sum(len(key) for keys, _ in self._kept for key in keys)
-        return is_sampled
 
 
 def _compare_resharded(
@@ -234,23 +214,21 @@ def _compare_resharded(
             sample.add_shard(reader)
     result = SampledDifference(is_whole=sample.is_whole)
     for number in range(sample.new_shards):
-        if sample.is_asked_for(number):
-            with open_after(number) as after:
-                _compare_entries(sample.take_entries(number), after, sample, result)
+        if not sample.is_asked_for(number):
+            continue
+        entries = sample.take_entries(number)
+        with open_after(number) as after:
+            for key in sample.list_new_keys(after):
+                value = entries.pop(key, None)
+                if value is None:
+                    result.count("added", key)
+                elif value == hash(after.expand(after.txn.get(key, b""))):
+                    result.same += 1
+                else:
+                    result.count("changed", key)
+        for key in entries:
+            result.count("removed", key)
     return result
-
-
-def _compare_entries(entries: dict[bytes, int], after: ShardReader, sample: _Sample, result: SampledDifference) -> None:
-    for key in sample.list_new_keys(after):
-        value = entries.pop(key, None)
-        if value is None:
-            result.count("added", key)
-        elif value == hash(after.expand(after.txn.get(key, b""))):
-            result.same += 1
-        else:
-            result.count("changed", key)
-    for key in entries:
-        result.count("removed", key)
 
 
 def gather_facts(
@@ -271,8 +249,8 @@ def gather_facts(
             return "the store has lost it"
         progress.begin_phase("comparing", None, "rows")
         try:
-            shards = generation.spec.shards
-            return compare_with_active(dataset, active.manifest, generation.open_shard, shards, totals, scratch)
+            before = StoredGeneration("", active.manifest, dataset)
+            return compare_sampled(before, generation.open_shard, generation.spec.shards, totals, scratch)
         except (CorruptFile, GenerationMissing) as error:
             return error.message
         finally:
@@ -469,7 +447,11 @@ def adopt_generation(
     or by another build than ``build_id``; GenerationRefused if it failed a gate."""
     manifest = dataset.manifest(generation)
     if build_id is not None and manifest.build != build_id:
-        next_free = _next_free(dataset, generation)
+        next_free = dataset.next_generation()
+        if int(next_free[1:]) > _MOST_COUNTED:
+            used = {*dataset.published_generations(), *dataset.unfinished_generations()}
+            numbers = itertools.count(generation_number(generation) + 1)
+            next_free = next(name for name in map("g{}".format, numbers) if name not in used)
         raise GenerationExists(
             f"generation {generation} of {dataset.address} already exists in {dataset.url}, built at"
             f" {manifest.built_at} by another build",
@@ -530,16 +512,6 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
         reason="Adopted",
         message=message,
     )
-
-
-def _next_free(dataset: StoredDataset, after: str) -> str:
-    """Return the number after all that are in use, or the first free one after ``after`` if that number is too large to
-    count."""
-    highest = dataset.next_generation()
-    if int(highest[1:]) <= _MOST_COUNTED:
-        return highest
-    used = set(map(generation_number, (*dataset.published_generations(), *dataset.unfinished_generations())))
-    return f"g{next(number for number in itertools.count(generation_number(after) + 1) if number not in used)}"
 
 
 def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:

@@ -279,23 +279,18 @@ def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: dat
         )
         if refresh.suspend:
             yield "  refresh.suspend is true, and there is no schedule to suspend"
+    elif is_suspended or refresh.suspend:
+        cause = ": refresh.suspend is true" if refresh.suspend else ""
+        yield f"{refresh.schedule!r} in {refresh.time_zone}, suspended{cause}"
     else:
-        yield from _describe_schedule(refresh.schedule, refresh, uid, now, rests=is_suspended or refresh.suspend)
+        yield f"{refresh.schedule!r} in {refresh.time_zone}: the source is read at"
+        yield from _describe_slots(refresh.schedule, ZoneInfo(refresh.time_zone), uid, now)
+        if uid == LOCAL:
+            yield "  later by a part of its own, fixed by its uid in the cluster: status.nextCheck says when"
+        if refresh.starting_deadline_seconds is not None:
+            yield f"  one that would begin more than {refresh.starting_deadline_seconds:,} s late is skipped"
     if is_suspended:
         yield "  suspend is true: nothing is built or rolled out"
-
-
-def _describe_schedule(expression: str, refresh: Refresh, uid: str, now: datetime, *, rests: bool) -> Iterator[str]:
-    where = f"{expression!r} in {refresh.time_zone}"
-    if rests:
-        yield f"{where}, suspended{': refresh.suspend is true' if refresh.suspend else ''}"
-        return
-    yield f"{where}: the source is read at"
-    yield from (f"  {line}" for line in _describe_slots(expression, ZoneInfo(refresh.time_zone), uid, now))
-    if uid == LOCAL:
-        yield "  later by a part of its own, fixed by its uid in the cluster: status.nextCheck says when"
-    if refresh.starting_deadline_seconds is not None:
-        yield f"  one that would begin more than {refresh.starting_deadline_seconds:,} s late is skipped"
 
 
 def _describe_slots(expression: str, zone: ZoneInfo, uid: str, now: datetime) -> Iterator[str]:
@@ -308,16 +303,12 @@ def _describe_slots(expression: str, zone: ZoneInfo, uid: str, now: datetime) ->
     for _ in range(_SHOWN_SLOTS):
         if slot is None:
             return
-        if uid == LOCAL:
-            yield f"{_format_moment(slot, zone)}, or up to {schedule.longest_jitter(slot):.0f} s later"
-        else:
+        due, note = slot, f"or up to {schedule.longest_jitter(slot):.0f} s later"
+        if uid != LOCAL:
             due = schedule.due_moment(slot, uid)
-            yield f"{_format_moment(due, zone)}, {(due - slot).total_seconds():.0f} s after the slot"
+            note = f"{(due - slot).total_seconds():.0f} s after the slot"
+        yield f"  {due.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}, {note}"
         slot = schedule.next_slot(slot)
-
-
-def _format_moment(moment: datetime, zone: ZoneInfo) -> str:
-    return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
 
 
 # The source's columns, and the reader of its rows, before a build.
@@ -427,7 +418,13 @@ _SAMPLED_ROWS: Final = 100
 def describe_first_rows(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
     """Yield a table of the columns in the first rows of the first local file: name, guessed type, and a value. Then
     say which fields of CSV look typed, and would be text."""
-    here = (item for item in objects if isinstance(item.place, Path) and not _has_deleted_rows(item))
+    here = (
+        item
+        for item in objects
+        if isinstance(item.place, Path)
+        # A data file of a table may have rows that the table has deleted.
+        and not (item.data_file and (item.data_file.deletes or item.data_file.deleted))
+    )
     if (item := next(here, None)) is None:
         return
     with tempfile.TemporaryDirectory(prefix="lookupdb-explain-") as scratch, suppress(LookupdbError, OSError):
@@ -451,11 +448,6 @@ def _describe_text(spec: DatasetSpec, found: FirstRows) -> Iterator[str]:
     yield 'these look typed, but will be stored as text (in Python, the text "false" is true); to store types, write'
     yield "  source.csv.columns:"
     yield from (f"    - {write_column(name, kind)}" for name, kind in typed.items())
-
-
-def _has_deleted_rows(item: SourceObject) -> bool:
-    """Return whether a data file may have rows that the table has deleted."""
-    return item.data_file is not None and bool(item.data_file.deletes or item.data_file.deleted)
 
 
 def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:

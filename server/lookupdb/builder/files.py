@@ -189,7 +189,10 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
     new_decoder, piece_bytes = _CODECS[compression]
     decoder: Any = None
     data, position, streams = b"", 0, 0
-    for piece in chain(_cut(chunks, piece_bytes), [b""]):
+    pieces = (
+        bytes(chunk[start : start + piece_bytes]) for chunk in chunks for start in range(0, len(chunk), piece_bytes)
+    )
+    for piece in chain(pieces, [b""]):
         position += len(piece)
         data += piece
         while data:
@@ -209,12 +212,6 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
             f"{name} is cut short: its {compression} stream has no end after {position} bytes",
             hint="fetch or write it again",
         )
-
-
-def _cut(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    for chunk in chunks:
-        for start in range(0, len(chunk), size):
-            yield bytes(chunk[start : start + size])
 
 
 def _decode(decoder: Any, data: bytes, stream: str, name: str, position: int) -> Iterator[bytes]:
@@ -606,24 +603,21 @@ def _describe_kind(mode: int) -> str:
 def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
     """Return the files. Local files get a checksum as ETag, unless their total size is large. With it, a remounted
     ConfigMap or a file rewritten with the same content is no change. Raises BadSource."""
-    if sum(file.description.bytes for file in files if _needs_checksum(file)) > MAX_CHECKSUM_BYTES:
+    local = [file for file in files if isinstance(file.place, Path) and file.description.etag is None]
+    if sum(file.description.bytes for file in local) > MAX_CHECKSUM_BYTES:
         return files
-    return [_add_checksum(file) if _needs_checksum(file) else file for file in files]
-
-
-def _needs_checksum(file: LocatedFile) -> bool:
-    """Return whether it is a local file without ETag. An example has its checksum from the start."""
-    return isinstance(file.place, Path) and file.description.etag is None
-
-
-def _add_checksum(file: LocatedFile) -> LocatedFile:
-    assert isinstance(file.place, Path)
-    try:
-        with file.place.open("rb") as content:
-            checksum = hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError as error:
-        raise SourceUnreadable(f"{file.description.url} cannot be read: {error.strerror}") from error
-    return replace(file, description=replace(file.description, etag=checksum))
+    found = []
+    for file in files:
+        if not isinstance(file.place, Path) or file.description.etag is not None:  # an example has its checksum
+            found.append(file)
+            continue
+        try:
+            with file.place.open("rb") as content:
+                checksum = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise SourceUnreadable(f"{file.description.url} cannot be read: {error.strerror}") from error
+        found.append(replace(file, description=replace(file.description, etag=checksum)))
+    return found
 
 
 def describe_local_file(url: str, status: os.stat_result) -> SourceFile:

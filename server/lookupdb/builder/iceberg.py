@@ -9,7 +9,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -70,11 +70,11 @@ _S3_OPTIONS: Final = {
 _ACCESS: Final = "lookupdb.access"
 
 
+@dataclass
 class _OpenFiles:
     """The places that the files of one open table may be in."""
 
-    def __init__(self, access: TableAccess) -> None:
-        self.access = access
+    access: TableAccess
 
 
 _open_files: WeakValueDictionary[str, _OpenFiles] = WeakValueDictionary()

@@ -302,7 +302,15 @@ class _Document:
         if not found:
             raise BadSource(f"{name} is empty, expected a JSON {kind}", hint=f"for no records write {opening}{closing}")
         if found != opening:
-            hint = self._unwrapping_hint() or hint
+            wrapped = find_wrapped_array(self._window, self._offset) if found == "{" else None
+            if wrapped:
+                member = wrapped[:80]
+                hint = (
+                    f"it is an object, whose member {member!r} holds an array: unwrap that first, "
+                    f"as `jq {shlex.quote('.' + json.dumps(member))}` does"
+                )
+            elif wrapped is not None:
+                hint = _ROWS_HINT
             raise BadSource(f"{name} is not a JSON {kind}: it begins with {found!r}, expected {opening!r}", hint=hint)
         self._offset += 1
         row = 0
@@ -327,17 +335,6 @@ class _Document:
                 f"at {self._locate()}",
                 hint=hint,
             )
-
-    def _unwrapping_hint(self) -> str | None:
-        """Return a hint about an object that wraps an array, if the window shows one."""
-        if self._window[self._offset] != "{" or (name := find_wrapped_array(self._window, self._offset)) is None:
-            return None
-        if not name:
-            return _ROWS_HINT
-        return (
-            f"it is an object, whose member {name[:80]!r} holds an array: unwrap that first, "
-            f"as `jq {shlex.quote('.' + json.dumps(name[:80]))}` does"
-        )
 
     def _peek(self) -> str:
         """Return the next character that is not white space, "" at the end. Moves to it, but not past it."""
@@ -635,7 +632,7 @@ class NativeJsonLines:
     def read(self, report: ReportProgress) -> bool:
         """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises
         BadSource, NotEnoughRoom."""
-        records, sorter = self._records, self._records.sorter
+        piece, parser, records, sorter = self._piece, self._parser, self._records, self._records.sorter
         self._watch()
         reported = (0, 0)
         for block in self._blocks():
@@ -646,18 +643,23 @@ class NativeJsonLines:
                 )
                 records.row += rows
                 self.lines += lines
-                if self._parser.columns.missing:
-                    self._parser.columns.count_more(rows)
+                if parser.columns.missing:
+                    parser.columns.rows += rows
                 if at < len(block) and not sorter.spill_if_full():
                     end = block.find(b"\n", at) + 1 or len(block)
-                    if self._parser.is_cut(block[at:end]) and block[at:end].strip():
+                    line, at = block[at:end], end
+                    is_cut = parser.is_cut(line)
+                    if is_cut and line.strip():
                         return False  # Python's parser finds rows in parts of a line
-                    self._read_unusual_line(block[at:end])
-                    at = end
+                    self.lines += not is_cut
+                    row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
+                    for record in parser.parse_line(line, row, number)[0]:
+                        records.take(parser.key, parser.value, record)
+                        self._watch()
             report(self.position - reported[0], records.row - reported[1])
             reported = (self.position, records.row)
         sorter.spill_if_full()
-        self._parser.lines = self.lines
+        parser.lines = self.lines
         return True
 
     def _blocks(self) -> Iterator[bytes]:
@@ -680,14 +682,6 @@ class NativeJsonLines:
                     rest = [line[self._max_row :]]
                     rest_bytes -= self._max_row
             yield b"".join(rest)
-
-    def _read_unusual_line(self, line: bytes) -> None:
-        piece, parser, records = self._piece, self._parser, self._records
-        self.lines += not parser.is_cut(line)
-        row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
-        for record in parser.parse_line(line, row, number)[0]:
-            records.take(parser.key, parser.value, record)
-            self._watch()
 
     def _watch(self) -> None:
         """Give the kernel the columns to watch for, if they have changed."""

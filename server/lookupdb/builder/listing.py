@@ -139,20 +139,14 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
     """Return the files that the source's urls name, in the order of the urls, then of their paths.
 
     ``volume`` is the folder behind volume:// urls. Without ``local_files``, no other file of this machine is read.
-    Raises BadSource for a file that is missing, unreadable or not allowed.
+    Raises BadSource for a file that is missing, unreadable, not allowed, or part of a table.
     """
     if not local_files:
         refuse_local_files(spec.source.urls)
     files = [file for url in spec.source.urls for file in find_files(url, base=spec.base, volume=volume)]
     objects = tuple(_source_object(file, spec) for file in add_checksums(files))
-    _refuse_tables(objects)
-    return objects
-
-
-def _refuse_tables(objects: Iterable[SourceObject]) -> None:
-    """Raise BadSource for a file of a table: its folder also has files with rows that are no longer in the table."""
     tables: dict[Path, str | None] = {}
-    for item in objects:
+    for item in objects:  # the folder of a table also has files with rows that are no longer in it
         table = None
         if item.format == "parquet" and isinstance(item.place, Path):
             table = find_table(item.place, tables)
@@ -164,6 +158,7 @@ def _refuse_tables(objects: Iterable[SourceObject]) -> None:
                 hint="read the table itself: source.format: iceberg or delta; export a Hudi table as Parquet files to "
                 "another folder, and read those",
             )
+    return objects
 
 
 def refuse_local_files(urls: Iterable[str]) -> None:

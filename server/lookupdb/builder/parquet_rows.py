@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final
 
 import duckdb
 import orjson
@@ -123,21 +124,17 @@ def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
             group = groups.pop()
             if group.names == ["date", "time"] and group.column is not None:
                 pairs.add(group.column)
-            for first, other in _find_look_alikes(group.names):
-                obstacles[group.column or 0] = f"has members called {first!r} and {other!r}, which are read as one name"
+            seen: dict[bytes, str] = {}
+            for name in group.names:
+                folded = name.encode().lower()  # DuckDB ignores the case of ASCII letters
+                if folded in seen:
+                    first, other = shorten_name(seen[folded]), shorten_name(name)
+                    why = f"has members called {first!r} and {other!r}, which are read as one name"
+                    obstacles[group.column or 0] = why
+                seen[folded] = name
     for column in int96 & pairs:
         obstacles[column] = "has INT96 timestamps and a struct of a date and a time, which cannot be told apart"
     return ParquetSchema(names, obstacles, frozenset(int96))
-
-
-def _find_look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of names that differ only in the case of ASCII letters, as DuckDB compares them."""
-    seen: dict[bytes, str] = {}
-    for name in names:
-        folded = name.encode().lower()
-        if folded in seen:
-            yield shorten_name(seen[folded]), shorten_name(name)
-        seen[folded] = name
 
 
 # DuckDB's errors in our words.
@@ -282,34 +279,29 @@ class ParquetParser:
         self._source = f"(SELECT {', '.join(parts)} FROM {self._source})"  # noqa: S608 - quoted
 
     def _plan_columns(self, spec: DatasetSpec) -> None:
+        """Raises BadSource for a column whose values cannot be written exactly."""
         nested: list[str] = []
-        kinds = []
         binaries: list[list[str]] = []
         described = self._describe(self._source)
-        for number, (name, (name_to_duckdb, kind)) in enumerate(zip(self._names, described, strict=True)):
-            kinds.append((name_to_duckdb, kind))
+        for number, (name, (_, kind)) in enumerate(zip(self._names, described, strict=True)):
             nested += _nested_names(name, kind, has_int96=number in self._schema.int96)
             binaries.append(_find_binaries(name, kind))
         self._objects.check_declared(self._names, nested)
         check_binaries(spec, self._file.name, {path for paths in binaries for path in paths}, self._names, nested)
         for number in choose_columns(spec, self._names):
-            self._plan_column(number, *kinds[number])
+            name, (name_to_duckdb, kind) = self._names[number], described[number]
+            plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
+            if plan is None:
+                why = f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
+                raise unwritable_column_error(self._file.name, name, why)
+            if obstacle := self._schema.obstacles.get(number):
+                raise unwritable_column_error(self._file.name, name, obstacle)
+            quoted = quote_name(name_to_duckdb)
+            self._chosen.append(name)
+            self._expressions.append(quoted if plan.cast == str(kind) else plan.fetch(quoted, 0))
+            if plan.convert is not None:
+                self._converts.append((name, plan.convert))
             self.binaries += [(path, find_form(path, self._forms)) for path in binaries[number]]
-
-    def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
-        """Raises BadSource for a column whose values cannot be written exactly."""
-        name = self._names[number]
-        plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
-        if plan is None:
-            why = f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
-            raise unwritable_column_error(self._file.name, name, why)
-        if obstacle := self._schema.obstacles.get(number):
-            raise unwritable_column_error(self._file.name, name, obstacle)
-        quoted = quote_name(name_to_duckdb)
-        self._chosen.append(name)
-        self._expressions.append(quoted if plan.cast == str(kind) else plan.fetch(quoted, 0))
-        if plan.convert is not None:
-            self._converts.append((name, plan.convert))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self._chosen, self._converts
@@ -365,10 +357,8 @@ class ParquetParser:
         """The share of the file's bytes that corresponds to the rows read."""
         return self._file.bytes * self._rows_read // max(1, self._row_count)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close DuckDB."""
         self._connection.close()
 
 
@@ -399,7 +389,11 @@ def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: boo
     if name in _UNCONVERTED:
         return _cast_to(str(kind))
     if name in _DIGITS:
-        return _cast_to("VARCHAR", _parse_digits)
+        # DuckDB omits the zero before a decimal's point.
+        return _cast_to(
+            "VARCHAR",
+            lambda text: orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1)),
+        )
     if name in _FRACTIONS:
         return _cast_to("VARCHAR", lambda text: orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE)
     if name == "interval":
@@ -449,7 +443,7 @@ def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: boo
             return None
         plans[name] = plan
     converts = [(name, plan.convert) for name, plan in plans.items() if plan.convert is not None]
-    convert = convert_members(converts) if converts else None
+    convert = partial(convert_members, converts) if converts else None
     if all(plan.cast is not None for plan in plans.values()):
         return _cast_to(
             f"STRUCT({', '.join(f'{quote_name(name)} {plan.cast}' for name, plan in plans.items())})", convert
@@ -507,21 +501,8 @@ def _check_interval(text: str) -> str:
     return text
 
 
-def _write_nanoseconds(text: str) -> str:
-    return _write_date(_LAST_NANOSECONDS.get(text, text))
-
-
 def _write_utc(text: str) -> str:
     return _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text)
-
-
-def _write_nanoseconds_utc(text: str) -> str:
-    return f"{_write_nanoseconds(text)}Z" if text in _LAST_NANOSECONDS else _write_utc(text)
-
-
-def _parse_digits(text: str) -> orjson.Fragment:
-    """Return a number: DuckDB omits the zero before a decimal's point."""
-    return orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1))
 
 
 def _write_date(text: str) -> str:
@@ -534,9 +515,9 @@ def _write_date(text: str) -> str:
 
 _DATES: Final[dict[str, Convert]] = {
     **dict.fromkeys(["date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_us"], _write_date),
-    "timestamp_ns": _write_nanoseconds,
+    "timestamp_ns": lambda text: _write_date(_LAST_NANOSECONDS.get(text) or text),
     "timestamp with time zone": _write_utc,
-    "timestamptz_ns": _write_nanoseconds_utc,
+    "timestamptz_ns": lambda text: _write_utc(f"{_LAST_NANOSECONDS[text]}+00" if text in _LAST_NANOSECONDS else text),
 }
 
 

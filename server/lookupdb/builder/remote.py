@@ -393,10 +393,7 @@ def remote_errors(url: str) -> Iterator[None]:
         raise SourceMissing(f"{url}: there is no such object (404)", hint="check source.url") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         code = 403 if isinstance(error, PermissionDeniedError) else 401
-        raise SourceUnreadable(
-            f"{url}: access denied ({code})",
-            hint=_credentials_hint(url),
-        ) from error
+        raise SourceUnreadable(f"{url}: access denied ({code})", hint=_credentials_hint(url)) from error
     except PreconditionError as error:
         raise SourceUnreadable(f"{url} changed while it was read", hint="build again once it is complete") from error
     except (BaseError, OSError, ValueError) as error:
@@ -454,20 +451,16 @@ class HttpStream:
                     f"{description.url}: its server sends neither its length nor a marked end",
                     hint="a truncated file would go unnoticed: send Content-Length, or chunks",
                 )
-            yield from _chunks(response)
+            try:
+                while chunk := response.read(_CHUNK):
+                    yield chunk
+            except HTTPException as error:
+                raise OSError(f"it is cut short ({type(error).__name__})") from error
 
     def content_encoding(self) -> str:
         """Return the Content-Encoding header, empty if there is none. Raises OSError if the server cannot be read."""
         with _open(self.url) as response:
             return str(response.headers.get("Content-Encoding", ""))
-
-
-def _chunks(response: Any) -> Iterator[bytes]:
-    try:
-        while chunk := response.read(_CHUNK):
-            yield chunk
-    except HTTPException as error:
-        raise OSError(f"it is cut short ({type(error).__name__})") from error
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):

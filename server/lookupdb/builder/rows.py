@@ -117,16 +117,6 @@ def check_json_text(text: bytes, what: str, alternative: str | None = None) -> b
     return text.translate(_SPACES)
 
 
-def describe_encode_error(error: Exception) -> str:
-    """Return why orjson cannot write a parsed value as JSON."""
-    text = str(error)
-    if "NotFinite" in text:
-        return "its value holds NaN or an infinity, for which JSON has no number"
-    if "surrogate" in text or "UTF-8" in text:
-        return "its value is not valid Unicode text (a lone surrogate)"
-    return f"its value cannot be written as JSON: {text}"
-
-
 _SPACES = bytes.maketrans(b"\r\n\t", b"   ")
 
 
@@ -204,8 +194,8 @@ def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
 # The columns of a file's rows, if rows are dicts, and dotted names, which reach into nested dicts.
 
 
-ABSENT: Any = object()
-"""``get_column`` returns it for a column that a row does not have: null would be a value."""
+_ABSENT: Any = object()
+"""``_get_column`` returns it for a column that a row does not have: null would be a value."""
 _MAX_TRACKED_NAMES: Final = 1000
 _NESTED_ROWS: Final = 100
 """The number of rows without a column that are searched for similar nested names."""
@@ -234,21 +224,17 @@ class ColumnTracker:
         self._names: dict[str, None] = {}
         self._nested: dict[str, None] = {}
         """Dotted names of members that may have been meant, for messages."""
-        self._rows = 0
+        self.rows = 0
 
     def observe(self, record: dict[str, Any]) -> None:
         """Note which columns ``record`` has."""
-        self._rows += 1
+        self.rows += 1
         self.missing.difference_update([name for name in self.missing if _has_column(record, name)])
         if len(self._names) < _MAX_TRACKED_NAMES:
             self._names.update(dict.fromkeys(record))
-        if self._rows <= _NESTED_ROWS and len(self._nested) < _MAX_TRACKED_NAMES:
+        if self.rows <= _NESTED_ROWS and len(self._nested) < _MAX_TRACKED_NAMES:
             for name in self.missing:
-                self._nested.update(dict.fromkeys(_list_siblings(record, name) if "." in name else _list_inner(record)))
-
-    def count_more(self, rows: int) -> None:
-        """Count rows without missing or unnoted columns."""
-        self._rows += rows
+                self._nested.update(dict.fromkeys(_list_similar(record, name)))
 
     @property
     def names(self) -> Collection[str] | None:
@@ -261,48 +247,41 @@ class ColumnTracker:
             [name.encode(errors="backslashreplace").decode() for name in found]  # without lone surrogates
             for found in (self._names, self._nested)
         )
-        return SeenColumns(sorted(self.missing), names, self._rows, nested)
+        return SeenColumns(sorted(self.missing), names, self.rows, nested)
 
     def merge(self, snapshot: SeenColumns) -> None:
         """Add what another tracker observed in other rows of the same file."""
         self.missing.intersection_update(snapshot.missing)
         self._names.update(dict.fromkeys(snapshot.names[: max(0, _MAX_TRACKED_NAMES - len(self._names))]))
         self._nested.update(dict.fromkeys(snapshot.nested[: max(0, _MAX_TRACKED_NAMES - len(self._nested))]))
-        self._rows += snapshot.rows
+        self.rows += snapshot.rows
 
     def check(self, where: str) -> None:
         """Raise BadSource if a column of the spec occurs in no row of the file ``where``."""
         for name, role in self.roles.items():
-            if self._rows and name in self.missing:
-                lack = "which its only row lacks" if self._rows == 1 else f"which none of its {self._rows:,} rows has"
+            if self.rows and name in self.missing:
+                lack = "which its only row lacks" if self.rows == 1 else f"which none of its {self.rows:,} rows has"
                 raise unknown_column_error(where, role, name, self._names, nested=self._nested, lack=lack)
 
 
-def _list_siblings(record: dict[str, Any], name: str) -> list[str]:
-    """Return a few names from each of the nested dicts that the dots of ``name`` lead through."""
-    owner: Any = record
-    path = ""
-    found: list[str] = []
-    for part in name.split(".")[:-1]:
-        owner = owner.get(part) if isinstance(owner, dict) else None
-        path += f"{part}."
-        if isinstance(owner, dict):
-            found += [path + member for member in islice(owner, _SIBLINGS)]
-    return found
+def _list_similar(record: dict[str, Any], name: str) -> list[str]:
+    """Return a few dotted names from each nested dict that the dots of ``name`` lead through. Without dots, return some
+    from every nested dict: the dots may have been forgotten."""
+    owners: list[tuple[str, Any]] = []
+    if "." in name:
+        owner: Any = record
+        path = ""
+        for part in name.split(".")[:-1]:
+            owner = owner.get(part, {}) if isinstance(owner, dict) else {}
+            path += f"{part}."
+            owners.append((path, owner))
+    else:
+        owners += ((f"{outer}.", inner) for outer, inner in islice(record.items(), _SIBLINGS))
+    return [path + member for path, owner in owners if isinstance(owner, dict) for member in islice(owner, _SIBLINGS)]
 
 
-def _list_inner(record: dict[str, Any]) -> list[str]:
-    """Return a few names from each nested dict: the dots of a name may have been forgotten."""
-    return [
-        f"{outer}.{member}"
-        for outer, inner in islice(record.items(), _SIBLINGS)
-        if isinstance(inner, dict)
-        for member in islice(inner, _SIBLINGS)
-    ]
-
-
-def get_column(record: dict[str, Any], name: str) -> Any:
-    """Return the member ``name``, or the nested one that its dots lead to; ``ABSENT`` if there is neither.
+def _get_column(record: dict[str, Any], name: str) -> Any:
+    """Return the member ``name``, or the nested one that its dots lead to; ``_ABSENT`` if there is neither.
 
     As in SQL, everything within null is null.
     """
@@ -312,7 +291,7 @@ def get_column(record: dict[str, Any], name: str) -> Any:
     for part in name.split("."):
         if owner is None:
             return None
-        owner = owner.get(part, ABSENT) if isinstance(owner, dict) else ABSENT
+        owner = owner.get(part, _ABSENT) if isinstance(owner, dict) else _ABSENT
     return owner
 
 
@@ -320,11 +299,11 @@ def _has_column(record: dict[str, Any], name: str) -> bool:
     """Return whether ``record`` proves that the column exists. A null parent does not: it may be a mistake."""
     if name in record:
         return True
-    owner, last = find_owner(record, name)
+    owner, last = _find_owner(record, name)
     return owner is not None and last in owner
 
 
-def find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
+def _find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
     """Return the nested dict that would hold the last part of ``name``, and that part."""
     *path, last = name.split(".")
     owner: Any = record
@@ -455,12 +434,12 @@ class DictRows:
 def _make_key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
     columns, separator = spec.key.columns, spec.key.separator
     if len(columns) != 1:
-        return lambda record: join_key(columns, [key_column_text(record, name) for name in columns], separator)
+        return lambda record: join_key(columns, [_key_column_text(record, name) for name in columns], separator)
     column = columns[0]
 
     def key(record: dict[str, Any]) -> str:
         member = record.get(column)
-        return member if type(member) is str else key_column_text(record, column)
+        return member if type(member) is str else _key_column_text(record, column)
 
     return key
 
@@ -476,13 +455,13 @@ def _make_value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]
     if value.columns is not None:
         columns = value.columns
         return lambda record: dumps(
-            {name: member for name in columns if (member := get_column(record, name)) is not ABSENT}
+            {name: member for name in columns if (member := _get_column(record, name)) is not _ABSENT}
         )
     keys = spec.key.columns
 
     def all_but_key(record: dict[str, Any]) -> bytes:
         for name in keys:
-            owner, last = (record, name) if name in record else find_owner(record, name)
+            owner, last = (record, name) if name in record else _find_owner(record, name)
             if owner is not None:
                 owner.pop(last, None)
         return dumps(record)
@@ -491,17 +470,17 @@ def _make_value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]
 
 
 def _require_column(record: dict[str, Any], name: str) -> Any:
-    member = get_column(record, name)
-    if member is ABSENT:
+    member = _get_column(record, name)
+    if member is _ABSENT:
         raise RowRejected(f"it has no {name}")
     return member
 
 
-def key_column_text(record: dict[str, Any], column: str) -> str:
+def _key_column_text(record: dict[str, Any], column: str) -> str:
     """Return the text of a key column: text unchanged, an integer in decimal. Raises RowRejected for any other type."""
-    member = record.get(column, ABSENT)
-    if member is ABSENT:
-        member = get_column(record, column)
+    member = record.get(column, _ABSENT)
+    if member is _ABSENT:
+        member = _get_column(record, column)
     if type(member) is str:
         return member
     if type(member) is int:
@@ -511,7 +490,7 @@ def key_column_text(record: dict[str, Any], column: str) -> str:
         if text.removeprefix("-").isdecimal():
             return text
         raise RowRejected(f"the key column {column} is {shorten_name(text)}; a key is text or an integer")
-    if member is ABSENT:
+    if member is _ABSENT:
         raise RowRejected(f"it has no key column {column}")
     if member is None:
         raise RowRejected(f"the key column {column} is null")
@@ -559,16 +538,12 @@ MAX_DIGITS: Final = 38
 """The most digits of a decimal that is read exactly."""
 
 
-def convert_members(converts: Sequence[tuple[str, Convert]]) -> Convert:
-    """Return the function that converts members of a nested record, in place."""
-
-    def convert_in_place(record: dict[str, Any]) -> dict[str, Any]:
-        for name, convert in converts:
-            if record[name] is not None:
-                record[name] = convert(record[name])
-        return record
-
-    return convert_in_place
+def convert_members(converts: Sequence[tuple[str, Convert]], record: dict[str, Any]) -> dict[str, Any]:
+    """Convert members of a nested record, in place."""
+    for name, convert in converts:
+        if record[name] is not None:
+            record[name] = convert(record[name])
+    return record
 
 
 def choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
@@ -629,7 +604,7 @@ def _decode_key(content: bytes) -> str | bytes:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return content  # ``key_column_text`` rejects the row for it
+        return content  # ``_key_column_text`` rejects the row for it
 
 
 BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
@@ -672,19 +647,22 @@ class SliceRecords:
             value = extract_value(fields)
             if len(value) > self._max_bytes:
                 raise RowRejected(f"its value is {len(value)} bytes long, value.maxBytes is {self._max_bytes}")
-        except (RowRejected, InvalidKey) as error:
-            self._reject(str(error))
-        except orjson.JSONEncodeError as error:
-            self._reject(describe_encode_error(error))
+        except (RowRejected, InvalidKey, orjson.JSONEncodeError) as error:
+            reason = str(error)
+            if isinstance(error, orjson.JSONEncodeError):
+                if "NotFinite" in reason:
+                    reason = "its value holds NaN or an infinity, for which JSON has no number"
+                elif "surrogate" in reason or "UTF-8" in reason:
+                    reason = "its value is not valid Unicode text (a lone surrogate)"
+                else:
+                    reason = f"its value cannot be written as JSON: {reason}"
+            self.rejected += 1
+            if len(self.samples) < SAMPLES:
+                self.samples.append((self.row, reason))
         else:
             value = bytes(memoryview(value))  # copy: orjson's result sits in a far larger block
             self.sorter.put(key, self.place, value)
             self.sample.offer(key, self.place, value)
-
-    def _reject(self, reason: str) -> None:
-        self.rejected += 1
-        if len(self.samples) < SAMPLES:
-            self.samples.append((self.row, reason))
 
     @property
     def place(self) -> int:

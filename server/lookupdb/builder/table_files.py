@@ -228,15 +228,9 @@ def _read_vectors(content: bytes, data_file: str) -> Any:
         if blob.type != _VECTOR_KIND:
             raise UnsupportedTable(f"the table has deletes of the kind {blob.type}, and only {_VECTOR_KIND} is read")
         if blob.properties.get("referenced-data-file") == data_file:
-            found |= parse_vector(puffin.get_blob_payload(blob))
+            vector = puffin.get_blob_payload(blob)
+            end = 4 + int.from_bytes(vector[:4], "big")
+            if vector[4:8] != _VECTOR_MARK or zlib.crc32(vector[4:end]).to_bytes(4, "big") != vector[end : end + 4]:
+                raise ValueError("a deletion vector is damaged")
+            found |= BitMap64.deserialize(vector[8:end])
     return found
-
-
-def parse_vector(blob: bytes) -> Any:
-    """Return the bitmap of a deletion vector. Raises ValueError if it is damaged."""
-    from pyroaring import BitMap64
-
-    end = 4 + int.from_bytes(blob[:4], "big")
-    if blob[4:8] != _VECTOR_MARK or zlib.crc32(blob[4:end]).to_bytes(4, "big") != blob[end : end + 4]:
-        raise ValueError("a deletion vector is damaged")
-    return BitMap64.deserialize(blob[8:end])

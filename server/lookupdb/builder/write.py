@@ -241,7 +241,14 @@ class Sorter:
     def put(self, key: bytes, place: int, value: bytes) -> None:
         """Add a record. Raises NotEnoughRoom if scratch is full."""
         if len(value) > SPOOL_BYTES:
-            place, value = place | _SPOOLED, self._spool_value(place, value)
+            with scratch_errors(self._scratch):
+                if self._spool is None:
+                    self._spool = self._open.enter_context(FileIO(self._new_path(), "x"))
+                self._spools[decode_place(place)[0]] = self._scratch / Path(str(self._spool.name)).name
+                start, rest = self._spool.tell(), memoryview(value)
+                while rest:
+                    rest = rest[self._spool.write(rest) :]
+            place, value = place | _SPOOLED, _REFERENCE.pack(start, len(value))
         self.records.put(key, place, value)
         self.spill_if_full()
 
@@ -251,18 +258,6 @@ class Sorter:
         if is_full:
             self._spill()
         return is_full
-
-    def _spool_value(self, place: int, value: bytes) -> bytes:
-        with scratch_errors(self._scratch):
-            if self._spool is None:
-                path = self._new_path()
-                self._spool = self._open.enter_context(FileIO(path, "x"))
-            self._spools[decode_place(place)[0]] = self._scratch / Path(str(self._spool.name)).name
-            start = self._spool.tell()
-            rest = memoryview(value)
-            while rest:
-                rest = rest[self._spool.write(rest) :]
-        return _REFERENCE.pack(start, len(value))
 
     def _new_path(self) -> Path:
         """Return the path of a new file, which is deleted with this sorter."""
@@ -358,7 +353,12 @@ class Sorter:
         batch: list[Record] = []
         batch_bytes = 0
         for record in records:
-            loaded = self._load(record) if record[1] & _SPOOLED else record
+            loaded = record
+            if record[1] & _SPOOLED:
+                place, (start, length) = record[1] ^ _SPOOLED, _REFERENCE.unpack(record[2])
+                with self._spools[decode_place(place)[0]].open("rb") as spool:
+                    spool.seek(start)
+                    loaded = record[0], place, spool.read(length)
             batch.append(loaded)
             batch_bytes += len(loaded[2])
             if len(batch) == _BATCH_RECORDS or batch_bytes > _BATCH_BYTES:
@@ -366,14 +366,6 @@ class Sorter:
                 batch, batch_bytes = [], 0
         if batch:
             yield batch
-
-    def _load(self, record: Record) -> Record:
-        key, place, reference = record
-        place ^= _SPOOLED
-        start, length = _REFERENCE.unpack(reference)
-        with self._spools[decode_place(place)[0]].open("rb") as spool:
-            spool.seek(start)
-            return key, place, spool.read(length)
 
     def __enter__(self) -> Self:
         return self
@@ -511,18 +503,14 @@ def make_packer(shards: int, *, compressed: bool, dictionary: bytes) -> Packer:
     """Return the packer of a generation. A native one allows any number of callers. Raises UsageError if native kernels
     are required but would write other bytes."""
     kernels = native.kernels()
-    if kernels is None or (compressed and not _has_same_zstd(kernels)):
+    if kernels is not None and compressed and kernels.ZSTD_VERSION != zstandard.ZSTD_VERSION:
+        # Only equal versions of zstd promise equal bytes.
+        ours, theirs = (".".join(map(str, version)) for version in (kernels.ZSTD_VERSION, zstandard.ZSTD_VERSION))
+        native.set_aside(f"it compresses with zstd {ours}, python-zstandard with {theirs}: files would differ")
+        kernels = None
+    if kernels is None:
         return Packer(shards, Compressor(dictionary) if compressed else None)
     return NativePacker(kernels, shards, dictionary, compressed)
-
-
-def _has_same_zstd(kernels: Any) -> bool:
-    """Return whether both packers compress to the same bytes, which zstd promises only for one version."""
-    if kernels.ZSTD_VERSION == zstandard.ZSTD_VERSION:
-        return True
-    ours, theirs = (".".join(map(str, version)) for version in (kernels.ZSTD_VERSION, zstandard.ZSTD_VERSION))
-    native.set_aside(f"it compresses with zstd {ours}, python-zstandard with {theirs}: files would differ")
-    return False
 
 
 # Write one shard file: records in key order, in transactions that depend on the records alone.

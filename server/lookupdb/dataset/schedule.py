@@ -131,12 +131,21 @@ class Schedule:
     def next_slot(self, after: datetime) -> datetime | None:
         """Return the first slot after ``after``, in UTC; None if there is none in fifty years."""
         after = after.astimezone(UTC)
-        return self._next_fixed(after) if self._is_fixed else self._next_running(after)
+        if not self._is_fixed:
+            return self._next_running(after)
+        moments = (first_moment(wall, self.zone) for wall in self._walls_from(wall_time(after, self.zone)))
+        return next((moment for moment in moments if moment > after), None)
 
     def last_slot(self, until: datetime) -> datetime | None:
         """Return the last slot that is not after ``until``, in UTC; None if there was none in fifty years."""
         until = until.astimezone(UTC)
-        return self._last_fixed(until) if self._is_fixed else self._last_running(until)
+        if not self._is_fixed:
+            return self._last_running(until)
+        # In the second of two equal hours, the first one has later wall times.
+        put_back = offset_at(until - _DAY, self.zone) - offset_at(until, self.zone)
+        walls = self._walls_from(wall_time(until, self.zone) + max(put_back, timedelta()), reverse=True)
+        moments = (first_moment(wall, self.zone) for wall in walls)
+        return next((moment for moment in moments if moment <= until), None)
 
     def longest_jitter(self, slot: datetime) -> float:
         """Return the seconds after ``slot`` within which every dataset is checked."""
@@ -155,17 +164,6 @@ class Schedule:
         """Return whether it strikes at wall times, not at intervals."""
         minute, hour, *_ = self.expression.split()
         return not minute.startswith("*") and not hour.startswith("*")
-
-    def _next_fixed(self, after: datetime) -> datetime | None:
-        moments = (first_moment(wall, self.zone) for wall in self._walls_from(wall_time(after, self.zone)))
-        return next((moment for moment in moments if moment > after), None)
-
-    def _last_fixed(self, until: datetime) -> datetime | None:
-        # In the second of two equal hours, the first one has later wall times.
-        put_back = offset_at(until - _DAY, self.zone) - offset_at(until, self.zone)
-        walls = self._walls_from(wall_time(until, self.zone) + max(put_back, timedelta()), reverse=True)
-        moments = (first_moment(wall, self.zone) for wall in walls)
-        return next((moment for moment in moments if moment <= until), None)
 
     def _next_running(self, after: datetime) -> datetime | None:
         """Return the next slot of a clock that never changes; after the next change, of the clock after it."""

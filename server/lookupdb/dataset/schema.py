@@ -220,19 +220,17 @@ def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[
 
 
 def _describe_unknown_field(path: str, name: str, properties: dict[str, Any]) -> str:
-    where = f"{path}.{shorten(name, _SHOWN_CHARACTERS)}".lstrip(".")
-    return f"{where} is not a field" + (_suggest_field(path, name, properties) if len(name) <= _LONGEST_TYPO else "")
-
-
-def _suggest_field(path: str, name: str, properties: dict[str, Any]) -> str:
     """Suggest a sibling field with nearly this name and fields of this name elsewhere; else fields elsewhere with
     nearly this name; else a sibling with a similar name; else nothing."""
+    message = f"{path}.{shorten(name, _SHOWN_CHARACTERS)}".lstrip(".") + " is not a field"
+    if len(name) > _LONGEST_TYPO:
+        return message
     near = difflib.get_close_matches(name, properties, n=1, cutoff=_NEARLY)
     suggested = [*near, *_find_places(name, path)]
     if not suggested and (similar := difflib.get_close_matches(name, _field_paths(), n=1, cutoff=_NEARLY)):
         suggested = _find_places(similar[0], path)
     suggested = suggested or difflib.get_close_matches(name, properties, n=1)
-    return f"; did you mean {' or '.join(suggested)}?" if suggested else ""
+    return f"{message}; did you mean {' or '.join(suggested)}?" if suggested else message
 
 
 def _find_places(name: str, path: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -528,16 +528,14 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
         completed, problems = schema.check_resource(resource)
     except RecursionError as error:
         raise InvalidManifest("the manifest is nested too deeply, or holds itself") from error
-    return _parse_resource(completed, base, problems)
+    return parse_completed_resource(completed, base, problems)
 
 
-def parse_completed_resource(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
-    """Return the dataset of a resource that ``schema.complete_resource`` returned; does not validate again."""
-    return _parse_resource(resource, base, [])
-
-
-def _parse_resource(resource: dict[str, Any], base: Path | None, problems: list[ManifestProblem]) -> DatasetSpec:
-    """``problems`` are those that the schema knows."""
+def parse_completed_resource(
+    resource: dict[str, Any], base: Path | None = None, problems: Sequence[ManifestProblem] = ()
+) -> DatasetSpec:
+    """Return the dataset of a resource that ``schema.check_resource`` returned with ``problems``; does not check them
+    again. Raises InvalidManifest."""
     if problems := [*problems, *_find_problems(resource.get("spec"), tuple(problem.path for problem in problems))]:
         raise schema.make_error(resource, problems)
     return _parse_dataset(resource["spec"], resource["metadata"], base)
@@ -564,7 +562,7 @@ def _find_problems(spec: Any, invalid: tuple[str, ...]) -> Iterator[ManifestProb
 
 def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
     source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
-    columns = value.get("columns")
+    columns, csv, binaries = value.get("columns"), source["csv"], source.get("parquet", {}).get("columns", ())
     return DatasetSpec(
         namespace=metadata.get("namespace", "default"),
         name=metadata["name"],
@@ -574,14 +572,26 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
             urls=_list_urls(source),
             format=source.get("format"),
             compression=source.get("compression"),
-            csv=_parse_csv(source["csv"]),
+            csv=Csv(
+                delimiter=csv.get("delimiter"),
+                quote=csv["quote"],
+                header=csv["header"],
+                columns=tuple(CsvColumn(**column) for column in csv.get("columns", ())),
+                escape=csv.get("escape"),
+                null_values=tuple(csv.get("nullValues", ())),
+            ),
             secret_name=source.get("secretName"),
             volume=source.get("volume"),
-            parquet=_parse_parquet(source.get("parquet", {})),
+            parquet=Parquet(tuple(ParquetColumn(column["name"], column["type"]) for column in binaries)),
             table=_parse_table(source.get("table", {})),
             pushed=source.get("pushed", False),
         ),
-        key=_parse_key(key),
+        key=Key(
+            columns=tuple(key.get("columns", ())),
+            separator=key["separator"],
+            normalize=effective_steps(key["normalize"]),
+            member_names=key.get("memberNames", False),
+        ),
         value=Value(
             columns=None if columns is None else tuple(columns),
             column=value.get("column"),
@@ -620,16 +630,16 @@ def _parse_refresh(spec: dict[str, Any]) -> Refresh:
     return parse_refresh({**pushes, **spec["refresh"]}, _list_urls(source))
 
 
-def _parse_key(key: dict[str, Any]) -> Key:
-    columns, member_names = tuple(key.get("columns", ())), key.get("memberNames", False)
-    return Key(columns, key["separator"], effective_steps(key["normalize"]), member_names)
-
-
 def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:
     expected_values = tuple(ExpectedValue(expected["key"], expected["value"]) for expected in gates["expectedValues"])
-    for number, expected in enumerate(expected_values):
-        if value_format == "json":
-            _check_json(expected.value, f"gates.expectedValues[{number}].value")
+    for number, expected in enumerate(expected_values if value_format == "json" else ()):
+        try:
+            orjson.loads(expected.value)
+        except ValueError as error:
+            raise InvalidManifest(
+                f"gates.expectedValues[{number}].value is not JSON, found {expected.value[:40]!r}: {error}",
+                hint="""quote text twice, as value: '"JFK"', or set value.format: raw""",
+            ) from error
     return Gates(
         min_records=gates["minRecords"],
         max_shrink_percent=gates["maxShrinkPercent"],
@@ -640,26 +650,6 @@ def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:
         required_keys=tuple(gates["requiredKeys"]),
         expected_values=expected_values,
     )
-
-
-def _check_json(text: str, field: str) -> None:
-    try:
-        orjson.loads(text)
-    except ValueError as error:
-        raise InvalidManifest(
-            f"{field} is not JSON, found {text[:40]!r}: {error}",
-            hint="""quote text twice, as value: '"JFK"', or set value.format: raw""",
-        ) from error
-
-
-def _parse_csv(csv: dict[str, Any]) -> Csv:
-    columns = tuple(CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ()))
-    nulls = tuple(csv.get("nullValues", ()))
-    return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns, csv.get("escape"), nulls)
-
-
-def _parse_parquet(parquet: dict[str, Any]) -> Parquet:
-    return Parquet(tuple(ParquetColumn(column["name"], column["type"]) for column in parquet.get("columns", ())))
 
 
 def _parse_table(table: dict[str, Any]) -> Table:

@@ -134,14 +134,30 @@ def render_image(manifest: Manifest, shard: int, shard_layer: Blob) -> ShardImag
     text = manifest.to_json()
     content = b"".join(render_layer(TarFile(FILE_NAME, len(text)), [text]))
     first = describe_blob(LAYER_TYPE, content)
-    configs = [_render_config(architecture, (first, shard_layer)) for architecture in ARCHITECTURES]
-    described = [describe_blob(CONFIG_TYPE, config) for config in configs]
-    manifests = tuple(_render_manifest(config, (first, shard_layer)) for config in described)
+    layers, blobs, manifests, entries = (first, shard_layer), [(first, content)], [], []
+    for architecture in ARCHITECTURES:
+        platform = {"architecture": architecture, "os": "linux"}
+        # Layers are not compressed, so the digests of their content are their own.
+        rootfs = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
+        config = _to_json({**platform, "config": {}, "rootfs": rootfs})
+        described = describe_blob(CONFIG_TYPE, config)
+        image = _to_json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "config": described.describe(),
+                "layers": [layer.describe() for layer in layers],
+            }
+        )
+        blobs.append((described, config))
+        manifests.append(image)
+        entries.append(describe_blob(MANIFEST_TYPE, image).describe(platform=platform))
+    annotations = dict(render_annotations(manifest, shard))
     return ShardImage(
         tag=shard_tag(manifest.name, manifest.uid, manifest.generation, shard),
-        index=_render_index(manifests, render_annotations(manifest, shard)),
-        manifests=manifests,
-        blobs=((first, content), *zip(described, configs, strict=True)),
+        index=_to_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries, "annotations": annotations}),
+        manifests=tuple(manifests),
+        blobs=tuple(blobs),
         shard_layer=shard_layer,
     )
 
@@ -180,39 +196,6 @@ def list_documents(image: ShardImage) -> Iterator[tuple[Blob, bytes]]:
     for manifest in image.manifests:
         yield describe_blob(MANIFEST_TYPE, manifest), manifest
     yield describe_blob(INDEX_TYPE, image.index), image.index
-
-
-def _render_config(architecture: str, layers: Sequence[Blob]) -> bytes:
-    """Layers are not compressed, so the digests of their content are their own."""
-    return _to_json(
-        {
-            "architecture": architecture,
-            "os": "linux",
-            "config": {},
-            "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},
-        }
-    )
-
-
-def _render_manifest(config: Blob, layers: Sequence[Blob]) -> bytes:
-    return _to_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "config": config.describe(),
-            "layers": [layer.describe() for layer in layers],
-        }
-    )
-
-
-def _render_index(manifests: Sequence[bytes], annotations: Mapping[str, str]) -> bytes:
-    entries = [
-        describe_blob(MANIFEST_TYPE, manifest).describe(platform={"architecture": architecture, "os": "linux"})
-        for manifest, architecture in zip(manifests, ARCHITECTURES, strict=True)
-    ]
-    return _to_json(
-        {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries, "annotations": dict(annotations)}
-    )
 
 
 def _to_json(value: Any) -> bytes:

@@ -338,7 +338,10 @@ def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) 
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     try:
         config = orjson.loads(text)
-        by_place = {_strip(name): entry for name, entry in (config.get("auths") or {}).items()}
+        by_place: dict[str, Any] = {}
+        for name, found in (config.get("auths") or {}).items():
+            place = name.removeprefix("https://").removeprefix("http://").rstrip("/")
+            by_place[place.removesuffix("/v1").removesuffix("/v2")] = found  # old files have the path of an API
         places = [place for place in by_place if f"{repository}/".startswith(f"{place}/")]
         entry = by_place[max(places, key=len)] if places else {}
         helper = (config.get("credHelpers") or {}).get(repository.host) or config.get("credsStore")
@@ -351,13 +354,6 @@ def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) 
     return (
         {"auths": {repository.host: entry}} if entry else {"credHelpers": {repository.host: helper}} if helper else {}
     )
-
-
-def _strip(name: str) -> str:
-    """Return ``registry.example/team`` for ``https://registry.example/team/``; old files also have the path of an
-    API."""
-    place = name.removeprefix("https://").removeprefix("http://").rstrip("/")
-    return place.removesuffix("/v1").removesuffix("/v2")
 
 
 class Registry:

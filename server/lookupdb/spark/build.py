@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lookupdb.builder.build import Decide, GenerationBuild, WrittenShards
+from lookupdb.builder.build import Decide, GenerationBuild, WrittenShards, describe_shards
 from lookupdb.builder.core import (
     PARALLEL_FROM,
     MergedSlices,
@@ -79,29 +79,25 @@ class SparkEngine:
     def run(self, build: GenerationBuild, objects: Sequence[SourceObject], decide: Decide) -> BuildReport:
         """Build from ``objects``. Raises what a local build raises, and SparkFailed."""
         with closing(_Scan(self._session, build, objects, self._budget, self._parallel_from)) as scan:
-            return self._run(build, scan, decide)
 
-    def _run(self, build: GenerationBuild, scan: _Scan, decide: Decide) -> BuildReport:
-        def check_unchanged() -> None:
-            for file in scan.files:
-                file.check_unchanged()
+            def check_unchanged() -> None:
+                for file in scan.files:
+                    file.check_unchanged()
 
-        with tell_changes(check_unchanged):
-            scan.run()
-        listed = build.source.fingerprint
-        fingerprint = listed or source_fingerprint(scan.files)
-        assert fingerprint, "what was fetched is identified"
-        if listed is None and (decided := decide(fingerprint)):
-            return decided
-        sample = scan.take_sample()
-        self._session._jvm.System.gc()  # gives back memory that Python is about to need
-        dictionary, choice = build.train(sample, scan.merged.rows, threads=1)
-        records = scan.map_records()
-        reduced = write_shards(self._session, records, build, dictionary, scan.merged.rows)
-        source = [file.description for file in scan.files]
-        result = describe_shards(build.spec, reduced, (dictionary, choice), scan.merged, source, fingerprint)
-        result = replace(result, source=build.source.describe(scan.files))
-        return publish_shards(build, result)
+            with tell_changes(check_unchanged):
+                scan.run()
+            listed = build.source.fingerprint
+            fingerprint = listed or source_fingerprint(scan.files)
+            assert fingerprint, "what was fetched is identified"
+            if listed is None and (decided := decide(fingerprint)):
+                return decided
+            sample = scan.take_sample()
+            self._session._jvm.System.gc()  # gives back memory that Python is about to need
+            dictionary, choice = build.train(sample, scan.merged.rows, threads=1)
+            reduced = write_shards(self._session, scan.map_records(), build, dictionary, scan.merged.rows)
+            source = [file.description for file in scan.files]
+            result = describe_written(build.spec, reduced, (dictionary, choice), scan.merged, source, fingerprint)
+            return publish_shards(build, replace(result, source=build.source.describe(scan.files)))
 
 
 def merge_samples(samples: DataFrame, job: SampleJob, scratch: Path, sample: Sample) -> None:
@@ -115,7 +111,7 @@ def merge_samples(samples: DataFrame, job: SampleJob, scratch: Path, sample: Sam
     run.unlink()
 
 
-def describe_shards(
+def describe_written(
     spec: DatasetSpec,
     reduced: ReducedShards,
     dictionary: tuple[bytes, DictionaryChoice | None],
@@ -308,7 +304,7 @@ def write_shards(
     marks = session.range(0, spec.shards, 1, 1).selectExpr(
         "cast(id as int) as shard", "X'' as key", f"cast({tasks.MARK} as bigint) as place", "X'' as value"
     )
-    job = ReduceJob(build.describe_shards(), dictionary, spec.duplicates, build.claim.make_target())
+    job = ReduceJob(describe_shards(spec), dictionary, spec.duplicates, build.claim.make_target())
     partitions = records.unionAll(marks).repartitionById(spec.shards, "shard")
     written = partitions.sortWithinPartitions("key", "place").mapInArrow(
         tasks.make_task(tasks.write_shard, job), tasks.RESULTS

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lookupdb.builder.build import Decide, GenerationBuild, push_generation
@@ -34,7 +33,7 @@ from lookupdb.keys import shard_number
 from lookupdb.manifest import SourceFile
 from lookupdb.spark import session as sessions
 from lookupdb.spark import tasks
-from lookupdb.spark.build import describe_shards, merge_samples, publish_shards, write_shards
+from lookupdb.spark.build import describe_written, merge_samples, publish_shards, write_shards
 from lookupdb.spark.tasks import Batches, SampleJob
 from lookupdb.store import Store, open_store
 from lookupdb.wording import format_count
@@ -136,7 +135,7 @@ class FrameEngine:
         reduced = write_shards(session, records, build, dictionary, merged.rows)
         source = [_describe(number) for number in range(max(outcomes, default=0) + 1)]
         fingerprint = hashlib.sha256("".join(file.sha256 for file in reduced.files).encode()).hexdigest()[:32]
-        result = describe_shards(self._spec, reduced, (dictionary, choice), merged, source, fingerprint)
+        result = describe_written(self._spec, reduced, (dictionary, choice), merged, source, fingerprint)
         whole = SourceFile(f"a DataFrame of {format_count(len(source), 'partition')}", 0, None, None)
         return publish_shards(build, replace(result, source=(whole,)))
 
@@ -223,23 +222,19 @@ def scan_partition(job: FrameJob, batches: Batches) -> Batches:
 
 def map_partition(job: FrameJob, batches: Batches) -> Batches:
     """Second pass: yield the records of a partition, in key order."""
+    assert job.outcomes is not None, "the second pass knows what the first one found"
     try:
-        yield from _map(job, batches)
+        with _spool(job, batches) as (number, file, scratch):
+            if file is None:
+                return
+            with Sorter(scratch, job.budget.sorting) as sorter:
+                outcome = map_slice(
+                    job.spec, file, number, Slice(number), sorter, make_sample(0), job.budget, lambda *_: None
+                )
+                if job.outcomes.get(number) != (outcome.rows, outcome.rejected):
+                    raise SourceUnreadable(f"{file.name} changed while it was read", hint="push again")
+                for batch in sorter:
+                    records = list(batch)
+                    yield tasks.record_batch([shard_number(key, job.spec.shards) for key, _, _ in records], records)
     except LookupdbError as error:
         yield tasks.record_batch([0], [(b"", tasks.ERROR, pickle.dumps(error))])
-
-
-def _map(job: FrameJob, batches: Batches) -> Iterator[pa.RecordBatch]:
-    assert job.outcomes is not None, "the second pass knows what the first one found"
-    with _spool(job, batches) as (number, file, scratch):
-        if file is None:
-            return
-        with Sorter(scratch, job.budget.sorting) as sorter:
-            outcome = map_slice(
-                job.spec, file, number, Slice(number), sorter, make_sample(0), job.budget, lambda *_: None
-            )
-            if job.outcomes.get(number) != (outcome.rows, outcome.rejected):
-                raise SourceUnreadable(f"{file.name} changed while it was read", hint="push again")
-            for batch in sorter:
-                records = list(batch)
-                yield tasks.record_batch([shard_number(key, job.spec.shards) for key, _, _ in records], records)

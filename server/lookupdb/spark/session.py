@@ -137,7 +137,10 @@ def open_session(
             yield active
         return
     master = choose_master(spec, threads)
-    _avoid_pandas()
+    from pyspark.sql.pandas import functions, utils
+
+    for module in (functions, utils):  # Spark would import pandas to check its version: a driver needs no 45 MiB of it
+        vars(module)["require_minimum_pandas_version"] = lambda: None
     builder = SparkSession.builder.master(master)
     for name, value in _settings(spec, master, heap, scratch, conf).items():
         builder = builder.config(name, value)
@@ -166,14 +169,6 @@ def open_session(
                 file.seek(max(0, (scratch / "spark.log").stat().st_size - _LOG_BYTES))
                 log.warning("Spark's log ends with:\n%s", file.read().decode(errors="replace").rstrip())
             raise
-
-
-def _avoid_pandas() -> None:
-    """Keep Spark from importing pandas to check its version: a driver does not need its 45 MiB."""
-    from pyspark.sql.pandas import functions, utils
-
-    for module in (functions, utils):
-        vars(module)["require_minimum_pandas_version"] = lambda: None
 
 
 def check_version(session: SparkSession) -> None:

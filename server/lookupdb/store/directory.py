@@ -116,17 +116,6 @@ def unlock(path: Path, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _try_flock(descriptor: int) -> bool:
-    """Take the lock; return False if another process has it. A file system without locks never blocks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 class DirectoryStore(Store):
     """The part of ``folder`` that belongs to ``cluster``."""
 
@@ -310,12 +299,20 @@ class DirectoryDataset(StoredDataset):
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            while not _try_flock(descriptor):
-                if time.monotonic() >= deadline:
-                    raise StoreError(
-                        f"another process keeps writing to {self.folder}", hint="if it is suspended, resume or end it"
-                    )
-                time.sleep(_NOTES_PAUSE_SECONDS)
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise StoreError(
+                            f"another process keeps writing to {self.folder}",
+                            hint="if it is suspended, resume or end it",
+                        ) from None
+                    time.sleep(_NOTES_PAUSE_SECONDS)
+                    continue
+                except OSError:
+                    pass  # a file system without locks
+                break
             yield
         finally:
             os.close(descriptor)

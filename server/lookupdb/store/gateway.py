@@ -83,12 +83,33 @@ class InvalidListing(Exception):
 def read_objects(chunks: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
     """Return the objects of a listing of ``folder`` as obstore would, including its own marker. Raises BrokenListing,
     InvalidListing."""
-    return [_parse_object(members, folder) for members in _read_members(chunks)]
+    found = []
+    for members in _read_members(chunks):
+        path, size, modified = members.get("path"), members.get("size"), members.get("last_modified")
+        if not isinstance(path, str) or not f"{path}/".startswith(f"{folder}/") or not is_object_path(path):
+            raise InvalidListing(f"it lists {str(path)[:200]!r} under {folder}")
+        version = {name: members.get(name) for name in ("e_tag", "version")}
+        if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):
+            raise InvalidListing(f"it lacks the version or the size of {path}")
+        try:
+            moment = datetime.datetime.fromisoformat(modified)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise InvalidListing(f"it does not say when {path} was changed") from error
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+        found.append({"path": path, "size": size, "last_modified": moment, **version})
+    return found
 
 
 def read_folders(chunks: Iterable[bytes], folder: str) -> list[str]:
     """Return the names of the folders directly under ``folder``. Raises BrokenListing, InvalidListing."""
-    return [_parse_folder(members, folder) for members in _read_members(chunks)]
+    names = []
+    for members in _read_members(chunks):
+        prefix = str(members.get("prefix"))
+        name = prefix.removeprefix(f"{folder}/").rstrip("/")
+        if not prefix.startswith(f"{folder}/") or "/" in name or not is_object_path(name):
+            raise InvalidListing(f"it lists the folder {prefix[:200]!r} under {folder}")
+        names.append(name)
+    return names
 
 
 def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -127,29 +148,6 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield from lines
     if rest:
         raise BrokenListing
-
-
-def _parse_object(members: dict[str, Any], folder: str) -> dict[str, Any]:
-    path, size, modified = members.get("path"), members.get("size"), members.get("last_modified")
-    if not isinstance(path, str) or not f"{path}/".startswith(f"{folder}/") or not is_object_path(path):
-        raise InvalidListing(f"it lists {str(path)[:200]!r} under {folder}")
-    version = {name: members.get(name) for name in ("e_tag", "version")}
-    if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):
-        raise InvalidListing(f"it lacks the version or the size of {path}")
-    try:
-        moment = datetime.datetime.fromisoformat(modified)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise InvalidListing(f"it does not say when {path} was changed") from error
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-    return {"path": path, "size": size, "last_modified": moment, **version}
-
-
-def _parse_folder(members: dict[str, Any], folder: str) -> str:
-    prefix = members.get("prefix")
-    name = prefix.removeprefix(f"{folder}/").rstrip("/") if isinstance(prefix, str) else ""
-    if not isinstance(prefix, str) or not prefix.startswith(f"{folder}/") or "/" in name or not is_object_path(name):
-        raise InvalidListing(f"it lists the folder {str(prefix)[:200]!r} under {folder}")
-    return name
 
 
 # The answer of a gateway as it arrives: in bounded memory, and never taken as whole if it was cut short.
@@ -288,8 +286,17 @@ def transport_errors(message: str, host: str) -> Iterator[None]:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
         cause = _find_cause(error)
-        text = f"{message}: {_describe(cause, host)}"
-        if _is_final(cause):
+        if isinstance(cause, IncompleteRead | urllib3.exceptions.ProtocolError):
+            text = f"{message}: {host} ended its answer early"
+        elif isinstance(cause, urllib3.exceptions.TimeoutError):
+            text = f"{message}: {host} did not answer in time"
+        else:
+            text = f"{message}: {describe_socket_failure(cause, host)}"
+        # Final: the server answers, but can never be understood.
+        is_final = isinstance(cause, HTTPException) and not isinstance(cause, ConnectionError | IncompleteRead)
+        if isinstance(cause, ssl.SSLError):
+            is_final = not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        if is_final:
             raise StoreError(text, hint="check the URL of the gateway, and its certificate") from error
         raise TransientFailure(absent_error(text)) from error
 
@@ -302,21 +309,6 @@ def _find_cause(error: BaseException) -> BaseException:
             break
         error = inner
     return error
-
-
-def _describe(cause: BaseException, host: str) -> str:
-    if isinstance(cause, IncompleteRead | urllib3.exceptions.ProtocolError):
-        return f"{host} ended its answer early"
-    if isinstance(cause, urllib3.exceptions.TimeoutError):
-        return f"{host} did not answer in time"
-    return describe_socket_failure(cause, host)
-
-
-def _is_final(cause: BaseException) -> bool:
-    """Return whether the server answers but can never be understood."""
-    if isinstance(cause, ssl.SSLError):
-        return not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-    return isinstance(cause, HTTPException) and not isinstance(cause, ConnectionError | IncompleteRead)
 
 
 # The token for a gateway. It is read for each request, because rotation replaces the file.

@@ -408,7 +408,13 @@ class FileFetch:
                         _sync_and_drop_pages(file.fileno())
                 os.fchmod(file.fileno(), 0o444)
                 _sync_and_drop_pages(file.fileno())
-            _check_content(entry, generation, written_bytes, digest.hexdigest())
+            sha256 = digest.hexdigest()
+            for what, expected, actual in (("bytes", entry.bytes, written_bytes), ("sha256", entry.sha256, sha256)):
+                if expected != actual:
+                    raise CorruptFile(
+                        f"{entry.file} of {generation} has {what} {actual} in the store, its index says {expected}",
+                        hint="the generation is damaged: build another",
+                    )
             with folder_errors(f"cannot write {path}"):
                 partial.rename(path)
                 disk.sync_folder(self._folder)
@@ -433,16 +439,6 @@ def read_resumed(dataset: StoredDataset, generation: str, entry: ShardFile, pati
     while received < entry.bytes and (data := call_with_retries(chunk, patience)) is not None:
         received += len(data)
         yield data
-
-
-def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
-    """Raise CorruptFile if the content does not match the manifest."""
-    for what, expected, actual in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
-        if expected != actual:
-            raise CorruptFile(
-                f"{entry.file} of {generation} has {what} {actual} in the store, its index says {expected}",
-                hint="the generation is damaged: build another",
-            )
 
 
 def write_all(descriptor: int, data: Any) -> None:
@@ -541,16 +537,13 @@ def find_addresses(
     fitting = [address for address in addresses if uid is None or address.uid == uid[:8]]
     for name in names:
         if not any(_is_named(address, name) for address in fitting):
+            shown = ", ".join(f"{address} ({address.uid})" for address in addresses[:_MAX_SHOWN]) or "none"
+            more = f" and {len(addresses) - _MAX_SHOWN} more" if len(addresses) > _MAX_SHOWN else ""
             raise UsageError(
                 f"the store has no dataset {name}{'' if uid is None else f' with the uid {uid}'}",
-                hint=f"it has: {_list_names(addresses)}; --cluster-id names another part of it",
+                hint=f"it has: {shown}{more}; --cluster-id names another part of it",
             )
     return (address for address in fitting if not names or any(_is_named(address, name) for name in names))
-
-
-def _list_names(addresses: Sequence[StoreAddress]) -> str:
-    shown = ", ".join(f"{address} ({address.uid})" for address in addresses[:_MAX_SHOWN]) or "none"
-    return f"{shown} and {len(addresses) - _MAX_SHOWN} more" if len(addresses) > _MAX_SHOWN else shown
 
 
 def _is_named(address: StoreAddress, name: str) -> bool:

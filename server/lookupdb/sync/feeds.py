@@ -225,9 +225,12 @@ class StoreFeed:
         announcement = read_announcement(dataset)
         if announcement is not None:
             self._newest.pop(address, None)
-            if not takes_newest or not self._store.folder or (finding := _find_newer(dataset, announcement)) is None:
-                return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
-            return finding
+            # In a directory, a newer generation replaces an announced one that is gone.
+            if takes_newest and self._store.folder and announcement.generation not in dataset.published_generations():
+                newer = _find_newest(dataset, None)
+                if newer is not None and is_stale(announcement.generation, newer.target.generation):
+                    return newer
+            return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
         if not takes_newest:
             return None
         now = time.monotonic()
@@ -236,14 +239,6 @@ class StoreFeed:
             newest = _find_newest(dataset, newest)
             self._newest[address] = newest, now
         return newest
-
-
-def _find_newer(dataset: StoredDataset, announcement: Announcement) -> _Finding | None:
-    """Return the newest generation of a directory if the announced one is gone and older; else None."""
-    if announcement.generation in dataset.published_generations():
-        return None
-    found = _find_newest(dataset, None)
-    return found if found is not None and is_stale(announcement.generation, found.target.generation) else None
 
 
 def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding | None:

@@ -18,7 +18,7 @@ from typing import Final
 from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, LOST_HINT, Manifest
 from lookupdb.process.launch import call_in_thread, call_interruptibly
-from lookupdb.store import Store, StoreAddress, StoredDataset
+from lookupdb.store import Store, StoreAddress
 from lookupdb.store.generations import Throttle
 from lookupdb.sync.feeds import (
     LONGEST_FETCH_PAUSE_SECONDS,
@@ -281,30 +281,28 @@ class DatasetKeeper:
         self.running.task = asyncio.create_task(self._obtain(self.running))
 
     async def _obtain(self, running: RunningFetch) -> None:
+        """Obtain the generation, and point ``current`` to it if it is still the active one."""
+        target = running.target
         try:
             async with self._context.fetch_slots:
-                await self._bring(running)
+                began = time.monotonic()
+                manifest = await call_in_thread(self._find_or_fetch, running)
+                async with self._pointing:
+                    if self.target != target:
+                        return  # no longer wanted: it is removed with the superseded ones
+                    await call_in_thread(self.folder.point, target.generation)
+                    self._note_swap(target, manifest, running.progress, time.monotonic() - began)
+                await self._tidy()
         except FetchInterrupted:
             pass
         except LookupdbError as error:
-            self._note_fetch_problem(running.target, error)
+            self._note_fetch_problem(target, error)
         except Exception as error:
             log.exception("a fetch failed, by a defect", extra={"dataset": str(self)})
-            self._note_fetch_problem(running.target, LookupdbError(f"{type(error).__name__}: {error}"))
+            self._note_fetch_problem(target, LookupdbError(f"{type(error).__name__}: {error}"))
         finally:
             self.running = None
             self._wake.set()
-
-    async def _bring(self, running: RunningFetch) -> None:
-        """Obtain the generation, and point ``current`` to it if it is still the active one."""
-        target, began = running.target, time.monotonic()
-        manifest = await call_in_thread(self._find_or_fetch, running)
-        async with self._pointing:
-            if self.target != target:
-                return  # no longer wanted: it is removed with the superseded ones
-            await call_in_thread(self.folder.point, target.generation)
-            self._note_swap(target, manifest, running.progress, time.monotonic() - began)
-        await self._tidy()
 
     async def _return_if_there(self) -> None:
         """Point ``current`` to the target at once if the folder holds it, although a fetch of an earlier target has not
@@ -343,7 +341,11 @@ class DatasetKeeper:
         if manifest is None:
             if standing is not None:
                 return standing
-            raise _missing_error(dataset, target)
+            message = f"{dataset.url} has no {target.generation}, which is the active generation"
+            hint = "it was removed, or --store is not the store that the routing table's writer uses"
+            if target.origin == "announcement":
+                message, hint = f"{message}: {ANNOUNCEMENT_NOTE} there announces it", LOST_HINT
+            raise GenerationMissing(message, hint=hint)
         if (refusal := diagnose_manifest(manifest, address, target)) is not None:
             raise CorruptFile(refusal, hint="find out what else writes to the store")
         if standing is not None and have_same_content(standing, manifest):
@@ -434,14 +436,6 @@ class DatasetKeeper:
         failures = 1 if standing is None else standing.failures + 1
         since = standing.since if standing is not None and is_known else time.time()
         return SyncProblem(error, failures, since, time.monotonic() + pause_seconds(failures, longest))
-
-
-def _missing_error(dataset: StoredDataset, target: SyncTarget) -> GenerationMissing:
-    message = f"{dataset.url} has no {target.generation}, which is the active generation"
-    if target.origin != "announcement":
-        hint = "it was removed, or --store is not the store that the routing table's writer uses"
-        return GenerationMissing(message, hint=hint)
-    return GenerationMissing(f"{message}: {ANNOUNCEMENT_NOTE} there announces it", hint=LOST_HINT)
 
 
 def _describe(manifest: Manifest) -> CurrentGeneration:

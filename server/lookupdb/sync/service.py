@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import __version__
-from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, UsageError
 from lookupdb.manifest import generation_number
 from lookupdb.process import launch, listeners, memory
 from lookupdb.process.admin import (
@@ -45,7 +45,7 @@ from lookupdb.sync.feeds import (
     choose_newer,
 )
 from lookupdb.sync.folder import DatasetFolder
-from lookupdb.sync.keeper import AnnouncementLook, DatasetKeeper, KeeperContext, Look, SyncFigures, SyncProblem
+from lookupdb.sync.keeper import AnnouncementLook, DatasetKeeper, KeeperContext, Look, SyncFigures
 from lookupdb.wording import strip_secrets
 
 
@@ -93,7 +93,7 @@ def describe_state(state: SyncState) -> dict[str, Any]:
 
 
 def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
-    current, target, running = keeper.current, keeper.target, keeper.running
+    current, target, running, problem = keeper.current, keeper.target, keeper.running, keeper.problem
     return {
         "dataset": str(keeper),
         "current": current
@@ -114,19 +114,17 @@ def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
             "doneBytes": running.progress.done_bytes,
         },
         "kept": list(keeper.kept),
-        "problem": keeper.problem and _describe_problem(keeper.problem),
-    }
-
-
-def _describe_problem(problem: SyncProblem) -> dict[str, Any]:
-    since = datetime.datetime.fromtimestamp(problem.since, datetime.UTC)
-    return {
-        "reason": problem.error.reason,
-        "message": problem.error.message,
-        "hint": problem.error.hint,
-        "since": since.isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "failures": problem.failures,
-        "triedAgainInSeconds": round(max(0.0, problem.retry_at - time.monotonic()), 1),
+        "problem": problem
+        and {
+            "reason": problem.error.reason,
+            "message": problem.error.message,
+            "hint": problem.error.hint,
+            "since": datetime.datetime.fromtimestamp(int(problem.since), datetime.UTC)
+            .isoformat()
+            .replace("+00:00", "Z"),
+            "failures": problem.failures,
+            "triedAgainInSeconds": round(max(0.0, problem.retry_at - time.monotonic()), 1),
+        },
     }
 
 
@@ -315,8 +313,9 @@ class SyncService:
                 raise table.problem
         for keeper in self.state.keepers.values():
             if not keeper.has_generation:
-                problem = keeper.problem
-                raise problem.error if problem else self._absent_error(keeper.namespace, keeper.name, keeper.uid)
+                if problem := keeper.problem:
+                    raise problem.error
+                raise absent_error(self._store, self._listings, keeper.namespace, keeper.name, keeper.uid)
             if keeper.current is not None and not keeper.is_settled:
                 stays = {"dataset": str(keeper), "generation": keeper.current.generation}
                 log.warning("the present generation stays", extra=stays)
@@ -397,8 +396,8 @@ class SyncService:
         return look
 
     def _store_look(self, subscription: Subscription) -> Look:
-        feed = StoreFeed(self._store, self._listings, subscription.namespace, subscription.name, subscription.uid)
-        self._feed_of[subscription.namespace, subscription.name] = feed
+        wanted = (self._store, self._listings, subscription.namespace, subscription.name, subscription.uid)
+        feed = self._feed_of[subscription.namespace, subscription.name] = StoreFeed(*wanted)
 
         async def look() -> SyncTarget | None:
             # A table that was not read yet may name this dataset, and another generation than the newest.
@@ -406,15 +405,10 @@ class SyncService:
             async with self._look_slots:
                 target = await call_in_thread(feed.look, takes_newest=takes_newest)
             if target is None:
-                raise await call_in_thread(
-                    self._absent_error, subscription.namespace, subscription.name, subscription.uid
-                )
+                raise await call_in_thread(absent_error, *wanted)
             return target
 
         return look
-
-    def _absent_error(self, namespace: str, name: str, uid: str | None) -> StoreError:
-        return absent_error(self._store, self._listings, namespace, name, uid)
 
     def _poll_seconds(self) -> float:
         shortest = DIRECTORY_POLL_SECONDS if self._store.folder else BUCKET_POLL_SECONDS
