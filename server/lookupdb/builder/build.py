@@ -7,13 +7,12 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from lookupdb import __version__, keys
@@ -280,9 +279,7 @@ class SortedRecords:
                 merged.merge(number, outcome)
         return peak
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -600,7 +597,11 @@ def verify_push(spec: DatasetSpec, inbox: StoredDataset, push: Manifest, scratch
         raise PushRejected(f"it was made for another spec: {differences}", hint="push again with the dataset's spec")
     if push.refused is not None:
         raise PushRejected("it failed a gate where it was made")
-    if not _is_past(push.built_at):
+    is_past = False
+    with suppress(ValueError):
+        built_at = datetime.datetime.strptime(push.built_at, _MOMENT).replace(tzinfo=datetime.UTC)
+        is_past = built_at <= datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5)
+    if not is_past:
         raise PushRejected(
             f"its build time is {push.built_at[:40]!r}, expected a time in the past",
             hint="correct the clock of the machine that pushes, and push again",
@@ -633,14 +634,6 @@ def _check_shard(spec: DatasetSpec, number: int, shard: ShardFile, push: Manifes
     first_keys = reader.txn.cursor().iternext(keys=True, values=False)
     if any(keys.shard_number(key, spec.shards) != number for key in islice(first_keys, _KEYS_CHECKED)):
         raise PushRejected(f"{shard.file} has keys of other shards: its writer assigns keys to shards differently")
-
-
-def _is_past(moment: str) -> bool:
-    try:
-        built_at = datetime.datetime.strptime(moment, _MOMENT).replace(tzinfo=datetime.UTC)
-    except ValueError:
-        return False
-    return built_at <= datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5)
 
 
 @contextmanager

@@ -29,12 +29,7 @@ from typing import Final, Literal
 
 from lookupdb import keys, native
 from lookupdb.builder.avro_rows import AvroParser
-from lookupdb.builder.csv_rows import (
-    CsvParser,
-    NativeCsv,
-    check_quotes,
-    make_csv_rules,
-)
+from lookupdb.builder.csv_rows import CsvParser, NativeCsv, check_quotes, make_csv_rules
 from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerprint
 from lookupdb.builder.json_rows import JsonLinesParser, NativeJsonLines, make_json_parser, make_json_rules
 from lookupdb.builder.options import BuildBudget, Progress, transaction_bytes
@@ -179,7 +174,6 @@ _LOOK_AHEAD: Final = 1 << 20
 """The distance behind an intended cut to search for a row's start: at most this, and at most this part of a slice:"""
 _LOOK_AHEAD_PART: Final = 8
 _MIN_LOOK_AHEAD: Final = 4 << 10
-_CUT_FORMATS: Final = frozenset(["jsonl", "csv"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +197,7 @@ def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, op
         slices = []
         for number, file in enumerate(files):
             cuts: list[int] = []
-            if file.format in _CUT_FORMATS and file.bytes > size + size // 2:
+            if file.format in ("jsonl", "csv") and file.bytes > size + size // 2:
                 with FileIO(file.path) as raw:
                     cuts += _find_cuts(raw, file, size, options)
             slices += [Slice(number, start, end) for start, end in zip([0, *cuts], [*cuts, None], strict=True)]

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import orjson
@@ -139,9 +138,7 @@ class Crew:
         for member in self._members:
             member.wait()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
 
@@ -163,7 +160,7 @@ def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[
         return states, sum(crew.peaks.values())
 
 
-# What a build and its crew exchange, as JSON and files.
+# The data that a build and its crew exchange, as JSON and files.
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,8 +271,7 @@ class CsvParser:
             names = next(reader, None)
         except csv.Error as error:
             raise BadSource(
-                f"{self._file.name}: its header is not CSV: {self._explain(str(error))}",
-                hint=self._dialect_hint(""),
+                f"{self._file.name}: its header is not CSV: {self._explain(str(error))}", hint=self._dialect_hint("")
             ) from error
         except UnicodeDecodeError as error:
             raise self._utf8_error() from error
@@ -491,16 +490,12 @@ def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], 
             escaped_row = row if escaped_row is None and reader.escaped_quote else escaped_row
             plain_row = row if plain_row is None and reader.plain_quote else plain_row
             if escaped_row is not None and plain_row is not None:
+                escaped_name, plain_name = (f"row {row}" if row else "the header" for row in (escaped_row, plain_row))
                 raise BadSource(
-                    f"{file.name}: {_row_name(escaped_row)} has a quote after a backslash in a quoted field, and "
-                    f"{_row_name(plain_row)} has a quote in an unquoted field: if the file escapes quotes, its rows "
-                    "were read wrongly",
+                    f"{file.name}: {escaped_name} has a quote after a backslash in a quoted field, and {plain_name} "
+                    "has a quote in an unquoted field: if the file escapes quotes, its rows were read wrongly",
                     hint=f"{_ESCAPES}; if backslashes are text, set source.csv.escape: ''",
                 )
-
-
-def _row_name(row: int) -> str:
-    return f"row {row}" if row else "the header"
 
 
 # Read slices with the native row kernel.
@@ -591,13 +586,7 @@ class NativeCsv:
             reported = (0, 0)
             while True:
                 stop, self._at, rows, lines = self._rules.read(
-                    self._block,
-                    self._at,
-                    self._is_last,
-                    records.place,
-                    sorter.records,
-                    sorter.memory,
-                    records.sample,
+                    self._block, self._at, self._is_last, records.place, sorter.records, sorter.memory, records.sample
                 )
                 records.row += rows
                 self.lines += lines

@@ -40,7 +40,6 @@ _READ_FEATURES: Final = frozenset(
 """The reader features that lookupdb supports."""
 _MAX_CHARACTERS: Final = 300
 _FOLDER_HINT: Final = "name its folder, which has a folder _delta_log"
-_VARIABLES: Final = ("AWS_", "GOOGLE_", "AZURE_")
 
 
 def open_delta(spec: DatasetSpec, access: TableAccess) -> OpenTable:
@@ -73,7 +72,7 @@ def open_delta(spec: DatasetSpec, access: TableAccess) -> OpenTable:
 
 def _load(spec: DatasetSpec, location: str, name: str) -> DeltaTable:
     wanted = spec.source.table
-    options = {name: text for name, text in os.environ.items() if name.startswith(_VARIABLES)}
+    options = {name: text for name, text in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
     table = DeltaTable(location, storage_options=options)
     if wanted.snapshot is None and wanted.as_of is None:
         return table

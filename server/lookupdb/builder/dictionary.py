@@ -21,8 +21,8 @@ import zstandard
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.options import SAMPLE_BYTES
 from lookupdb.builder.write import Compressor
-from lookupdb.errors import CorruptFile, LookupdbError
-from lookupdb.manifest import DictionaryChoice, Manifest
+from lookupdb.errors import LookupdbError
+from lookupdb.manifest import DictionaryChoice
 from lookupdb.shardfile import frame
 from lookupdb.store import StoredDataset
 from lookupdb.store.dataset import call_with_retries
@@ -195,32 +195,28 @@ def read_dictionary(dataset: StoredDataset, active: ActiveGeneration | None) -> 
     of one shard's file."""
     if active is None:
         return NO_PREVIOUS
-    try:
-        return PreviousDictionary(active.generation, _read_dictionary(dataset, active.manifest))
-    except LookupdbError as error:
-        return PreviousDictionary.unusable(active.generation, error.message)
-
-
-def _read_dictionary(dataset: StoredDataset, manifest: Manifest | None) -> bytes:
-    """Raises CorruptFile, StoreError."""
+    name, manifest = active.generation, active.manifest
     if manifest is None:
-        raise CorruptFile("the store has lost it")
+        return PreviousDictionary.unusable(name, "the store has lost it")
     if manifest.compression == "none":
-        raise CorruptFile("its values are not compressed")
+        return PreviousDictionary.unusable(name, "its values are not compressed")
     shard, size = manifest.shards[0], manifest.dictionary_bytes
     if manifest.dictionary is None or (size and not 0 < shard.dictionary_offset < shard.bytes):
-        raise CorruptFile("its builder did not record where it is")
+        return PreviousDictionary.unusable(name, "its builder did not record where it is")
     if not 0 <= size <= _LARGEST_DICTIONARY:
-        raise CorruptFile(f"it has {size} bytes, expected at most {_LARGEST_DICTIONARY}")
+        return PreviousDictionary.unusable(name, f"it has {size} bytes, expected at most {_LARGEST_DICTIONARY}")
 
     def read() -> bytes:
         content = b""
-        chunks = dataset.read(manifest.generation, shard, shard.dictionary_offset)
+        chunks = dataset.read(name, shard, shard.dictionary_offset)
         while len(content) < size and (chunk := next(chunks, None)):
             content += chunk[: size - len(content)]
         return content
 
-    content = call_with_retries(read, _DICTIONARY_SECONDS) if size else b""
+    try:
+        content = call_with_retries(read, _DICTIONARY_SECONDS) if size else b""
+    except LookupdbError as error:
+        return PreviousDictionary.unusable(name, error.message)
     if hashlib.sha256(content).hexdigest() != manifest.dictionary.sha256:
-        raise CorruptFile(f"{shard.file} of {manifest.generation} is damaged where it should be")
-    return content
+        return PreviousDictionary.unusable(name, f"{shard.file} of {name} is damaged where it should be")
+    return PreviousDictionary(name, content)

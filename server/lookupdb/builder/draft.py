@@ -44,7 +44,7 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 
 Json = dict[str, Any]
 Notes = dict[str, str]
-"""What was guessed → the guess, and why."""
+"""Maps what was guessed to the guess and its reason."""
 T = TypeVar("T", LocatedFile, SourceObject)
 
 # The source of the command line, as source.url or source.urls.
@@ -100,7 +100,7 @@ def _find_pattern(folder: Path) -> str:
     return f"**/*{ending}" if is_nested else f"*{ending}"
 
 
-# What the first bytes of a file show: its format, and the dialect of CSV.
+# Guess the format of a file, and the dialect of CSV, from its first bytes.
 
 
 _LOOK_BYTES: Final = 256 << 10
@@ -258,7 +258,6 @@ _DIGITS_AS_TEXT: Final = re.compile(
     re.ASCII,
 )
 """Names of columns whose digits are no numbers: some may begin with a zero, or end with one, as the version 1.10."""
-_PAIRED_COLUMNS: Final = 10
 _MAX_COLUMNS: Final = 1024
 _MAX_COLUMN_NAME: Final = 256
 """The limits of source.csv.columns."""
@@ -293,7 +292,7 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
         notes["key"] = f"{unique[0].name}: unique in {where}" + (f"; other unique columns: {others}" if others else "")
         return [unique[0].name]
     full = [column for column in usable if not column.has_empty]
-    for pair in combinations(full[:_PAIRED_COLUMNS], 2):
+    for pair in combinations(full[:10], 2):
         if len(set(zip(*(column.values for column in pair), strict=True))) == found.rows:
             names = [column.name for column in pair]
             notes["key"] = f"{' and '.join(names)}: together they are unique in {where}, and no column alone is"
@@ -340,10 +339,6 @@ def _guess_types(found: FirstRows, key: Sequence[str], notes: Notes) -> dict[str
 
 
 # The manifest, with the reason of each guess as a comment.
-
-
-_BYTES_PER_SHARD: Final = 1 << 30
-_MAX_NAME: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +389,7 @@ def draft_manifest(
     if partitions and not is_table:
         notes["folders"] = f"their names hold {format_some(partitions, 5)}: only read if key or value.columns name it"
     types = _guess_types(found, chosen, notes)
-    shards = min(1024, 1 + total // _BYTES_PER_SHARD)
+    shards = min(1024, 1 + total // (1 << 30))
     size = f"about {format_quantity(total, 'bytes')} uncompressed" if is_compressed else format_quantity(total, "bytes")
     notes["shards"] = f"{shards}: one for each GiB; the source has {format_count(files, 'file')} of {size}"
     csv_fields = source.setdefault("csv", {})
@@ -413,7 +408,7 @@ def guess_name(source: str) -> str:
     """Return a name for the dataset, from the last part of ``source`` that is not a pattern."""
     parts = [part for part in re.split(r"[/?#]", strip_secrets(source)) if part and not set(part) & set("*[]")]
     stem = re.sub(r"[^a-z0-9]+", "-", parts[-1].partition(".")[0].lower()) if parts else ""
-    return stem.lstrip("-0123456789")[:_MAX_NAME].strip("-") or "dataset"
+    return stem.lstrip("-0123456789")[:40].strip("-") or "dataset"
 
 
 def _make_spec(name: str, source: Json, base: Path) -> DatasetSpec:

@@ -39,11 +39,8 @@ from lookupdb.keys import UNICODE_VERSION, file_name, has_same_normalization, ma
 from lookupdb.manifest import AdoptedGeneration, ExcludedRows, Manifest, Refusal, ShardFile, Totals, generation_number
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset
-from lookupdb.store.generations import StoredGeneration, open_shard
+from lookupdb.store.generations import StoredGeneration, is_same_value, open_shard
 from lookupdb.wording import format_count, strip_secrets
-
-# The facts for the gates: read the files of a written generation, and those of the active one.
-
 
 # Estimate how much a new generation differs from the active one, at a cost that does not grow with the store, for a
 # build's gate and ``lookupdb diff --sampled``.
@@ -97,7 +94,17 @@ def compare_sampled(
     result, is_sampled = SampledDifference(is_whole=len(chosen) == shards and not halvings), make_sampler(halvings)
     for number, shard in enumerate(chosen):
         with _open(before, shard, scratch) as old, open_after(number) as new:
-            _compare_shards(old, new, is_sampled, result)
+            for key in _sampled_keys(old, is_sampled):
+                stored = new.txn.get(key)
+                if stored is None:
+                    result.count("removed", key)
+                elif is_same_value(old, old.txn.get(key, b""), new, stored):
+                    result.same += 1
+                else:
+                    result.count("changed", key)
+            for key in _sampled_keys(new, is_sampled):
+                if old.txn.get(key) is None:
+                    result.count("added", key)
     return result
 
 
@@ -130,29 +137,6 @@ def _sampled_keys(shard: ShardReader, is_sampled: Callable[[bytes], bool]) -> It
     return filter(is_sampled, shard.txn.cursor().iternext(keys=True, values=False))
 
 
-def _compare_shards(
-    before: ShardReader, after: ShardReader, is_sampled: Callable[[bytes], bool], result: SampledDifference
-) -> None:
-    """Compare two shards that hold the same keys."""
-    for key in _sampled_keys(before, is_sampled):
-        stored = after.txn.get(key)
-        if stored is None:
-            result.count("removed", key)
-        elif _is_same(before, before.txn.get(key, b""), after, stored):
-            result.same += 1
-        else:
-            result.count("changed", key)
-    for key in _sampled_keys(after, is_sampled):
-        if before.txn.get(key) is None:
-            result.count("added", key)
-
-
-def _is_same(before: ShardReader, old: bytes, after: ShardReader, new: bytes) -> bool:
-    if old == new and (old[0] == FRAMED or before.dictionary == after.dictionary):
-        return True
-    return before.expand(old) == after.expand(new)
-
-
 class _Sample:
     """The compared keys of the chosen shards, by the new shard that would hold them, each with a hash of its value. It
     keeps at most ``MAX_KEPT_BYTES`` of keys."""
@@ -160,20 +144,9 @@ class _Sample:
     def __init__(self, shards: int, sampled_shards: int, new_shards: int, halvings: int) -> None:
         self.halvings = halvings
         self.is_whole = shards == sampled_shards and not halvings
-        self.new_shards = new_shards
-        self._shards, self._sampled_shards = shards, sampled_shards
+        self.shards, self.sampled_shards, self.new_shards = shards, sampled_shards, new_shards
         self._kept: list[tuple[list[bytes], array[int]]] = [([], array("q")) for _ in range(new_shards)]
         self._kept_bytes = 0
-
-    def is_asked_for(self, number: int) -> bool:
-        """Return whether the new shard ``number`` can hold keys of a chosen shard: both numbers are the hash's
-        remainders."""
-        return number % math.gcd(self._shards, self.new_shards) < self._sampled_shards
-
-    def list_new_keys(self, after: ShardReader) -> Iterator[bytes]:
-        """Yield the sampled keys of a new shard that would be in a chosen one."""
-        keys = _sampled_keys(after, make_sampler(self.halvings))
-        return (key for key in keys if shard_number(key, self._shards) < self._sampled_shards)
 
     def add_shard(self, before: ShardReader) -> None:
         """Keep the sampled keys of a chosen shard."""
@@ -214,11 +187,14 @@ def _compare_resharded(
             sample.add_shard(reader)
     result = SampledDifference(is_whole=sample.is_whole)
     for number in range(sample.new_shards):
-        if not sample.is_asked_for(number):
+        # Only these can hold keys of a chosen shard: both numbers are remainders of the same hash.
+        if number % math.gcd(sample.shards, sample.new_shards) >= sample.sampled_shards:
             continue
         entries = sample.take_entries(number)
         with open_after(number) as after:
-            for key in sample.list_new_keys(after):
+            for key in _sampled_keys(after, make_sampler(sample.halvings)):
+                if shard_number(key, sample.shards) >= sample.sampled_shards:
+                    continue  # it would be in no chosen shard
                 value = entries.pop(key, None)
                 if value is None:
                     result.count("added", key)
@@ -229,6 +205,9 @@ def _compare_resharded(
         for key in entries:
             result.count("removed", key)
     return result
+
+
+# The facts for the gates, from the files of a written generation and those of the active one.
 
 
 def gather_facts(
@@ -326,7 +305,7 @@ class StoredFiles(WrittenGeneration):
             yield reader
 
 
-# The active generation: what the gates compare with.
+# The active generation, which the gates compare with.
 
 
 def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
@@ -528,9 +507,9 @@ _MAX_SHOWN: Final = 10
 
 
 def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
-    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it, and its manifest. The
-    manifest is None if it is damaged. Returns None if there is no such generation. Adopting would then go back to
-    older data. Adopted and rejected generations do not count."""
+    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it, with its manifest; the
+    manifest is None if it is damaged. Return None if there is no such generation: adopting then brings back no older
+    data. Adopted and rejected generations do not count."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)

@@ -34,14 +34,7 @@ from lookupdb.builder.listing import (
     read_chunks,
     read_success_file,
 )
-from lookupdb.builder.options import (
-    MIB,
-    BuildBudget,
-    BuildOptions,
-    SilentProgress,
-    format_quantity,
-    min_memory_limit,
-)
+from lookupdb.builder.options import MIB, BuildBudget, BuildOptions, SilentProgress, format_quantity, min_memory_limit
 from lookupdb.builder.rows import (
     Form,
     NotFinite,
@@ -75,7 +68,6 @@ _COPIED_BYTES: Final = 8 * MIB
 _FETCHED_BYTES: Final = 256 * MIB
 """The largest Parquet file to fetch: its columns are described at its end."""
 _SHOWN_COLUMNS: Final = 100
-_SAMPLE_CHARACTERS: Final = 40
 _TYPES: Final = {bool: "boolean", int: "integer", float: "number", dict: "json", list: "json"}
 
 
@@ -108,7 +100,7 @@ class FirstColumn:
         self.kinds.add(_TYPES.get(type(parsed), "text"))
         if len(self.words) <= len(BOOLEANS):
             self.words.add(text.lower())
-        self.sample = self.sample or shorten(" ".join(text.split()), _SAMPLE_CHARACTERS)
+        self.sample = self.sample or shorten(" ".join(text.split()), 40)
         self.values.append(hash(text))
         return len(text)
 
@@ -192,8 +184,8 @@ def write_yaml(value: Any) -> str:
 def read_first_rows(
     spec: DatasetSpec, item: SourceObject, budget: BuildBudget, scratch: Path, most: int = MAX_ROWS
 ) -> FirstRows:
-    """Return the first rows of ``item``, and why they end early. Of a file that is remote or compressed, copies a part
-    into ``scratch``. Raises BadSource if a file that has to be fetched whole is too large for that."""
+    """Return the first rows of ``item``, and why they end early. Copies a part of a remote or compressed file into
+    ``scratch``. Raises BadSource if a file that has to be fetched whole is too large for that."""
     file, is_cut = _find_file(item, scratch)
     is_csv = file.format == "csv"
     columns: dict[str, FirstColumn] = {}
@@ -266,9 +258,6 @@ def _read_rows(spec: DatasetSpec, file: LocalFile, budget: BuildBudget) -> Gener
 # The refresh schedule of a cluster, in words.
 
 
-_SHOWN_SLOTS: Final = 3
-
-
 def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: datetime) -> Iterator[str]:
     """Yield the schedule and its next slots after ``now``, with the time of each for the dataset ``uid``; or why there
     is none."""
@@ -284,31 +273,28 @@ def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: dat
         yield f"{refresh.schedule!r} in {refresh.time_zone}, suspended{cause}"
     else:
         yield f"{refresh.schedule!r} in {refresh.time_zone}: the source is read at"
-        yield from _describe_slots(refresh.schedule, ZoneInfo(refresh.time_zone), uid, now)
+        from lookupdb.dataset.schedule import Schedule
+
+        zone = ZoneInfo(refresh.time_zone)
+        schedule = Schedule(refresh.schedule, zone)
+        slot = schedule.last_slot(now)
+        if slot is None or uid == LOCAL or schedule.due_moment(slot, uid) <= now:
+            slot = schedule.next_slot(now)
+        for _ in range(3):
+            if slot is None:
+                break
+            due, note = slot, f"or up to {schedule.longest_jitter(slot):.0f} s later"
+            if uid != LOCAL:
+                due = schedule.due_moment(slot, uid)
+                note = f"{(due - slot).total_seconds():.0f} s after the slot"
+            yield f"  {due.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}, {note}"
+            slot = schedule.next_slot(slot)
         if uid == LOCAL:
             yield "  later by a part of its own, fixed by its uid in the cluster: status.nextCheck says when"
         if refresh.starting_deadline_seconds is not None:
             yield f"  one that would begin more than {refresh.starting_deadline_seconds:,} s late is skipped"
     if is_suspended:
         yield "  suspend is true: nothing is built or rolled out"
-
-
-def _describe_slots(expression: str, zone: ZoneInfo, uid: str, now: datetime) -> Iterator[str]:
-    from lookupdb.dataset.schedule import Schedule
-
-    schedule = Schedule(expression, zone)
-    slot = schedule.last_slot(now)
-    if slot is None or uid == LOCAL or schedule.due_moment(slot, uid) <= now:
-        slot = schedule.next_slot(now)
-    for _ in range(_SHOWN_SLOTS):
-        if slot is None:
-            return
-        due, note = slot, f"or up to {schedule.longest_jitter(slot):.0f} s later"
-        if uid != LOCAL:
-            due = schedule.due_moment(slot, uid)
-            note = f"{(due - slot).total_seconds():.0f} s after the slot"
-        yield f"  {due.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}, {note}"
-        slot = schedule.next_slot(slot)
 
 
 # The source's columns, and the reader of its rows, before a build.
@@ -318,12 +304,7 @@ _MAX_FILES: Final = 20
 
 _FIRST_ROWS: Final = 1000
 _FIRST_BYTES: Final = 16 << 20
-_PLACES: Final = {
-    "avro": "the schema",
-    "csv": "the header",
-    "parquet": "the footer",
-    "jsonl": "the first rows",
-}
+_PLACES: Final = {"avro": "the schema", "csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
 """The place of the column names, by format."""
 _FORMS: Final = {
     "key": "as a key, its text in UTF-8",
@@ -343,15 +324,20 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
     here = [file for item in objects if not _find_obstacle(item) and (file := find_local_file(item)) is not None]
     checked: Counter[str] = Counter()
     uniform_columns = UniformColumns(spec)
-    told: set[str] = set()
+    shown: set[str] = set()
     for number, file in enumerate(here[:_MAX_FILES]):
         try:
-            lines, remarks = _check_file(spec, number, file, budget, uniform_columns)
+            with ExitStack() as stack:
+                parser = open_parser(stack, spec, file, Slice(number, extends_to_row_end=True), budget)
+                uniform_columns.check(file.name, parser.names)
+                binaries: list[tuple[str, Form]] = getattr(parser, "binaries", [])
+                lines = _check_first_rows(parser, file) if isinstance(parser, JsonLinesParser) else []
         except OSError as error:
             raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
+        remarks = [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in binaries]
         yield from lines
-        yield from (remark for remark in remarks if remark not in told)
-        told.update(remarks)
+        yield from (remark for remark in remarks if remark not in shown)
+        shown.update(remarks)
         checked[file.format] += not lines
     for file_format, count in sorted(checked.items()):
         if count:
@@ -383,19 +369,8 @@ def _find_obstacle(item: SourceObject) -> str:
     return "" if item.format in _PLACES else "one JSON document"
 
 
-def _check_file(
-    spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
-) -> tuple[list[str], list[str]]:
-    """Return doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
-    with ExitStack() as stack:
-        parser = open_parser(stack, spec, file, Slice(number, extends_to_row_end=True), budget)
-        uniform_columns.check(file.name, parser.names)
-        binaries: list[tuple[str, Form]] = getattr(parser, "binaries", [])
-        remarks = [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in binaries]
-        return _check_first_rows(parser, file) if isinstance(parser, JsonLinesParser) else [], remarks
-
-
 def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
+    """Return doubts about the columns of ``file``. Raises BadSource."""
     row = 0
     for row, _ in enumerate(parser, 1):
         if not parser.columns.missing:
@@ -412,9 +387,6 @@ def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
     return []
 
 
-_SAMPLED_ROWS: Final = 100
-
-
 def describe_first_rows(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
     """Yield a table of the columns in the first rows of the first local file: name, guessed type, and a value. Then
     say which fields of CSV look typed, and would be text."""
@@ -428,26 +400,24 @@ def describe_first_rows(spec: DatasetSpec, objects: Sequence[SourceObject], budg
     if (item := next(here, None)) is None:
         return
     with tempfile.TemporaryDirectory(prefix="lookupdb-explain-") as scratch, suppress(LookupdbError, OSError):
-        found = read_first_rows(spec, item, budget, Path(scratch), _SAMPLED_ROWS)
+        found = read_first_rows(spec, item, budget, Path(scratch), 100)
         yield f"{found.file} (types are a guess{'; fields stay text unless csv.columns has their type' * found.is_csv})"
         yield from found.describe()
-        yield from _describe_text(spec, found)
-
-
-def _describe_text(spec: DatasetSpec, found: FirstRows) -> Iterator[str]:
-    """Warn of fields that look typed, and would be stored as text. A value of one column is read as JSON or raw."""
-    _, chosen = value_columns(spec.value)
-    named = {column.name for column in spec.source.csv.columns if column.type != "text"}
-    typed = {
-        name: kind
-        for name, kind in found.list_typed((*spec.key.columns, *named)).items()
-        if spec.value.column is None and (not chosen or name in chosen)
-    }
-    if not typed:
-        return
-    yield 'these look typed, but will be stored as text (in Python, the text "false" is true); to store types, write'
-    yield "  source.csv.columns:"
-    yield from (f"    - {write_column(name, kind)}" for name, kind in typed.items())
+        _, chosen = value_columns(spec.value)
+        named = {column.name for column in spec.source.csv.columns if column.type != "text"}
+        typed = {
+            name: kind
+            for name, kind in found.list_typed((*spec.key.columns, *named)).items()
+            # The value of one column is read as JSON or raw.
+            if spec.value.column is None and (not chosen or name in chosen)
+        }
+        if typed:
+            yield (
+                'these look typed, but will be stored as text (in Python, the text "false" is true); to store types, '
+                "write"
+            )
+            yield "  source.csv.columns:"
+            yield from (f"    - {write_column(name, kind)}" for name, kind in typed.items())
 
 
 def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:

@@ -57,7 +57,8 @@ class FileKind:
     """A kind of file that is not text in UTF-8."""
 
     name: str
-    begins: re.Pattern[bytes]
+    begins: bytes
+    """The pattern of its first bytes."""
     hint: str
     """Advice if it is found instead of text."""
     is_read: bool = False
@@ -69,14 +70,10 @@ _NO_TEXT: Final = rb".*?[\x00\x02-\x08\x0e-\x1f]"
 """Matches up to a control character, which text does not have. \\x01 may be Hive's delimiter, so it is no proof."""
 
 
-def _kind(name: str, pattern: bytes, hint: str, *, is_read: bool = False, is_compressed: bool = False) -> FileKind:
-    return FileKind(name, re.compile(pattern, re.DOTALL), hint, is_read, is_compressed)
-
-
 def _compression(name: Compression, more: bytes = b"") -> FileKind:
     pattern = re.escape(MAGIC[name]) + more
     hint = f"set source.compression: {name}, or omit it and let its name end in {ENDINGS[name]}"
-    return _kind(name, pattern, hint, is_read=True, is_compressed=True)
+    return FileKind(name, pattern, hint, is_read=True, is_compressed=True)
 
 
 _RECOMPRESS: Final = f"unpack it, or compress it with {', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}"
@@ -88,52 +85,54 @@ KINDS: Final = (
     _compression("zstd", rb"|[\x50-\x5f]\x2a\x4d\x18"),  # a frame to skip, which pzstd writes first
     _compression("bzip2", rb"[1-9](?:1AY&SY|\x17rE8P\x90)" + _NO_TEXT),
     _compression("xz"),
-    _kind("an old zstd (before version 0.8)", rb"[\x1e\x22-\x27]\xb5\x2f\xfd", _RECOMPRESS, is_compressed=True),
-    _kind("lz4", rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18", _RECOMPRESS, is_compressed=True),
-    _kind("snappy", rb"\xff\x06\x00\x00sNaPpY|\x82SNAPPY\x00", _RECOMPRESS, is_compressed=True),
-    _kind("lzma", rb"\x5d\x00\x00..\xff{8}", _RECOMPRESS, is_compressed=True),
-    _kind("lzop", rb"\x89LZO\x00\r\n\x1a\n", _RECOMPRESS, is_compressed=True),
-    _kind("zlib (.deflate)", rb"x[\x9c\xda]" + _NO_TEXT, _RECOMPRESS, is_compressed=True),
-    _kind("compress (.Z)", rb"\x1f\x9d", _RECOMPRESS, is_compressed=True),
-    _kind(
+    FileKind("an old zstd (before version 0.8)", rb"[\x1e\x22-\x27]\xb5\x2f\xfd", _RECOMPRESS, is_compressed=True),
+    FileKind("lz4", rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18", _RECOMPRESS, is_compressed=True),
+    FileKind("snappy", rb"\xff\x06\x00\x00sNaPpY|\x82SNAPPY\x00", _RECOMPRESS, is_compressed=True),
+    FileKind("lzma", rb"\x5d\x00\x00..\xff{8}", _RECOMPRESS, is_compressed=True),
+    FileKind("lzop", rb"\x89LZO\x00\r\n\x1a\n", _RECOMPRESS, is_compressed=True),
+    FileKind("zlib (.deflate)", rb"x[\x9c\xda]" + _NO_TEXT, _RECOMPRESS, is_compressed=True),
+    FileKind("compress (.Z)", rb"\x1f\x9d", _RECOMPRESS, is_compressed=True),
+    FileKind(
         "a zip archive or a spreadsheet (.xlsx)",
         rb"PK(?:\x03\x04|\x05\x06)",
         "unpack it, or save the sheet as CSV in UTF-8",
         is_compressed=True,
     ),
-    _kind("a 7z archive", rb"7z\xbc\xaf\x27\x1c", _UNPACK, is_compressed=True),
-    _kind("a rar archive", rb"Rar!\x1a\x07", _UNPACK, is_compressed=True),
-    _kind("a tar archive", rb".{257}ustar(?:\x0000|  \x00)", _UNPACK),
-    _kind(
+    FileKind("a 7z archive", rb"7z\xbc\xaf\x27\x1c", _UNPACK, is_compressed=True),
+    FileKind("a rar archive", rb"Rar!\x1a\x07", _UNPACK, is_compressed=True),
+    FileKind("a tar archive", rb".{257}ustar(?:\x0000|  \x00)", _UNPACK),
+    FileKind(
         "Parquet",
         rb"PAR1" + _NO_TEXT,
         "set source.format: parquet, or omit it and let its name end in .parquet",
         is_read=True,
     ),
-    _kind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, _DECRYPT),
-    _kind(
+    FileKind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, _DECRYPT),
+    FileKind(
         "Avro",
         rb"Obj\x01.*?avro\.(?:schema|codec)",
         "set source.format: avro, or omit it and let its name end in .avro",
         is_read=True,
     ),
-    _kind("ORC", rb"ORC" + _NO_TEXT, _REWRITE),
-    _kind("Arrow", rb"ARROW1\x00\x00|\xff{4}...\x00", _REWRITE),
-    _kind("Feather", rb"FEA1" + _NO_TEXT, _REWRITE),
-    _kind("HDF5", rb"\x89HDF\r\n\x1a\n", _REWRITE),
-    _kind("a SQLite database", rb"SQLite format 3\x00", _REWRITE),
-    _kind("a Python pickle", rb"\x80[\x02-\x05]", _REWRITE),
-    _kind("a NumPy array", rb"\x93NUMPY", _REWRITE),
-    _kind("an Excel file (.xls)", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "save the sheet as CSV in UTF-8"),
-    _kind("encrypted", rb"(?:age-encryption\.org/|Salted__)" + _NO_TEXT, _DECRYPT),
-    _kind("UTF-32", rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "write the file in UTF-8", is_read=True),
-    _kind("UTF-16", rb"\xff\xfe|\xfe\xff", "write the file in UTF-8, as `iconv -f UTF-16 -t UTF-8` does", is_read=True),
+    FileKind("ORC", rb"ORC" + _NO_TEXT, _REWRITE),
+    FileKind("Arrow", rb"ARROW1\x00\x00|\xff{4}...\x00", _REWRITE),
+    FileKind("Feather", rb"FEA1" + _NO_TEXT, _REWRITE),
+    FileKind("HDF5", rb"\x89HDF\r\n\x1a\n", _REWRITE),
+    FileKind("a SQLite database", rb"SQLite format 3\x00", _REWRITE),
+    FileKind("a Python pickle", rb"\x80[\x02-\x05]", _REWRITE),
+    FileKind("a NumPy array", rb"\x93NUMPY", _REWRITE),
+    FileKind("an Excel file (.xls)", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "save the sheet as CSV in UTF-8"),
+    FileKind("encrypted", rb"(?:age-encryption\.org/|Salted__)" + _NO_TEXT, _DECRYPT),
+    FileKind("UTF-32", rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "write the file in UTF-8", is_read=True),
+    FileKind(
+        "UTF-16", rb"\xff\xfe|\xfe\xff", "write the file in UTF-8, as `iconv -f UTF-16 -t UTF-8` does", is_read=True
+    ),
 )
 
 
 def recognize(first: bytes) -> FileKind | None:
     """Return the kind of a file that begins with ``first``, ``FIRST_BYTES`` of it or all; None if it may be text."""
-    return next((kind for kind in KINDS if kind.begins.match(first)), None)
+    return next((kind for kind in KINDS if re.match(kind.begins, first, re.DOTALL)), None)
 
 
 def check_kind(first: bytes, name: str, file_format: str, compression: str) -> None:
@@ -221,29 +220,25 @@ def _decode(decoder: Any, data: bytes, stream: str, name: str, position: int) ->
         try:
             content = decoder.decompress(data, *limit)
         except (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError) as error:
-            raise _decoder_error(error, stream, name, position) from error
+            reason = str(error).rpartition(": ")[2]
+            if reason == "Memory usage limit exceeded":
+                raise BadSource(
+                    f"{name} needs more than {_MAX_WINDOW >> 20} MiB of memory to be unpacked, which is the limit",
+                    hint="compress it again with `xz -9` or less",
+                ) from error
+            if "unsupported" in reason.lower():
+                raise BadSource(
+                    f"{name}: its {stream} is of a kind that is not read ({reason})",
+                    hint="compress it again with the default options",
+                ) from error
+            raise BadSource(
+                f"{name} is damaged: its {stream} cannot be unpacked near its byte {position} ({reason})",
+                hint="fetch or write it again",
+            ) from error
         yield content
         if not limit or decoder.eof or decoder.needs_input:
             return
         data = b""
-
-
-def _decoder_error(error: Exception, stream: str, name: str, position: int) -> BadSource:
-    reason = str(error).rpartition(": ")[2]
-    if reason == "Memory usage limit exceeded":
-        return BadSource(
-            f"{name} needs more than {_MAX_WINDOW >> 20} MiB of memory to be unpacked, which is the limit",
-            hint="compress it again with `xz -9` or less",
-        )
-    if "unsupported" in reason.lower():
-        return BadSource(
-            f"{name}: its {stream} is of a kind that is not read ({reason})",
-            hint="compress it again with the default options",
-        )
-    return BadSource(
-        f"{name} is damaged: its {stream} cannot be unpacked near its byte {position} ({reason})",
-        hint="fetch or write it again",
-    )
 
 
 def _check_header(first: bytes, compression: str, name: str, position: int) -> None:
@@ -264,13 +259,10 @@ def _check_header(first: bytes, compression: str, name: str, position: int) -> N
             f"{name}: its gzip stream is of a kind that is not read (method {first[2]}, flags {first[3]:#04x})",
             hint="it is encrypted, or compressed by another method than deflate: compress it again with gzip",
         )
-    if compression == "zstd":
-        _check_zstd_frame(first[:_HEADER_BYTES], name)
-
-
-def _check_zstd_frame(header: bytes, name: str) -> None:
+    if compression != "zstd":
+        return
     try:
-        frame = zstandard.get_frame_parameters(header)
+        frame = zstandard.get_frame_parameters(first[:_HEADER_BYTES])
     except zstandard.ZstdError:
         return  # the decoder reports the error
     if frame.window_size > _MAX_WINDOW:
@@ -444,7 +436,7 @@ class PathMatches:
             if self._left_out is not None:
                 hint = (
                     f"names that begin with `_` or `.` are no data, so {self._left_out} was left out: "
-                    "to read such files, begin the name in the pattern so"
+                    "to read such files, begin that part of the pattern with the same character"
                 )
             raise SourceUnreadable(f"{self._label} matches no file", hint=hint)
         return sorted(self._paths)
@@ -578,8 +570,9 @@ def _locate(path: Path, url: str) -> LocatedFile:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+            kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
             raise BadSource(
-                f"{label} is not a regular file, but {_describe_kind(status.st_mode)}",
+                f"{label} is not a regular file, but {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}",
                 hint="write what it gives to a file first: a source is read more than once",
             )
         with path.open("rb"):
@@ -590,14 +583,6 @@ def _locate(path: Path, url: str) -> LocatedFile:
     except OSError as error:
         raise SourceUnreadable(f"{label} cannot be read: {error.strerror}") from error
     return LocatedFile(describe_local_file(url, status), path)
-
-
-def _describe_kind(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a pipe"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a folder" if stat.S_ISDIR(mode) else "a device"
 
 
 def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:

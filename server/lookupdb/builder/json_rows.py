@@ -233,7 +233,7 @@ class JsonLinesParser:
             text.decode()
         except UnicodeDecodeError:
             return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
-        hint = "source.format: json is for a file that is one array"
+        hint = _LINES_HINT
         if text[:1] != b"[":
             hint = f"jsonl is whole objects in lines, as `jq -c` writes them, without commas; {hint}"
         return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
@@ -261,7 +261,6 @@ _NUMBER_TAIL: Final = len("e+")
 ``1.5``."""
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
 """Longest word or escape that the window may cut off. An error further before the window's end is final."""
-_SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
 _INNER: Final = re.compile(r"\[\s*(\S)")
@@ -341,7 +340,7 @@ class _Document:
         while True:
             while self._offset < len(self._window):
                 character = self._window[self._offset]
-                if character not in _SPACE:
+                if character not in " \t\r\n":
                     return character
                 self._offset += 1
             if not self._read_more(_WINDOW):
@@ -375,10 +374,7 @@ class _Document:
         why, distance = error.msg.removesuffix(" at"), max(0, error.pos - self._offset)
         may_go_on = error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
         if not may_go_on or not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
-            raise BadSource(
-                f"{where} is not JSON: {why}, at {self._locate(distance)}",
-                hint=_CORRECT,
-            ) from error
+            raise BadSource(f"{where} is not JSON: {why}, at {self._locate(distance)}", hint=_CORRECT) from error
         if len(self._window) - self._offset > self._max_row:
             raise NotEnoughRoom(
                 f"{where} is longer than {self._max_row} characters, more than the memory limit allows, "
@@ -567,10 +563,7 @@ class JsonMembersParser(_Document):
 
     def _member_error(self, where: str, expected: str, found: str) -> BadSource:
         what = repr(found) if found else "the end of the file"
-        return BadSource(
-            f"{where} is not JSON: expected {expected}, found {what}, at {self._locate()}",
-            hint=_CORRECT,
-        )
+        return BadSource(f"{where} is not JSON: expected {expected}, found {what}, at {self._locate()}", hint=_CORRECT)
 
 
 # Read slices with the native row kernel.

@@ -43,13 +43,7 @@ from lookupdb.builder.files import (
 )
 from lookupdb.builder.options import Progress, scratch_errors
 from lookupdb.builder.remote import HttpStream, RemoteObject, find_http, find_objects, remote_errors
-from lookupdb.builder.table_files import (
-    ExtraMissing,
-    TableAccess,
-    TableDataFile,
-    collect_deleted,
-    missing_file_errors,
-)
+from lookupdb.builder.table_files import ExtraMissing, TableAccess, TableDataFile, collect_deleted, missing_file_errors
 from lookupdb.builder.tables import TableFile
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
@@ -150,8 +144,8 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
         table = None
         if item.format == "parquet" and isinstance(item.place, Path):
             table = find_table(item.place, tables)
-        elif item.format == "parquet" and isinstance(item.place, RemoteObject):
-            table = item.place.find_table()
+        elif item.format == "parquet" and isinstance(item.place, RemoteObject) and item.place.bucket is not None:
+            table = item.place.bucket.find_table(item.place.path)
         if table is not None:
             raise BadSource(
                 f"{item.description.url} is a file of {table}, which may hold rows that are no longer in it",
@@ -218,11 +212,21 @@ def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     if compression == "none":
         compression = located.coding
     file_format = cast("Format | None", source.format) or FORMATS.get(format_suffix)
+    name = located.description.url
     if file_format is None:
-        raise _unknown_format_error(located, compression)
+        kind = recognize(read_beginning(located, compression))
+        if kind is not None and not kind.is_read:
+            raise wrong_kind_error(kind, name if compression == "none" else f"{name}, unpacked,", "")
+        looks_like = f"; by its first bytes it is {kind.name}" if kind else ""
+        raise BadSource(
+            f"{name}: its name does not show its format{looks_like}",
+            hint="set source.format (for `lookupdb push`: --source-format), or name it "
+            f"{', '.join(FORMATS)} (and {', '.join(COMPRESSIONS)} if it is compressed)"
+            + (f"; {kind.hint}" if kind else ""),
+        )
     if spec.key.member_names and file_format != "json":
         raise BadSource(
-            f"{located.description.url} is {file_format} by its name, but key.memberNames needs one JSON object",
+            f"{name} is {file_format} by its name, but key.memberNames needs one JSON object",
             hint="set source.format: json if it is one, or name the key's columns in key.columns",
         )
     return SourceObject(
@@ -231,21 +235,6 @@ def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
         compression=compression,
         delimiter=source.csv.delimiter or ("\t" if format_suffix == ".tsv" else ","),
         place=located.place,
-    )
-
-
-def _unknown_format_error(located: LocatedFile, compression: Compression) -> BadSource:
-    """Return the error for a file of unknown format, with a guess from its first bytes."""
-    name = located.description.url
-    kind = recognize(read_beginning(located, compression))
-    if kind is not None and not kind.is_read:
-        return wrong_kind_error(kind, name if compression == "none" else f"{name}, unpacked,", "")
-    looks_like = f"; by its first bytes it is {kind.name}" if kind else ""
-    return BadSource(
-        f"{name}: its name does not show its format{looks_like}",
-        hint="set source.format (for `lookupdb push`: --source-format), or name it "
-        f"{', '.join(FORMATS)} (and {', '.join(COMPRESSIONS)} if it is compressed)"
-        + (f"; {kind.hint}" if kind else ""),
     )
 
 

@@ -242,7 +242,17 @@ def open_bars(*, is_forced: bool) -> Iterator[ProgressBars]:
         """The amount, the total and the rate."""
 
         def render(self, task: Task) -> Text:
-            return Text(_describe_amount(task))
+            if task.fields.get("empty"):
+                return Text("")
+            count, unit = task.completed, str(task.fields["unit"])
+            total = f" of {format_quantity(task.total, unit)}" if task.total and not task.finished else ""
+            if task.fields["rows"]:  # the bar itself shows the share of bytes
+                count, unit, total = task.fields["rows"], "rows", ""
+            parts = [format_quantity(count, unit) + total]
+            seconds = task.finished_time or task.elapsed or 0.0
+            if seconds >= 0.1 and count:
+                parts.append(f"{format_quantity(count / seconds, unit)}/s")
+            return Text("  ".join(parts))
 
     columns = (
         progress.SpinnerColumn(finished_text="✓"),
@@ -254,20 +264,6 @@ def open_bars(*, is_forced: bool) -> Iterator[ProgressBars]:
     )
     with progress.Progress(*columns, console=Console(stderr=True, force_terminal=is_forced or None)) as bars:
         yield ProgressBars(bars)
-
-
-def _describe_amount(task: Task) -> str:
-    if task.fields.get("empty"):
-        return ""
-    count, unit = task.completed, str(task.fields["unit"])
-    total = f" of {format_quantity(task.total, unit)}" if task.total and not task.finished else ""
-    if task.fields["rows"]:  # the bar itself shows the share of bytes
-        count, unit, total = task.fields["rows"], "rows", ""
-    parts = [format_quantity(count, unit) + total]
-    seconds = task.finished_time or task.elapsed or 0.0
-    if seconds >= 0.1 and count:
-        parts.append(f"{format_quantity(count / seconds, unit)}/s")
-    return "  ".join(parts)
 
 
 class ProgressBars:

@@ -11,7 +11,7 @@
 | list, struct | array, object |
 | map | an object, if its keys are text; else a BadSource; of a key that occurs twice, the last value counts |
 
-With ``value.column`` binary is what the column holds: JSON, or with ``format: raw`` the bytes as they are.
+With ``value.column``, a binary column holds the value itself: JSON, or with ``format: raw`` any bytes.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
 # DuckDB's errors in our words.
 #
 # DuckDB's messages quote the value that it cannot read, but ours never show a value (see ``rows``). The wording differs
-# between errors and versions. So errors with a known beginning get our own text. Of all others, only the kind is shown.
+# between errors and versions. So errors with a known beginning get our own text. All others show only their kind.
 
 
 _MAX_CHARACTERS: Final = 200
@@ -159,10 +159,7 @@ _BEGINNINGS: Final = {
     "Failed to decompress ": _NOT_UNPACKED,
     "IO Error: Could not read enough bytes from file": "it ends before a page of it does, or its metadata are damaged",
 }
-_ENDINGS: Final = {
-    "Snappy decompression failure": _NOT_UNPACKED,
-    "ZSTD Decompression failure": _NOT_UNPACKED,
-}
+_ENDINGS: Final = {"Snappy decompression failure": _NOT_UNPACKED, "ZSTD Decompression failure": _NOT_UNPACKED}
 _KINDS: Final[dict[type[Exception], str]] = {
     duckdb.ConversionException: "a value that cannot be converted to its column's type",
     duckdb.OutOfRangeException: "a value that is out of range of its column's type",
@@ -391,8 +388,7 @@ def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: boo
     if name in _DIGITS:
         # DuckDB omits the zero before a decimal's point.
         return _cast_to(
-            "VARCHAR",
-            lambda text: orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1)),
+            "VARCHAR", lambda text: orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1))
         )
     if name in _FRACTIONS:
         return _cast_to("VARCHAR", lambda text: orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE)

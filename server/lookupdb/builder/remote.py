@@ -57,7 +57,6 @@ from lookupdb.process.launch import call_interruptibly, iterate_interruptibly
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
 """``timeout`` covers a whole file of any size; ``read_timeout`` ends a transfer that stalls."""
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _CODINGS: Final = (*ENDINGS, "br", "deflate", "compress", "dcb", "dcz")
 """Values of Content-Encoding that are compressions. Servers also send others, for example aws-chunked and utf-8."""
 UNKNOWN_BYTES: Final = 0
@@ -81,18 +80,11 @@ class RemoteObject:
                 raise PreconditionError("its size, ETag or time has changed")
             return iterate_interruptibly(result.stream(min_chunk_size=1 << 20))
 
-    def find_table(self) -> str | None:
-        """Return the table of a bucket that it is part of; None if none is known. Raises BadSource."""
-        if self.bucket is None:
-            return None
-        with remote_errors(f"{self.bucket.url}/{self.path}"):
-            return self.bucket.find_table(self.path)
-
 
 def find_http(url: str, label: str) -> list[LocatedFile]:
     """Return the file behind an http(s) url. Raises BadSource."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+    if parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         raise BadSource(
             f"{label}: plain http is read from this machine only",
             hint="anybody on the way could change the data: use https://",
@@ -156,7 +148,6 @@ def find_objects(url: str, label: str) -> list[LocatedFile]:
 _ODD: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ODD_NAMES: Final = "an empty part (`//`), a part that is `.` or `..`, a control character"
 _RENAME: Final = "copy the object to another name"
-_NO_TIME: Final = "1970-01-01T00:00:00Z"
 _MAX_LEVELS: Final = 100
 """The most folders of a bucket to list one by one; beyond that, everything below the pattern's fixed part is listed."""
 _MAX_PARENTS: Final = 16
@@ -243,10 +234,7 @@ class _Bucket:
         provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[self._scheme]
         allow_http = os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
         return obstore.store.from_url(  # type: ignore[call-overload]
-            self.url,
-            client_options={**_CLIENT, "allow_http": allow_http},
-            retry_config=_RETRIES,
-            **options,
+            self.url, client_options={**_CLIENT, "allow_http": allow_http}, retry_config=_RETRIES, **options
         )
 
     def locate(self, path: str, meta: Any) -> LocatedFile:
@@ -324,7 +312,9 @@ class _Bucket:
                     "path": unquote_plus(entry.findtext("{*}Key", "")),
                     "size": int(entry.findtext("{*}Size", "0")),
                     "e_tag": entry.findtext("{*}ETag"),
-                    "last_modified": datetime.datetime.fromisoformat(entry.findtext("{*}LastModified", _NO_TIME)),
+                    "last_modified": datetime.datetime.fromisoformat(
+                        entry.findtext("{*}LastModified", "1970-01-01T00:00:00Z")
+                    ),
                 }
                 for entry in page.iterfind("{*}Contents")
             ]
@@ -337,12 +327,14 @@ class _Bucket:
         return str(call_interruptibly(obstore.sign, store, "GET", "x", datetime.timedelta(minutes=5)))
 
     def find_table(self, path: str) -> str | None:
-        """Return the table that the object at ``path`` belongs to, "a Delta table at …"; None if none is known."""
+        """Return the table that the object at ``path`` belongs to, "a Delta table at …"; None if none is known. Raises
+        BadSource."""
         parts = path.split("/")[:-1]
         folders = ["".join(f"{part}/" for part in parts[:number]) for number in range(len(parts), -1, -1)]
         for folder in folders[:_MAX_PARENTS]:
             if folder not in self._tables:
-                with suppress(PermissionDeniedError):  # credentials may allow reading but not listing
+                # Credentials may allow reading but not listing.
+                with remote_errors(f"{self.url}/{path}"), suppress(PermissionDeniedError):
                     self._tables[folder] = self._recognize_table(folder)
             if (kind := self._tables.get(folder)) is not None:
                 return f"{kind} at {self.url}/{folder.removesuffix('/')}"
@@ -439,7 +431,7 @@ _STALL_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class HttpStream:
-    """The URL of such a file."""
+    """The URL of a file whose server sends no length."""
 
     url: str
 

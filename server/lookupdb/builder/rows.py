@@ -43,8 +43,6 @@ _DELIMITERS: Final = ";\t|,"
 """Delimiters to suggest if a file does not have the manifest's."""
 _MAX_NAMES: Final = 50
 """The most columns that an error names."""
-_MAX_NAME_CHARACTERS: Final = 80
-_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
 Row = Any
 """A record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
@@ -86,7 +84,7 @@ def check_names_once(names: Sequence[str], where: str) -> None:
 
 def shorten_name(name: str) -> str:
     """Return ``name``, which may have any length, cut for a message."""
-    return shorten(name, _MAX_NAME_CHARACTERS)
+    return shorten(name, 80)
 
 
 def join_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:
@@ -163,7 +161,7 @@ def read_partitions(url: str) -> dict[str, str | None]:
     for folder in path.split("/")[:-1]:
         name, equals, text = folder.partition("=")
         if name and equals:
-            found[_unescape(name)] = None if text == _NULL_PARTITION else _unescape(text)
+            found[_unescape(name)] = None if text == "__HIVE_DEFAULT_PARTITION__" else _unescape(text)
     return found
 
 
@@ -680,7 +678,6 @@ def max_native_value(spec: DatasetSpec) -> int:
 
 UNFINISHED: Final = "unexpected end of data"
 """The csv module's error for a file that ends within quotes."""
-_LINE_ENDS: Final = ("", "\n", "\r\n", "\r")
 
 
 def open_csv_reader(lines: Iterable[str], options: Csv, delimiter: str, *, has_header: bool = False) -> Any:
@@ -730,7 +727,7 @@ class DialectReader:
             while self._line.startswith(self._delimiter, self._at):
                 self._at += 1
                 fields.append(self._read_field())
-            if self._line[self._at :] not in _LINE_ENDS:
+            if self._line[self._at :] not in ("", "\n", "\r\n", "\r"):
                 raise csv.Error(f"'{self._delimiter}' expected after '{self._quote}'")
         self._is_header = False
         return fields

@@ -85,11 +85,8 @@ class OpenTable:
 
 
 LOAD_SECONDS: Final = 300
-"""Limit for loading a table's state, because the libraries may wait for ever."""
-_SCHEMES: Final = {
-    **dict.fromkeys(["s3a", "s3n"], "s3"),
-    **dict.fromkeys(["abfs", "abfss", "wasb", "wasbs"], "az"),
-}
+"""Limit for loading a table's state, because the libraries may wait forever."""
+_SCHEMES: Final = {**dict.fromkeys(["s3a", "s3n"], "s3"), **dict.fromkeys(["abfs", "abfss", "wasb", "wasbs"], "az")}
 """Schemes of Hadoop → ours."""
 
 
@@ -184,8 +181,6 @@ def missing_file_errors(name: str) -> Iterator[None]:
 _PUFFIN: Final = b"PFA1"
 _VECTOR_MARK: Final = b"\xd1\xd3\x39\x64"
 _VECTOR_KIND: Final = "deletion-vector-v1"
-_DELETES_MEMORY: Final = 64 * MIB
-_DELETES_BATCH: Final = 100_000
 
 
 def collect_deleted(file: TableDataFile, paths: Mapping[str, Path]) -> bytes:
@@ -205,10 +200,10 @@ def collect_deleted(file: TableDataFile, paths: Mapping[str, Path]) -> bytes:
             if is_puffin:
                 found |= _read_vectors(path.read_bytes(), file.path)
             else:
-                with connect_duckdb(_DELETES_MEMORY, 1) as connection:
+                with connect_duckdb(64 * MIB, 1) as connection:
                     query = "SELECT pos FROM read_parquet($1, hive_partitioning=false) WHERE file_path = $2"
                     connection.execute(query, [str(path), file.path])
-                    while rows := connection.fetchmany(_DELETES_BATCH):
+                    while rows := connection.fetchmany(100_000):
                         found.update(position for (position,) in rows)
         except LookupdbError:
             raise

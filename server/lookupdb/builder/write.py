@@ -1,8 +1,8 @@
-"""Write the shard files of a generation side by side, from one stream in key order.
+"""Sort records, and write the shard files of a generation side by side, from one stream in key order.
 
-The parts follow a record: compression and the choice of its dictionary, duplicates, packing for shards, one shard file,
-and the whole generation. The bytes of a file depend only on its records: the records decide where a transaction ends,
-not batches or lack of memory."""
+The parts follow a record: the sorter, and the sample for the dictionary; compression; packing for shards; one shard
+file. The bytes of a file depend only on its records: the records decide where a transaction ends, not batches or lack
+of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from io import FileIO
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, NamedTuple, Protocol, Self
 
 import lmdb
@@ -370,9 +369,7 @@ class Sorter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
         self.records, self._runs, self._spool, self._spools = make_record_buffer(), [], None, {}
 
@@ -409,9 +406,6 @@ class Compressor:
     def store(self, framed: Sequence[bytes]) -> list[bytes]:
         """Return what to store for each RESP bulk string: its zstd frame if that is smaller, else the string."""
         return [min(value, self._zstd.compress(value), key=len) for value in framed]
-
-
-# Rows with the same key: fail, keep the first, or keep the last.
 
 
 # Pack records as shards store them: framed, compressed if smaller, grouped by shard.

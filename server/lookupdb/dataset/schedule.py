@@ -84,7 +84,6 @@ def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
     return before + _SECOND
 
 
-_FIELDS = "minute, hour, day of month, month, day of week"
 _DAY: Final = timedelta(days=1)
 LONGEST_JITTER: Final = 300.0
 """The most seconds after its slot at which a check may be due. The builds of as many datasets as are likely to share a
@@ -208,12 +207,12 @@ def _load_zone(name: str) -> ZoneInfo:
         meant = f"; did you mean {similar[0]}?" if similar else ""
         raise InvalidManifest(
             f"refresh.timeZone: expected a name of the IANA time zone database, such as Europe/Berlin or UTC, found"
-            f" {name!r}{meant}",
+            f" {name!r}{meant}"
         ) from error
 
 
 def _bad_expression(expression: str, why: str) -> InvalidManifest:
     return InvalidManifest(
-        f"refresh.schedule: expected five cron fields ({_FIELDS}), such as '0 2 * * *' for two o'clock every night,"
-        f" found {expression!r}: {why}"
+        "refresh.schedule: expected five cron fields (minute, hour, day of month, month, day of week), such as"
+        f" '0 2 * * *' for two o'clock every night, found {expression!r}: {why}"
     )

@@ -86,7 +86,7 @@ def api_version() -> str:
 
 
 class ManifestProblem(NamedTuple):
-    """What is wrong with a manifest, and the field in which it is."""
+    """A problem of a manifest, and its field."""
 
     path: str
     describe: Callable[[], str]
@@ -352,9 +352,6 @@ def load_cel() -> ModuleType:
     return module
 
 
-_TRANSITION: Final = "oldSelf"
-
-
 def _is_quantity(text: str) -> bool:
     try:
         parse_quantity(text)
@@ -404,7 +401,7 @@ def _broken_rules(
 
 def _list_broken(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        if _TRANSITION in rule["rule"]:
+        if "oldSelf" in rule["rule"]:
             continue  # it compares with the previous value, which only an API server knows
         if not _is_satisfied(rule["rule"], value):
             yield f"{path}: {rule['message']}" if path else rule["message"]

@@ -58,8 +58,6 @@ def _has(spec: Mapping[str, Any], path: str) -> bool:
 
 _HINT = "give the first address of a network, / and how many of its bits count, such as 10.1.0.0/16 or 2001:db8::/32"
 
-_LEADING_ZERO: Final = re.compile("/0[0-9]")
-
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -67,7 +65,8 @@ def _check_block(block: Mapping[str, Any], field: str) -> None:
     network = _parse_network(block["cidr"], f"{field}.cidr")
     for number, text in enumerate(block.get("except", ())):
         left_out = _parse_network(text, f"{field}.except[{number}]")
-        if not _is_part(left_out, network):
+        is_part = left_out.version == network.version and left_out.prefixlen > network.prefixlen
+        if not is_part or not left_out.subnet_of(network):  # type: ignore[arg-type]
             raise InvalidManifest(
                 f"{field}.except[{number}]: expected a smaller network within {block['cidr']}, found {text}",
                 hint="leave out a part of ipBlock.cidr",
@@ -80,25 +79,16 @@ def _parse_network(text: str, field: str) -> _Network:
     except ValueError as error:
         raise InvalidManifest(f"{field} is not a network, found {text!r}: {error}", hint=_HINT) from error
     is_mapped = isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped is not None
-    if is_mapped or _LEADING_ZERO.search(text):
+    if is_mapped or re.search("/0[0-9]", text):
         why = "an IPv4 network is written as such" if is_mapped else "the number of bits begins with 0"
         raise InvalidManifest(f"{field} is not a network, found {text!r}: {why}", hint=_HINT)
     return network
-
-
-def _is_part(left_out: _Network, network: _Network) -> bool:
-    if left_out.prefixlen <= network.prefixlen:
-        return False
-    if isinstance(left_out, ipaddress.IPv4Network):
-        return isinstance(network, ipaddress.IPv4Network) and left_out.subnet_of(network)
-    return isinstance(network, ipaddress.IPv6Network) and left_out.subnet_of(network)
 
 
 # ``spec.refresh`` as a dataclass, and the place of its success file.
 
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
-_EXAMPLE: Final = "example://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,7 @@ def _locate_success_file(name: str, urls: Iterable[str]) -> str:
     if "://" in name or name.startswith("/"):
         return name
     folders = sorted({_source_folder(url) for url in urls})
-    if len(folders) != 1 or folders[0].startswith(_EXAMPLE):
+    if len(folders) != 1 or folders[0].startswith("example://"):
         found = (
             f"{len(folders)} folders ({', '.join(folders[:3])})"
             if len(folders) > 1
@@ -507,8 +497,7 @@ def read_resource(path: Path) -> dict[str, Any]:
         )
     if not isinstance(documents[0], dict):
         raise InvalidManifest(
-            f"{path} is not a manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}",
-            hint=_manifest_hint(),
+            f"{path} is not a manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}", hint=_manifest_hint()
         )
     return dict(documents[0])
 

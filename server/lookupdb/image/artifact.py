@@ -31,15 +31,13 @@ FORMAT_VERSION: Final = "1"
 """The version of the images: an annotation of each index."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _PREFIX: Final = "dev.lookupdb."
-_UID_DIGITS: Final = 8
 _BLOCK: Final = tarfile.BLOCKSIZE
-_END: Final = bytes(2 * _BLOCK)
 
 
 def shard_tag(name: str, uid: str, generation: str, shard: int) -> str:
     """Return the tag of a shard's image: ``people-3f2b9c1e-g12-shard-00003``, in any repository. A tag always names the
     same content, because a generation never changes."""
-    return f"{name}-{uid[:_UID_DIGITS]}-{generation}-shard-{shard:05d}"
+    return f"{name}-{uid[:8]}-{generation}-shard-{shard:05d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def render_layer(file: TarFile, content: Iterable[bytes]) -> Iterator[bytes]:
         yield chunk
     if size != file.size:
         raise ValueError(f"{file.name} has {size} bytes, its header says {file.size}")
-    yield bytes(-size % _BLOCK) + _END
+    yield bytes(-size % _BLOCK + 2 * _BLOCK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,6 @@ from lookupdb.network import is_loopback, trust_also
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.generations import StoredGeneration, read_resumed, write_all
 
-# An OCI image layout in a folder: the images of a generation, for tools that copy them elsewhere.
-
-
 # The bytes of a shard's file while they pass, from a folder or a store, verified at the end.
 
 
@@ -100,10 +97,12 @@ def _read_file(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
+# An OCI image layout in a folder: the images of a generation, for tools that copy them elsewhere.
+
+
 log = logging.getLogger(__name__)
 
 _MARK: Final = "oci-layout"
-_INDEX: Final = "index.json"
 _VERSION: Final = orjson.dumps({"imageLayoutVersion": "1.0.0"})
 
 
@@ -156,7 +155,7 @@ class ImageLayout:
                         self._replace(path, text)
                 written.update(_blob_name(blob) for blob in (image.shard_layer, *(blob for blob, _ in documents)))
                 images.append(image)
-            self._replace(self._folder / _INDEX, render_layout_index(images))
+            self._replace(self._folder / "index.json", render_layout_index(images))
             self._written = written
             return [WrittenImage(image.tag, image.digest) for image in images]
 
@@ -239,7 +238,6 @@ _GO_CA_FOLDERS: Final = "/etc/ssl/certs:/etc/pki/tls/certs"
 _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _LABEL: Final = r"[A-Za-z0-9-]{1,63}"
 _HOST: Final = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
-_MAX_PORT: Final = 65535
 
 _NO_REASON: Final = re.compile(r'^Error: |^Error response from registry: |^failed to fetch the content of "[^"]*": ')
 """The text of oras before the reason."""
@@ -312,7 +310,7 @@ def parse_repository(text: str) -> Repository:
 
 def _is_host(text: str) -> bool:
     found = _HOST.fullmatch(text)
-    if not found or int(found[2] or 0) > _MAX_PORT:
+    if not found or int(found[2] or 0) > 65_535:
         return False
     try:
         return not found[1].startswith("[") or bool(ip_address(found[1][1:-1]))

@@ -20,14 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lookupdb.builder.build import Decide, GenerationBuild, WrittenShards, describe_shards
-from lookupdb.builder.core import (
-    PARALLEL_FROM,
-    MergedSlices,
-    ReducedShards,
-    add_up,
-    merge_duplicates,
-    plan_source,
-)
+from lookupdb.builder.core import PARALLEL_FROM, MergedSlices, ReducedShards, add_up, merge_duplicates, plan_source
 from lookupdb.builder.existing import StoredFiles, WrittenGeneration
 from lookupdb.builder.files import LocalFile, Slice, source_fingerprint, tell_changes
 from lookupdb.builder.listing import SourceObject, find_local_file

@@ -41,7 +41,6 @@ from lookupdb.wording import format_count
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TASK_MEMORY: Final = 256 * MIB
 _MIN_TASK_MEMORY: Final = 128 * MIB
 _VARIANT: Final = re.compile(r'"(?:type|elementType|keyType|valueType)":"variant"')
 """In the JSON of a schema."""
@@ -56,7 +55,7 @@ def write(
     *,
     cluster_id: str = LOCAL,
     order_by: str | Sequence[str] = (),
-    task_memory: int = _TASK_MEMORY,
+    task_memory: int = 256 * MIB,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Push a generation of the rows of ``frame`` to the dataset that ``manifest`` describes, with source.pushed: true.
@@ -100,7 +99,7 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class FrameJob:
-    """What every task that maps a partition needs."""
+    """The input of every task that maps a partition."""
 
     spec: DatasetSpec
     budget: BuildBudget

@@ -39,14 +39,13 @@ _FLAGS: Final = {
 """Maps each flag of Spark's executor to the environment variable in which Spark passes it."""
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_SECONDS: Final = 30
 _FAILED: Final = 400
 
 
 def check_pods(master: str, conf: Mapping[str, str], cores: int, memory: int, account: Path = _ACCOUNT) -> None:
     """Raise RightsMissing or ExecutorsRefused unless the pod's ServiceAccount may make executors at ``master``, and the
     API server would let one in: from the template in ``conf``, with so many ``cores`` and bytes of ``memory``.
-    Otherwise Spark would wait for executors for ever. Raises EngineMissing if it does not answer.
+    Otherwise Spark would wait for executors forever. Raises EngineMissing if it does not answer.
 
     Nothing is checked without a token: outside of a pod, or of Kubernetes."""
     if not master.startswith(KUBERNETES) or not (account / "token").exists():
@@ -105,7 +104,7 @@ class _Api:
     def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         request = urllib.request.Request(self._url + path, json.dumps(body).encode(), self._headers)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS, context=self._context) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=30, context=self._context) as answer:  # noqa: S310
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -46,7 +46,7 @@ _SQL_CONF: Final = {
 }
 _POLL_SECONDS: Final = 0.2
 _MEMORY_SIGNS: Final = re.compile(r"OutOfMemoryError|OOMKilled|Java heap space|exit(?:ed with)? code:? (?:52|137)\b")
-"""What Spark says of an executor that ran out of memory: 52 is its own exit code for that, 137 is SIGKILL."""
+"""Spark's words for an executor that ran out of memory: 52 is its own exit code for that, 137 is SIGKILL."""
 _LOG_BYTES: Final = 4096
 _NOT_THERE: Final = "No module named 'lookupdb'"
 _WORKER_DIED: Final = "Python worker exited unexpectedly"

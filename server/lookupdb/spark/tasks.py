@@ -112,11 +112,11 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MappedSlice:
-    """What the first pass reports of a slice, apart from its sample."""
+    """The report of the first pass on a slice, apart from its sample."""
 
     outcome: SliceOutcome
     description: SourceFile
-    """Of its file as it was fetched: it has a checksum if nothing else identifies it."""
+    """The file as it was fetched, with a checksum if nothing else identifies it."""
     bytes: int
     """Size of its plain file."""
     quotes_error: BadSource | None = None
@@ -316,13 +316,16 @@ def write_shard(job: ReduceJob, batches: Batches) -> Batches:
         yield result_batch(shard, "error", value)
         return
     assert place == MARK, "a shard begins with its mark"
-    rows = chain([first.slice(1)], batches)
+    rows = (
+        list(zip(*(batch.column(number).to_pylist() for number in (1, 2, 3)), strict=True))
+        for batch in chain([first.slice(1)], batches)
+    )
     attempt = job.target.new_attempt()
     with scratch_folder(scratch_base()) as scratch:
         folder = job.target.folder(scratch)
         try:
             reduced = reduce_shards(
-                filter(len, map(_to_records, rows)),
+                filter(len, rows),
                 folder,
                 job.meta,
                 job.dictionary,
@@ -337,7 +340,3 @@ def write_shard(job: ReduceJob, batches: Batches) -> Batches:
             yield result_batch(shard, "error", pickle.dumps(error))
             return
         yield result_batch(shard, "written", pickle.dumps(reduced))
-
-
-def _to_records(batch: pa.RecordBatch) -> list[Record]:
-    return list(zip(*(batch.column(number).to_pylist() for number in (1, 2, 3)), strict=True))

@@ -17,7 +17,7 @@ import os
 import re
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import UsageError
@@ -29,8 +29,6 @@ from lookupdb.wording import check_path, strip_secrets
 
 __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
-_OBJECT_SCHEMES: Final = ("s3", "gs", "az")
-_GATEWAY_SCHEMES: Final = ("http", "https")
 _BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)", re.IGNORECASE)
 """Text that was meant as a URL, but would be a folder of that name."""
 
@@ -48,8 +46,17 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
         parts = urlsplit(url if "://" in url else "")
     except ValueError as error:
         raise _bad_url_error(url) from error
-    if parts.scheme in _GATEWAY_SCHEMES and parts.netloc:
-        _check_gateway_url(url, parts)
+    if parts.scheme in ("http", "https") and parts.netloc:
+        try:
+            has_host = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            has_host = False
+        # A gateway needs no folder and no user.
+        if not has_host or "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+            raise UsageError(
+                f"{strip_secrets(url)!r} is not a store",
+                hint="a gateway's URL is http://host:port; a bucket's begins with s3://, gs:// or az://",
+            )
         return BucketStore(url, cluster, Bucket(url))
     if parts.scheme and ("?" in url or "#" in url):
         raise UsageError(f"{url!r} is not a store: its URL has no ? and no #", hint="in a name, write %3F and %23")
@@ -58,7 +65,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
             f"{url!r} is not a store: a folder of this machine has no host, found {parts.netloc!r}",
             hint="use file:///folder, with three slashes and the whole path, or the folder alone",
         )
-    if parts.scheme in _OBJECT_SCHEMES and parts.netloc:
+    if parts.scheme in ("s3", "gs", "az") and parts.netloc:
         return BucketStore(url, cluster, Bucket(url))
     if parts.scheme not in ("", "file") or not url or _BROKEN_URL.match(url):
         raise _bad_url_error(url)
@@ -66,20 +73,6 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
     folder = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
     check_path(folder)
     return DirectoryStore(url, cluster, Path(folder))
-
-
-def _check_gateway_url(url: str, parts: SplitResult) -> None:
-    """Raise UsageError unless it is a host, or a host and a port: a gateway needs no folder and no user."""
-    try:
-        has_host = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        has_host = False
-    if has_host and "@" not in parts.netloc and parts.path in ("", "/") and not parts.query and not parts.fragment:
-        return
-    raise UsageError(
-        f"{strip_secrets(url)!r} is not a store",
-        hint="a gateway's URL is http://host:port; a bucket's begins with s3://, gs:// or az://",
-    )
 
 
 def _bad_url_error(url: str) -> UsageError:

@@ -200,7 +200,6 @@ _PROBE_CLIENT: Final = {
 }
 _PROBE: Final = "lookupdb-is-there"
 """A name that no object has: any answer to a request for it, even a refusal, proves that the store is there."""
-_COPYING_SCHEMES: Final = ("s3://", "gs://")
 _PARTS_AT_ONCE: Final = 4
 """An upload holds this many parts in memory."""
 
@@ -314,7 +313,7 @@ class ObstoreObjects:
 
     def can_copy(self, size: int) -> bool:
         """Return whether one request copies this many bytes. Azure may answer before it has copied."""
-        return size <= MAX_COPY_BYTES and self.url.startswith(_COPYING_SCHEMES)
+        return size <= MAX_COPY_BYTES and self.url.startswith(("s3://", "gs://"))
 
     def copy(self, source: str, target: str, size: int) -> bool:
         """One request, which takes as long as the copy."""

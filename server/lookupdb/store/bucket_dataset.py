@@ -322,7 +322,7 @@ class BucketClaim(BuildClaim):
             self.folder.mkdir()
 
     def make_target(self) -> ShardTarget:
-        """Return the prefix. What tasks put there may be published, or is removed with the claim."""
+        """Return the prefix. Objects that tasks put there are published, or removed with the claim."""
         self._target = BucketTarget(self._bucket.url, self._prefix, self._lease.attempt)
         return self._target
 
@@ -420,20 +420,17 @@ class BucketClaim(BuildClaim):
         state = self._lease.state
         if self._is_published or state in (LeaseState.HELD, LeaseState.LOST):
             with suppress(StoreError):
-                if remains := [*self._uploads, *self._find_task_files()]:
+                remains = list(self._uploads)
+                if self._target is not None:  # what its tasks have put: a late attempt may end after the publication
+                    digits = self._target.claim[:_LEASE_DIGITS]
+                    found = (name for name in self._bucket.files(self._prefix) if keys.is_file_name(name))
+                    left = (name for name in found if name not in self._published)
+                    remains += (f"{self._prefix}/{name}" for name in left if name.rpartition("-")[2].startswith(digits))
+                if remains:
                     self._bucket.delete(remains)
         self._uploads.clear()
         if self._is_published or state is LeaseState.HELD:
             self._lease.remove()
-
-    def _find_task_files(self) -> list[str]:
-        """Return what tasks of this claim have put, and what is not published: a late attempt may end after that."""
-        if self._target is None:
-            return []
-        digits = self._target.claim[:_LEASE_DIGITS]
-        found = (name for name in self._bucket.files(self._prefix) if keys.is_file_name(name))
-        left = (name for name in found if name not in self._published)
-        return [f"{self._prefix}/{name}" for name in left if name.rpartition("-")[2].startswith(digits)]
 
 
 def complete_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:

@@ -44,7 +44,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
 from lookupdb import keys
@@ -270,9 +269,7 @@ class BuildClaim(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -564,8 +561,6 @@ def write_announcement(dataset: StoredDataset, uid: str, generation: str, versio
 # Retries of whole requests to a store.
 
 
-_FIRST_DELAY_SECONDS: Final = 0.25
-_MAX_DELAY_SECONDS: Final = 2.0
 _FINAL: Final = (CorruptFile, GenerationExists, GenerationMissing, StoreDenied)
 """Errors that a retry cannot help."""
 
@@ -575,7 +570,7 @@ T = TypeVar("T")
 def call_with_retries(request: Callable[[], T], seconds: float) -> T:
     """Return the result of ``request``; retry for at most ``seconds`` while it raises a StoreError that may pass."""
     deadline = time.monotonic() + seconds
-    backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS)
+    backoff = Backoff(0.25, 2.0)
     while True:
         try:
             return request()

@@ -194,10 +194,12 @@ class GatewayAnswer:
         body = self._read_all(_MAX_PROBLEM_BYTES) if self._has_body else None
         return parse_problem(self.status, self._header("Content-Type"), body, self._header("Retry-After"))
 
-    def expect(self, status: int) -> None:
-        """Raise the error in the answer if it has another status."""
+    def expect(self, status: int, content_type: str | None = None) -> None:
+        """Raise the error in the answer if it has another status, or a body of another type."""
         if self.status != status:
             raise self.fail()
+        if content_type and self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
+            raise no_gateway_error(self._message, f"its answer is not {content_type}")
 
     def version(self) -> Version:
         """Return the version of the object in the answer."""
@@ -242,11 +244,6 @@ class GatewayAnswer:
         if members is None or not all(isinstance(members.get(name), str | None) for name in ("e_tag", "version")):
             raise no_gateway_error(self._message, "its answer does not say which version of the object it is")
         return object_version(members)
-
-    def check_type(self, content_type: str) -> None:
-        """Raise StoreError unless the body has this content type."""
-        if self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
-            raise no_gateway_error(self._message, f"its answer is not {content_type}")
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the body as it arrives."""
@@ -318,33 +315,20 @@ _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 _HINT: Final = f"{TOKEN_FILE_VARIABLE} names the file of a service account's token, which a pod's projected volume has"
 
 
-class TokenFile:
-    """The file that the environment names."""
-
-    def __init__(self, url: str) -> None:
-        """Raises UsageError if the environment names none."""
-        path = os.environ.get(TOKEN_FILE_VARIABLE)
-        if not path:
-            raise UsageError(f"{url} is a gateway, and {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
-        self.path: Final = Path(path)
-
-    def read(self) -> str:
-        """Return the current token. Raises StoreDenied."""
-        try:
-            with self.path.open("rb") as file:
-                content = file.read(MAX_TOKEN_BYTES + 2).strip()
-        except OSError as error:
-            raise StoreDenied(
-                f"cannot read the token for the gateway from {self.path}: {error.strerror}", hint=_HINT
-            ) from error
-        if not content:
-            raise StoreDenied(f"the token for the gateway is empty: {self.path}", hint=_HINT)
-        if len(content) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(content):
-            raise StoreDenied(
-                f"{self.path} holds no token for the gateway: expected at most {MAX_TOKEN_BYTES} bytes of one word",
-                hint=_HINT,
-            )
-        return content.decode("ascii")
+def _read_token(path: Path) -> str:
+    """Return the current token. Raises StoreDenied."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TOKEN_BYTES + 2).strip()
+    except OSError as error:
+        raise StoreDenied(f"cannot read the token for the gateway from {path}: {error.strerror}", hint=_HINT) from error
+    if not content:
+        raise StoreDenied(f"the token for the gateway is empty: {path}", hint=_HINT)
+    if len(content) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(content):
+        raise StoreDenied(
+            f"{path} holds no token for the gateway: expected at most {MAX_TOKEN_BYTES} bytes of one word", hint=_HINT
+        )
+    return content.decode("ascii")
 
 
 # Requests to a gateway over HTTP: connections, the token, timeouts, retries.
@@ -405,8 +389,11 @@ class GatewayClient:
         self.url = url
         self._host = urlsplit(url).netloc
         self._retries = retries
-        self._token = TokenFile(url)
-        self.identity: Final = identify_store(url, {TOKEN_FILE_VARIABLE: str(self._token.path)})
+        token_file = os.environ.get(TOKEN_FILE_VARIABLE)
+        if not token_file:
+            raise UsageError(f"{url} is a gateway, and {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
+        self._token_file = Path(token_file)
+        self.identity: Final = identify_store(url, {TOKEN_FILE_VARIABLE: str(self._token_file)})
         is_secure = urlsplit(url).scheme == "https"
         settings: dict[str, Any] = (
             {"ssl_context": trust_also(os.environ.get(CA_FILE_VARIABLE), CA_FILE_VARIABLE)} if is_secure else {}
@@ -433,7 +420,11 @@ class GatewayClient:
     ) -> GatewayAnswer:
         """Return the head of the answer; the caller closes it. Raises TransientFailure, StoreError."""
         message = self.describe(action)
-        fields = {"Authorization": f"Bearer {self._token.read()}", "Accept-Encoding": "identity", **(headers or {})}
+        fields = {
+            "Authorization": f"Bearer {_read_token(self._token_file)}",
+            "Accept-Encoding": "identity",
+            **(headers or {}),
+        }
         with transport_errors(message, self._host):
             response = self._pool.urlopen(
                 method,
@@ -663,17 +654,14 @@ class GatewayObjects:
         namespace."""
         return self._list({"prefix": path, "delimiter": "1"}, lambda answer: read_folders(answer.chunks(), path))
 
-    def walk_folders(self, path: str) -> Sequence[str]:
-        """Return the same as ``list_folders``: a listing has a size limit anyway."""
-        return self.list_folders(path)
+    walk_folders = list_folders  # a listing has a size limit anyway
 
     def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:
         target = f"{LIST_PATH}?{urlencode(query)}"
 
         def attempt() -> T:
             with self._client.exchange("list", "GET", target) as answer:
-                answer.expect(200)
-                answer.check_type(LISTING_TYPE)
+                answer.expect(200, LISTING_TYPE)
                 try:
                     return parse(answer)
                 except BrokenListing as error:

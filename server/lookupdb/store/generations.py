@@ -204,7 +204,8 @@ def compare_generations(
             result.same += sum(shard.records for shard in old)  # identical content, whatever the files' names
             continue
         with before.shards(scratch, old) as old_shards, after.shards(scratch, new) as new_shards:
-            _compare_streams(_merge_entries(old_shards), _merge_entries(new_shards), result)
+            old_entries = heapq.merge(*map(_read_entries, old_shards), key=itemgetter(0))
+            _compare_streams(old_entries, heapq.merge(*map(_read_entries, new_shards), key=itemgetter(0)), result)
         for changes in result.samples.values():  # the first ones in key order, of several streams
             changes.sort(key=lambda change: change.key)
             del changes[result.most_samples :]
@@ -216,10 +217,6 @@ def _read_entries(shard: ShardReader) -> Iterator[_Entry]:
     cursor = shard.txn.cursor()
     for key in cursor.iternext(keys=True, values=False):
         yield key, cursor, shard
-
-
-def _merge_entries(shards: Sequence[ShardReader]) -> Iterator[_Entry]:
-    return heapq.merge(*map(_read_entries, shards), key=itemgetter(0))
 
 
 def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: GenerationDifference) -> None:
@@ -243,7 +240,7 @@ def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: 
             sample("added", new[0], None, new)
             new = next(after, None)
         else:
-            if _is_same(old, new):
+            if is_same_value(old[2], old[1].value(), new[2], new[1].value()):
                 result.same += 1
             else:
                 result.changed += 1
@@ -251,14 +248,12 @@ def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: 
             old, new = next(before, None), next(after, None)
 
 
-def _is_same(old: _Entry, new: _Entry) -> bool:
-    """Return whether two values are equal. Equal stored bytes are equal values if they are uncompressed or share a
+def is_same_value(old_shard: ShardReader, old: bytes, new_shard: ShardReader, new: bytes) -> bool:
+    """Return whether two stored values are equal. Equal bytes are equal values if they are uncompressed or share a
     dictionary; others are inflated."""
-    (_, old_cursor, old_shard), (_, new_cursor, new_shard) = old, new
-    old_stored, new_stored = old_cursor.value(), new_cursor.value()
-    if old_stored == new_stored and (old_stored[0] == FRAMED or old_shard.dictionary == new_shard.dictionary):
+    if old == new and (old[0] == FRAMED or old_shard.dictionary == new_shard.dictionary):
         return True
-    return old_shard.expand(old_stored) == new_shard.expand(new_stored)
+    return old_shard.expand(old) == new_shard.expand(new)
 
 
 def _value(entry: _Entry) -> bytes:
@@ -472,13 +467,7 @@ class FetchResult:
 
 
 def fetch_shard(
-    dataset: StoredDataset,
-    folder: Path,
-    generation: str,
-    number: int,
-    *,
-    rate: int,
-    patience: float = PATIENCE_SECONDS,
+    dataset: StoredDataset, folder: Path, generation: str, number: int, *, rate: int, patience: float = PATIENCE_SECONDS
 ) -> FetchResult:
     """Fetch a shard's file into ``folder`` with at most ``rate`` bytes per second, verify it, then write manifest.json:
     both are needed to serve.

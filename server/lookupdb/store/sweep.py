@@ -340,7 +340,15 @@ class Sweep:
         if is_empty and mark is None and all(dataset.read_note(note) is None for note in _LEFT_NOTES):
             return  # nothing of ours
         if not is_empty and (self._is_retained(dataset) or dataset.address in self._predecessors):
-            yield from self._keep_absent(dataset, is_marked=mark is not None)
+            # Keep what it has left, to be retained or adopted, except for remains.
+            self.summary.retained_datasets += 1
+            if dataset.address in self._retained and dataset.read_note(RETAIN_NOTE) is None:
+                yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
+                self._note(dataset, RETAIN_NOTE, _RETAINED)
+            if mark is not None:
+                self.summary.unmarked += 1
+                self._note(dataset, MARK_NOTE, None)
+            yield from self._remove_remains(dataset)
             return
         marked_at = None if mark is None else _parse_mark(mark, self._now)
         if marked_at is None:
@@ -362,17 +370,6 @@ class Sweep:
 
     def _is_retained(self, dataset: StoredDataset) -> bool:
         return dataset.address in self._retained or dataset.read_note(RETAIN_NOTE) is not None
-
-    def _keep_absent(self, dataset: StoredDataset, *, is_marked: bool) -> Iterator[str]:
-        """Keep what a deleted dataset has left, to be retained or adopted, except for remains."""
-        self.summary.retained_datasets += 1
-        if dataset.address in self._retained and dataset.read_note(RETAIN_NOTE) is None:
-            yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
-            self._note(dataset, RETAIN_NOTE, _RETAINED)
-        if is_marked:
-            self.summary.unmarked += 1
-            self._note(dataset, MARK_NOTE, None)
-        yield from self._remove_remains(dataset)
 
     def _remove(self, dataset: StoredDataset, generation: str) -> Iterator[str]:
         yield f"{_describe_dataset(dataset)}: removed {generation}"

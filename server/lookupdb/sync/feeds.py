@@ -19,13 +19,7 @@ from typing import Final, Literal, NamedTuple, Self
 from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Announcement, Manifest, is_stale
-from lookupdb.router.routing_table import (
-    InvalidTable,
-    RoutedDataset,
-    RoutingTable,
-    TableWatcher,
-    diagnose_refusal,
-)
+from lookupdb.router.routing_table import InvalidTable, RoutedDataset, RoutingTable, TableWatcher, diagnose_refusal
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.dataset import StoredDataset, read_announcement
 from lookupdb.wording import format_count

@@ -114,7 +114,12 @@ def fetch_generation(
 
 def _check_room(manifest: Manifest, folder: Path, make_room: Callable[[int], None]) -> None:
     """Raise NotEnoughRoom, before anything is fetched, unless all files fit."""
-    needed = sum(shard.bytes for shard in manifest.shards if _find_size(folder / shard.file) != shard.bytes)
+    needed = 0
+    for shard in manifest.shards:
+        with suppress(OSError):
+            if (folder / shard.file).stat().st_size == shard.bytes:
+                continue
+        needed += shard.bytes
     with folder_errors(f"cannot look at {folder}"):
         free = shutil.disk_usage(folder).free
         if free < needed:
@@ -169,13 +174,6 @@ def _are_on_one_disk(folder: Path, other: Path) -> bool:
         return folder.stat().st_dev == other.stat().st_dev
     except OSError:
         return False
-
-
-def _find_size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 # Decide which generations of a folder are superseded. No I/O.

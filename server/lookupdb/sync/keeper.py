@@ -298,7 +298,7 @@ class DatasetKeeper:
         except LookupdbError as error:
             self._note_fetch_problem(target, error)
         except Exception as error:
-            log.exception("a fetch failed, by a defect", extra={"dataset": str(self)})
+            log.exception("a fetch failed because of a bug", extra={"dataset": str(self)})
             self._note_fetch_problem(target, LookupdbError(f"{type(error).__name__}: {error}"))
         finally:
             self.running = None

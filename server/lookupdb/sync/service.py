@@ -304,7 +304,13 @@ class SyncService:
         """Return whether there is nothing left to wait for."""
         if any(table.dataset is None for table in self.state.tables) and not is_late:
             return False
-        return all(_is_done(keeper, is_late=is_late) for keeper in self.state.keepers.values())
+        for keeper in self.state.keepers.values():
+            if keeper.running is not None or not keeper.has_looked:
+                return False
+            has_failed = keeper.problem is not None and isinstance(keeper.problem.error, _FINAL)
+            if not (keeper.is_settled or is_late or has_failed):
+                return False
+        return True
 
     def _judge(self) -> None:
         """Raise the error of the first dataset that has no generation at all."""
@@ -445,14 +451,6 @@ class SyncService:
         for fetch in fetches:
             fetch.cancel()
         await asyncio.gather(*fetches, return_exceptions=True)
-
-
-def _is_done(keeper: DatasetKeeper, *, is_late: bool) -> bool:
-    """Return whether there is nothing left to wait for in this dataset."""
-    if keeper.running is not None or not keeper.has_looked:
-        return False
-    problem = keeper.problem
-    return keeper.is_settled or is_late or (problem is not None and isinstance(problem.error, _FINAL))
 
 
 @contextmanager
