@@ -149,10 +149,6 @@ class DatasetPods:
     problem: str = ""
     """Why the pods are unknown; empty if they are known."""
 
-    def of_rollout(self, rollout: str) -> tuple[Pod, ...]:
-        """Return the servers of one rollout."""
-        return tuple(pod for pod in self.pods if pod.rollout == rollout and not pod.deleting)
-
     def of_component(self, component: str) -> tuple[Pod, ...]:
         """Return the builders, the shard servers or the routers."""
         return tuple(pod for pod in self.pods if pod.component == component and not pod.deleting)

@@ -222,7 +222,7 @@ class BuildFacts:
 
     @property
     def result(self) -> str:
-        """The outcome, and how often it came about."""
+        """The outcome, and how often it happened."""
         return self.outcome + (f" × {self.count}" if self.count > 1 else "")
 
     def explain(self, message: str | None = None) -> str:
@@ -251,7 +251,7 @@ class FleetRow:
 
 @dataclass(frozen=True, slots=True)
 class StatusFacts:
-    """Everything about one dataset but its figures."""
+    """Everything about one dataset except its figures."""
 
     row: FleetRow
     serving: str
@@ -271,17 +271,11 @@ class StatusFacts:
     builds: tuple[BuildFacts, ...]
     """Newest first, and the running one before all."""
 
-    def find_lacking(self) -> Iterator[tuple[RolloutFacts, ShardFacts]]:
-        """Yield the shards with servers that are not ready."""
-        for rollout in self.rollouts:
-            for shard in rollout.shards:
-                if shard.ready < len(shard.pods):
-                    yield rollout, shard
-
 
 def describe_dataset(view: DatasetPods) -> StatusFacts:
     """Return the facts of one dataset."""
     dataset, status = view.dataset, view.dataset.status
+    candidate: Members = status.get("candidate") or {}
     return StatusFacts(
         row=describe_row(dataset),
         serving=_describe_serving(dataset),
@@ -289,10 +283,24 @@ def describe_dataset(view: DatasetPods) -> StatusFacts:
         endpoint=str(status.get("endpoint") or ""),
         problem=view.problem,
         waits=tuple(_find_waits(dataset)),
-        conditions=tuple(_find_conditions(dataset)),
+        conditions=tuple(
+            ConditionFacts(
+                kind,
+                str(found["status"]),
+                str(found["reason"]),
+                str(found.get("lastTransitionTime", "")),
+                str(found.get("message", "")),
+            )
+            for kind in CONDITIONS
+            if (found := dataset.condition(kind))
+        ),
         generations=describe_generations(dataset),
         rejected=_find_rejected(dataset),
-        candidate=_find_candidate(dataset),
+        candidate=CandidateFacts(
+            str(candidate.get("generation")), str(candidate.get("rollout")), str(candidate.get("since", ""))
+        )
+        if candidate
+        else None,
         rollouts=tuple(_describe_rollouts(view)),
         routers=_describe_routers(view),
         builds=tuple(_describe_builds(dataset)),
@@ -302,25 +310,19 @@ def describe_dataset(view: DatasetPods) -> StatusFacts:
 def describe_row(dataset: Dataset) -> FleetRow:
     """Return the row of a dataset in a list of all."""
     status, ready = dataset.status, str(dataset.condition("Ready").get("status", ""))
-    degraded, health = dataset.condition("Degraded"), str(dataset.condition("Degraded").get("reason", ""))
+    degraded = dataset.condition("Degraded")
     return FleetRow(
         namespace=dataset.namespace,
         name=dataset.name,
         ready=ready,
         phase=str(status.get("phase") or ""),
-        health=health,
+        health=str(degraded.get("reason", "")),
         generation=str(status.get("generation") or ""),
         built_at=str(status.get("builtAt") or ""),
         shards=str(status.get("shards") or ""),
         records=status.get("records"),
-        level=_judge(ready, degraded.get("status") == "True"),
+        level={"True": "warning" if degraded.get("status") == "True" else "good", "False": "bad"}.get(ready, "unknown"),
     )
-
-
-def _judge(ready: str, is_degraded: bool) -> str:
-    if ready == "True":
-        return "warning" if is_degraded else "good"
-    return "bad" if ready == "False" else "unknown"
 
 
 def _describe_serving(dataset: Dataset) -> str:
@@ -362,15 +364,8 @@ def _describe_schedule(dataset: Dataset) -> Iterator[Wait]:
         yield Wait(f"no check of the source: refresh.suspend is true, and the schedule {schedule!r} rests")
 
 
-def _find_conditions(dataset: Dataset) -> Iterator[ConditionFacts]:
-    for kind in CONDITIONS:
-        if found := dataset.condition(kind):
-            since, message = str(found.get("lastTransitionTime", "")), str(found.get("message", ""))
-            yield ConditionFacts(kind, str(found["status"]), str(found["reason"]), since, message)
-
-
 def describe_generations(dataset: Dataset) -> tuple[GenerationFacts, ...]:
-    """Return the generations in the store, newest first, with what is to be said about each."""
+    """Return the generations in the store, newest first, each with its marks."""
     status, serving = dataset.status, dataset.serving
     stored = status.get("generations") or ()
     marks: dict[str, set[Any]] = {
@@ -409,22 +404,14 @@ def _find_rejected(dataset: Dataset) -> RejectedFacts | None:
     )
 
 
-def _find_candidate(dataset: Dataset) -> CandidateFacts | None:
-    candidate: Members = dataset.status.get("candidate") or {}
-    if not candidate:
-        return None
-    return CandidateFacts(
-        str(candidate.get("generation")), str(candidate.get("rollout")), str(candidate.get("since", ""))
-    )
-
-
 def _describe_rollouts(view: DatasetPods) -> Iterator[RolloutFacts]:
     status = view.dataset.status
     shards = {generation["generation"]: generation["shards"] for generation in status.get("generations") or ()}
     for rollout in status.get("rollouts") or ():
         by_shard: dict[int, list[Pod]] = {}
-        for pod in view.of_rollout(rollout["rollout"]):
-            by_shard.setdefault(pod.shard, []).append(pod)
+        for pod in view.pods:
+            if pod.rollout == rollout["rollout"] and not pod.deleting:
+                by_shard.setdefault(pod.shard, []).append(pod)
         replicas = max((*map(len, by_shard.values()), int(rollout.get("named", 0))), default=0)
         stall: Members = rollout.get("stall") or {}
         yield RolloutFacts(
@@ -519,16 +506,9 @@ def _past_build(build: Members) -> BuildFacts:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRow:
-    """A build, and what became of its generation; or a generation whose build is not known."""
-
-    build: BuildFacts
-    stored: GenerationFacts | None
-
-
-def describe_history(dataset: Dataset) -> list[HistoryRow]:
-    """Return the builds, newest first. Generations without a known build have a row, too."""
+def describe_history(dataset: Dataset) -> list[tuple[BuildFacts, GenerationFacts | None]]:
+    """Return the builds, newest first, each with its generation if the store has it. A generation whose build is not
+    known has an entry, too."""
     status, generations = dataset.status, describe_generations(dataset)
     stored = {found.generation: found for found in generations}
     builds = [_past_build(build) for build in status.get("builds") or ()]
@@ -540,7 +520,7 @@ def describe_history(dataset: Dataset) -> list[HistoryRow]:
     ]
     builds.sort(key=lambda build: (names.read_number(build.generation), build.at))
     newest_first = (*_find_running_build(dataset), *reversed(builds))
-    return [HistoryRow(build, stored.get(build.generation)) for build in newest_first]
+    return [(build, stored.get(build.generation)) for build in newest_first]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,8 @@ _SILENCE_SECONDS: Final = 10.0
 """Seconds without a reaction of the operator before a message; usually it takes about one."""
 
 
-class NotDone(LookupdbError):
-    """The change failed, or timed out."""
-
-
 @click.command("refresh", cls=Verb)
-@name_argument()
+@name_argument
 @with_target
 @wait_options
 @json_option
@@ -77,7 +73,7 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, as_json: bool
 
 
 @click.command("promote", cls=Verb)
-@name_argument()
+@name_argument
 @generation_argument()
 @with_target
 @wait_options
@@ -110,7 +106,7 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
 
 
 @click.command("reject", cls=Verb)
-@name_argument()
+@name_argument
 @generation_argument()
 @with_target
 @json_option
@@ -135,7 +131,7 @@ def reject(name: str, generation: str | None, target: Target, as_json: bool) -> 
 
 
 @click.command("override-gates", cls=Verb)
-@name_argument()
+@name_argument
 @generation_argument()
 @with_target
 @json_option
@@ -164,7 +160,7 @@ def override_gates(name: str, generation: str | None, target: Target, as_json: b
 
 
 @click.command("rollback", cls=Verb)
-@name_argument()
+@name_argument
 @generation_argument()
 @with_target
 @wait_options
@@ -187,7 +183,7 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
 
 
 @click.command("pin", cls=Verb)
-@name_argument()
+@name_argument
 @generation_argument(required=True)
 @with_target
 @wait_options
@@ -218,7 +214,7 @@ def _pin(name: str, generation: str | None, target: Target, timeout: float | Non
 
 
 @click.command("unpin", cls=Verb)
-@name_argument()
+@name_argument
 @with_target
 @json_option
 def unpin(name: str, target: Target, as_json: bool) -> None:
@@ -245,7 +241,7 @@ def unpin(name: str, target: Target, as_json: bool) -> None:
 
 
 async def _get(session: DatasetSession, name: str, *, waits: bool) -> Dataset:
-    """Return the dataset. Raises NotPossible if the command ``waits``, and nothing runs that would do the change."""
+    """Return the dataset. Raises NotPossible if the command ``waits``, but nothing runs that would make the change."""
     dataset = await session.get_dataset(name)
     if waits:
         dataset.check_runs()
@@ -253,7 +249,8 @@ async def _get(session: DatasetSession, name: str, *, waits: bool) -> Dataset:
 
 
 async def _wait(session: DatasetSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
-    """Wait until ``judge`` finds the change done. Return the dataset and the outcome. Raises NotDone."""
+    """Wait until ``judge`` finds the change done. Return the dataset and the outcome. Raises LookupdbError if it fails,
+    or takes too long."""
     name = dataset.name
     polls, last_news = Polls(f"LookupDataset {name}", timeout), ""
     while True:
@@ -261,31 +258,21 @@ async def _wait(session: DatasetSession, dataset: Dataset, judge: Judge, timeout
         if found.is_done:
             return dataset, found.outcome
         if found.failure:
-            raise NotDone(f"{dataset.key}: {found.failure}")
+            raise LookupdbError(f"{dataset.key}: {found.failure}")
+        # While the API server does not answer, nothing is known about the operator.
+        is_silent = not found.is_taken_up and answered >= _SILENCE_SECONDS
         if polls.are_over:
-            waits_for = f"it waits for {_describe_wait(dataset, found, answered)}{polls.describe_trouble()}"
-            raise NotDone(f"{dataset.key} is not done after {timeout:g} s: {waits_for}")
-        if not polls.trouble and (news := _find_news(dataset, found, answered, last_news)):
+            waits_for = found.waits_for if found.is_taken_up else "the operator to take it up"
+            waits_for = changes.describe_silence(dataset, answered) if is_silent else waits_for
+            trouble = polls.describe_trouble()
+            raise LookupdbError(f"{dataset.key} is not done after {timeout:g} s: it waits for {waits_for}{trouble}")
+        news = found.waits_for if found.is_taken_up else ""
+        news = f"It waits for {changes.describe_silence(dataset, _SILENCE_SECONDS)}" if is_silent else news
+        if not polls.trouble and news not in ("", last_news):
             last_news = news
             click.echo(clean(news), err=True)
         await asyncio.sleep(_EVERY)
         dataset = await polls.look(lambda: session.get_dataset(name)) or dataset
-
-
-def _describe_wait(dataset: Dataset, found: ChangeProgress, answered: float) -> str:
-    """Return what it waits for. ``answered`` is the number of seconds for which the API server has been answering:
-    while it does not, nothing is known about the operator."""
-    if found.is_taken_up:
-        return found.waits_for
-    return "the operator to take it up" if answered < _SILENCE_SECONDS else changes.describe_silence(dataset, answered)
-
-
-def _find_news(dataset: Dataset, found: ChangeProgress, answered: float, last_news: str) -> str:
-    """Return news in ``found`` since ``last_news``; empty if none."""
-    if found.is_taken_up:
-        return "" if found.waits_for == last_news else found.waits_for
-    silence = f"It waits for {changes.describe_silence(dataset, _SILENCE_SECONDS)}"
-    return "" if answered < _SILENCE_SECONDS or silence == last_news else silence
 
 
 def _report(dataset: Dataset, sentence: str, as_json: bool, *, is_change: bool = True) -> None:

@@ -57,9 +57,8 @@ def is_override_premature(dataset: Dataset) -> bool:
 
 def roll_back(dataset: Dataset, generation: str | None) -> Change:
     """Return the change that pins ``generation``, or the one that served before the active one. Raises NotPossible if
-    the store lacks it. Also if a generation is pinned and ``generation`` is None, because a command given twice means
-    one rollback. The write fails if the dataset has changed meanwhile, because the previous generation may be another
-    one by then."""
+    the store lacks it, or if ``generation`` is None and one is pinned: a command given twice means one rollback. The
+    write fails if the dataset has changed meanwhile, because the previous generation may be another one by then."""
     status = dataset.parse_status()
     kept = [stored.generation for stored in status.generations]
     if generation is None:
@@ -138,7 +137,10 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
             return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
         if withdrawal := _find_withdrawal(dataset, value):
             return ChangeProgress(False, failure=withdrawal)
-        is_taken_up = _is_refresh_taken_up(dataset, value)
+        # An unanswered refresh makes Built False, with another reason than the failure of an earlier refresh.
+        built = dataset.condition("Built")
+        is_of_earlier = failure.get("refresh", value) != value and built.get("reason") == failure.get("reason")
+        is_taken_up = built.get("status") == "False" and not is_of_earlier
         return ChangeProgress(False, waits_for=_describe(dataset, "Built"), is_taken_up=is_taken_up)
     stored = dataset.status.get("generations") or ()
     answers = {generation["generation"] for generation in stored if generation.get("refresh") == value}
@@ -160,14 +162,6 @@ def _find_withdrawal(dataset: Dataset, value: str) -> str:
     so_far = "is answered" if dataset.status.get("refreshed") == asked_for else "is not answered yet"
     status = dataset.command("status")
     return f"another refresh, {asked_for}, has replaced this one, and {so_far}: {status} shows its outcome"
-
-
-def _is_refresh_taken_up(dataset: Dataset, value: str) -> bool:
-    """Return whether the condition ``Built`` is about the refresh ``value``, or about what it waits for. An unanswered
-    refresh makes it False, and ends the failure of an earlier one."""
-    built, failure = dataset.condition("Built"), dataset.status.get("failure") or {}
-    is_of_earlier = failure.get("refresh", value) != value and built.get("reason") == failure.get("reason")
-    return built.get("status") == "False" and not is_of_earlier
 
 
 def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> ChangeProgress:
@@ -241,23 +235,19 @@ def _find_obstacle(dataset: Dataset, generation: str, replaced: str) -> str:
         return f"{reasons.REJECTED}: {generation} was rejected, and {status.generation or 'nothing'} serves"
     if candidate not in ("", generation):
         return f"{candidate} is the candidate now, in place of {generation}"
-    if not candidate and _is_overtaken(dataset, generation, replaced):
-        return f"{dataset.table['generation']} serves, which is newer than {generation}"
+    active = str(dataset.table.get("generation") or "")
+    is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
+    # The generation ``replaced`` may be newer, too, if its spec was reverted: it counts only if the present spec
+    # requests it again.
+    is_requested = dataset.is_observed and dataset.condition("RolledOut").get("status") == "True"
+    if not candidate and is_newer and (active != replaced or is_requested):
+        return f"{active} serves, which is newer than {generation}"
     rollout: Members = dataset.spec.get("rollout") or {}
     promoted = str(dataset.annotations.get(names.PROMOTE, ""))
     if promoted == generation or pinned == generation or rollout.get("promotion") != promotion.MANUAL:
         return ""
     now = f"{promoted} is promoted instead now" if promoted else f"the annotation {names.PROMOTE} was removed"
     return f"{generation} is not promoted any more: {now}"
-
-
-def _is_overtaken(dataset: Dataset, generation: str, replaced: str) -> bool:
-    """Return whether a newer generation serves instead of ``generation``. The generation ``replaced`` may be newer,
-    too, if its spec was reverted: it counts only if the present spec requests it again."""
-    active = str(dataset.table.get("generation") or "")
-    is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
-    is_asked_for = dataset.is_observed and dataset.condition("RolledOut").get("status") == "True"
-    return is_newer and (active != replaced or is_asked_for)
 
 
 def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> ChangeProgress:
@@ -268,10 +258,8 @@ def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> Chang
         return ChangeProgress(False, failure=obstacle)
     # While a promoted candidate's servers are not ready, or something else holds routers back, it stays the candidate,
     # and the condition says why.
-    waits = dataset.condition("RolledOut").get("reason") == reasons.CANDIDATE_WAITING and not dataset.spec.get(
-        "suspend"
-    )
-    waits_for_promotion = waits and dataset.candidate == generation
+    is_waiting = dataset.condition("RolledOut").get("reason") == reasons.CANDIDATE_WAITING
+    waits_for_promotion = is_waiting and not dataset.spec.get("suspend") and dataset.candidate == generation
     return ChangeProgress(
         False,
         waits_for=_describe(dataset, "RolledOut"),

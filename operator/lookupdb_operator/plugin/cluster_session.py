@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +22,7 @@ from lookupdb_operator.cluster.api import Answer, NotFound, Refused, Requests, U
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.dataset import GENERATION_HEADER, Dataset
-from lookupdb_operator.plugin.session import BuildLog, DatasetSession, NoBuilder, Target, list_pages
+from lookupdb_operator.plugin.session import BuildLog, DatasetSession, Target, list_pages
 
 # Access to a pod's port through ``kubectl port-forward``, which ends at the pod's loopback. NetworkPolicies may block
 # the API server's proxy, but not this.
@@ -36,17 +36,21 @@ _MESSAGE_AT_MOST: Final = 2000
 async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -> str:
     """Return the answer of ``pod`` to GET ``path`` on ``port``. ``kubectl`` is the program with its options for cluster
     and namespace. Raises Unreachable."""
-    async with open_port(kubectl, pod, port) as opened:
-        answer = await opened.get(path, {}, {})
+    async with open_port(kubectl, pod, port) as get:
+        answer = await get(path, {}, {})
     if answer.status != 200:
         raise Unreachable(f"port {port} of pod {pod}", f"it answers {answer.status}")
     return answer.body.decode(errors="replace")
 
 
+PortGet = Callable[[str, Mapping[str, str], Mapping[str, str]], Awaitable[Answer]]
+"""Returns the answer of a pod to GET a path with a query and headers. Raises Unreachable."""
+
+
 @asynccontextmanager
 async def open_port(
     kubectl: Sequence[str], pod: str, port: int, *, is_encrypted: bool = False
-) -> AsyncIterator[PodPort]:
+) -> AsyncIterator[PortGet]:
     """Open ``port`` of ``pod`` until the block ends. Raises Unreachable. With ``is_encrypted`` it uses TLS without
     verifying the certificate: the API server vouches for the pod."""
     subject = f"port {port} of pod {pod}"
@@ -58,51 +62,37 @@ async def open_port(
         except (OSError, TimeoutError) as error:
             raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        yield PodPort(http, f"{'https' if is_encrypted else 'http'}://{address}", subject)
+        url = f"{'https' if is_encrypted else 'http'}://{address}"
 
+        async def get(path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
+            asking = http.get(f"{url}{path}", params=query, headers=headers, allow_redirects=False, ssl=False)
+            try:
+                async with asyncio.timeout(_PATIENCE), asking as response:
+                    return Answer(response.status, response.headers, await response.read())
+            except (OSError, TimeoutError, aiohttp.ClientError) as error:
+                raise Unreachable(subject, str(error) or type(error).__name__) from error
 
-class PodPort:
-    """One port of a pod."""
-
-    def __init__(self, http: aiohttp.ClientSession, url: str, subject: str) -> None:
-        self._http = http
-        self._url = url
-        self._subject = subject
-
-    async def get(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
-        """Return the answer to GET ``path``. Raises Unreachable."""
-        try:
-            async with (
-                asyncio.timeout(_PATIENCE),
-                self._http.get(
-                    f"{self._url}{path}", params=query, headers=headers, allow_redirects=False, ssl=False
-                ) as response,
-            ):
-                return Answer(response.status, response.headers, await response.read())
-        except (OSError, TimeoutError, aiohttp.ClientError) as error:
-            raise Unreachable(self._subject, str(error) or type(error).__name__) from error
+        yield get
 
 
 @asynccontextmanager
 async def _forward(words: Sequence[str]) -> AsyncIterator[str]:
-    """Return the address on which the program listens, until the block ends."""
+    """Yield the address on which the program listens, until the block ends."""
     process = await asyncio.create_subprocess_exec(*words, "--address", "127.0.0.1", stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        yield await _read_address(process)
+        async for line in process.stdout:
+            if found := _ADDRESS.match(line):
+                break
+        else:
+            said = (await process.stderr.read(_MESSAGE_AT_MOST)).decode(errors="replace")
+            raise OSError(said.strip() or "it has ended without a word")
+        yield found[1].decode()
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         await process.communicate()
-
-
-async def _read_address(process: Process) -> str:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    while line := await process.stdout.readline():
-        if found := _ADDRESS.match(line):
-            return found[1].decode()
-    said = (await process.stderr.read(_MESSAGE_AT_MOST)).decode(errors="replace")
-    raise OSError(said.strip() or "it has ended without a word")
 
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -114,16 +104,8 @@ _PROXY_PATIENCE: Final = 4.0
 """Seconds. NetworkPolicies drop packets silently, and the API server would wait for half a minute."""
 
 
-Ask = Callable[[str, str | None], Awaitable[Answer]]
-"""Asks a router for a key, of a generation."""
-
-
-def _insist(generation: str | None) -> dict[str, str]:
-    return {GENERATION_HEADER: generation} if generation else {}
-
-
-class NoCredentials(LookupdbError):
-    """There is no kubeconfig, or it lacks the context."""
+Ask = Callable[[str], Awaitable[Answer]]
+"""Asks a router for a key."""
 
 
 def render_kubectl(target: Target, namespace: str) -> list[str]:
@@ -135,22 +117,22 @@ def render_kubectl(target: Target, namespace: str) -> list[str]:
 @asynccontextmanager
 async def open_cluster_session(target: Target) -> AsyncIterator[ClusterSession]:
     """Open a session with the API server of ``target``. Raises Unreachable if there are no credentials for it,
-    NoCredentials if its kubeconfig is missing or lacks the context."""
+    LookupdbError if its kubeconfig is missing or lacks the context."""
     _check_kubeconfig(target)
     api = await Api.connect(target.kubeconfig, target.context)
     try:
-        yield ClusterSession(api, target.namespace or find_namespace(target), target)
+        yield ClusterSession(api, target.namespace or _find_namespace(target), target)
     finally:
         await api.close()
 
 
 def _check_kubeconfig(target: Target) -> None:
-    """Raise NoCredentials for a missing file or context, with a clearer message than the library's."""
+    """Raise LookupdbError for a missing file or context, with a clearer message than the library's."""
     if target.kubeconfig is None and target.context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return  # in a pod, with its service account
     paths = target.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
     if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
-        raise NoCredentials(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
+        raise LookupdbError(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
     if target.context is None:
         return
     try:
@@ -159,13 +141,13 @@ def _check_kubeconfig(target: Target) -> None:
         return  # connecting will report the problem
     found = [str(context["name"]) for context in contexts]
     if target.context not in found:
-        raise NoCredentials(
+        raise LookupdbError(
             f"the kubeconfig {paths} has no context {target.context}",
             hint=f"it has {', '.join(found[:_SHOWN_CONTEXTS])}{' …' if len(found) > _SHOWN_CONTEXTS else ''}",
         )
 
 
-def find_namespace(target: Target) -> str:
+def _find_namespace(target: Target) -> str:
     """Return the namespace of the context, or of the pod that this runs in; else ``default``."""
     try:
         contexts, active = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
@@ -198,32 +180,27 @@ class ClusterSession(DatasetSession):
         return tuple(sorted(map(self._parse, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
 
     @asynccontextmanager
-    async def open_router(self, dataset: Dataset, token: str | None) -> AsyncIterator[Ask]:
-        """Return a function that asks a router of ``dataset`` for a key.
+    async def open_router(self, dataset: Dataset, token: str | None, generation: str | None) -> AsyncIterator[Ask]:
+        """Yield a function that asks a router of ``dataset`` for a key of ``generation``, or else of the active one.
 
         It uses the API server's proxy of the Service. The proxy drops tokens, so with ``token`` it uses ``kubectl
         port-forward`` to the first router that is ready. Raises Unreachable.
         """
+        subject, headers = f"a router of {dataset.key}", {GENERATION_HEADER: generation} if generation else {}
         if token is None:
-            yield lambda key, generation: self._look_up(dataset, key, generation)
+            service = quote(names.router(dataset.name), safe="")
+            scheme = "https:" if dataset.speaks_tls else ""  # the API server's proxy does not verify the certificate
+            path = f"{names.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
+            yield lambda key: self._api.fetch(path, subject=subject, query={"key": key}, headers=headers)
             return
+        headers["Authorization"] = f"Bearer {token}"
         pods = [parse_pod(body) for body in await self.list_pods(dataset, **{names.COMPONENT: names.ROUTER})]
         ready = [pod.name for pod in pods if pod.ready and not pod.deleting]
         if not ready:
-            raise Unreachable(f"a router of {dataset.key}", "none is ready")
+            raise Unreachable(subject, "none is ready")
         kubectl = render_kubectl(self._target, dataset.namespace)
-        opened = open_port(kubectl, ready[0], names.ROUTER_PORT, is_encrypted=dataset.speaks_tls)
-        async with opened as port:
-            yield lambda key, generation: port.get(
-                "/v1/lookup", {"key": key}, {**_insist(generation), "Authorization": f"Bearer {token}"}
-            )
-
-    async def _look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
-        service = quote(names.router(dataset.name), safe="")
-        scheme = "https:" if dataset.speaks_tls else ""  # the API server's proxy does not verify the certificate
-        path = f"{names.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
-        subject = f"a router of {dataset.key}"
-        return await self._api.fetch(path, subject=subject, query={"key": key}, headers=_insist(generation))
+        async with open_port(kubectl, ready[0], names.ROUTER_PORT, is_encrypted=dataset.speaks_tls) as get:
+            yield lambda key: get("/v1/lookup", {"key": key}, headers)
 
     async def read_metrics(self, dataset: Dataset, pod: str) -> str:
         """Return the metrics of the admin port of a pod, through the API server's proxy, or else through kubectl
@@ -277,18 +254,20 @@ class ClusterSession(DatasetSession):
         return []
 
     async def read_build_log(self, dataset: Dataset, lines: int) -> BuildLog:
-        """Return the last lines of the log of the newest build that has a pod. Raises NoBuilder."""
+        """Return the last lines of the log of the newest build that has a pod. Raises LookupdbError."""
         builders = await self.list_pods(dataset, **{names.COMPONENT: names.BUILDER})
         if not builders:
             status = dataset.command("status")
-            raise NoBuilder(
+            raise LookupdbError(
                 f"{dataset.key} has no pod of a build",
                 hint=f"the last one succeeded, or none has begun: {status} says which",
             )
-        newest = max(builders, key=_order_builder)
-        pod, labels = newest["metadata"]["name"], newest["metadata"].get("labels") or {}
-        text = await self.read_log(dataset.namespace, pod, "build", lines)
-        return BuildLog(pod, labels.get(names.GENERATION, ""), text)
+        found = [
+            (str((pod["metadata"].get("labels") or {}).get(names.GENERATION, "")), str(pod["metadata"]["name"]))
+            for pod in reversed(builders)
+        ]
+        generation, pod = max(found, key=lambda build: names.read_number(build[0]))  # of several, the newest pod
+        return BuildLog(pod, generation, await self.read_log(dataset.namespace, pod, "build", lines))
 
     async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
         """Return the last lines of a container's log."""
@@ -312,8 +291,3 @@ class ClusterSession(DatasetSession):
         if answer.status >= 300:
             raise answer.make_error(subject)
         return answer.body.decode(errors="replace")
-
-
-def _order_builder(pod: Mapping[str, Any]) -> tuple[int, str]:
-    labels = pod["metadata"].get("labels") or {}
-    return names.read_number(labels.get(names.GENERATION, "")), pod["metadata"].get("creationTimestamp") or ""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -24,13 +25,14 @@ from lookupdb.errors import KeyMissing, LimitExceeded, LookupdbError, LookupFail
 from lookupdb.load.plan import LoadPlan, make_target, take_sample
 from lookupdb.load.result import KIND, list_exceeded, parse_condition, render_summary
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import AlreadyExists, Answer, ApiError, Refused
+from lookupdb_operator.cluster.api import AlreadyExists, ApiError, Refused
 from lookupdb_operator.console.dataset import (
     AbsentKey,
     Dataset,
     FoundKey,
     Lookup,
     NotPossible,
+    UnavailableKey,
     read_answer,
     read_refusal,
 )
@@ -67,7 +69,7 @@ _AT_ONCE: Final = 16
 
 
 @click.command("get")
-@name_argument()
+@name_argument
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @with_cluster
 @json_option
@@ -109,46 +111,33 @@ def get(
     async def look(session: ClusterSession) -> list[Lookup]:
         dataset, turns = await session.get_dataset(name), asyncio.Semaphore(_AT_ONCE)
 
-        async with session.open_router(dataset, token) as ask_router:
+        async with session.open_router(dataset, token, generation) as ask_router:
 
             async def ask(key: str) -> Lookup:
                 async with turns:
-                    return _read(dataset, key, await ask_router(key, generation))
+                    answer = await ask_router(key)
+                if (lookup := read_answer(key, answer.status, answer.headers, answer.body)) is not None:
+                    return lookup
+                if (refusal := read_refusal(answer.status, answer.body)) is not None:
+                    raise LookupFailed(f"a router of {dataset.key} refused: {refusal[0]}", hint=refusal[1])
+                raise answer.make_error(f"a router of {dataset.key}")
 
             return await asyncio.gather(*map(ask, asked))
 
     lookups = run_in(open_cluster_session(target), look)
-    if not as_json and keys != ("-",) and len(asked) == 1:
-        _print_one(name, lookups[0])
-        return
-    for lookup in lookups:
-        click.echo(views.render_line(lookup))
-    context.exit(_exit_code(lookups))
-
-
-def _read(dataset: Dataset, key: str, answer: Answer) -> Lookup:
-    subject = f"a router of {dataset.key}"
-    lookup = read_answer(key, answer.status, answer.headers, answer.body)
-    if lookup is None:
-        if (refusal := read_refusal(answer.status, answer.body)) is not None:
-            raise LookupFailed(f"{subject} refused: {refusal[0]}", hint=refusal[1])
-        raise answer.make_error(subject)
-    return lookup
-
-
-def _print_one(name: str, lookup: Lookup) -> None:
+    if as_json or keys == ("-",) or len(asked) != 1:
+        for lookup in lookups:
+            click.echo(views.render_line(lookup))
+        kinds = set(map(type, lookups))
+        missing = KeyMissing.exit_code if AbsentKey in kinds else 0
+        context.exit(Unavailable.exit_code if UnavailableKey in kinds else missing)
+    (lookup,) = lookups
     if isinstance(lookup, FoundKey):
         print_value(lookup.value, is_json=lookup.is_json)
     elif isinstance(lookup, AbsentKey):
         raise KeyMissing(f"{lookup.key!r} is not in {name}: {lookup.why}")
     else:
         raise Unavailable(f"{lookup.key!r} of {name} is unavailable: {lookup.why}")
-
-
-def _exit_code(lookups: list[Lookup]) -> int:
-    if not all(isinstance(lookup, FoundKey | AbsentKey) for lookup in lookups):
-        return Unavailable.exit_code
-    return KeyMissing.exit_code if any(isinstance(lookup, AbsentKey) for lookup in lookups) else 0
 
 
 def _expand(keys: tuple[str, ...]) -> list[str]:
@@ -212,14 +201,6 @@ class Patience:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedJob:
-    """The result of a Job, and its log."""
-
-    progress: JobProgress
-    log: str
-
-
 async def run_job(
     session: ClusterSession,
     namespace: str,
@@ -227,9 +208,10 @@ async def run_job(
     component: str,
     patience: Patience,
     take_line: Callable[[str], None] | None = None,
-) -> EndedJob:
-    """Run ``job``, whose only container is called ``component``, and print what it waits for. ``take_line`` gets the
-    lines of its log. The Job is deleted afterwards in any case. Raises JobFailed at a time limit, ApiError."""
+) -> tuple[JobProgress, str]:
+    """Run ``job``, whose only container is called ``component``, and print what it waits for. Return how it ended, and
+    its log, whose lines ``take_line`` gets meanwhile. The Job is always deleted. Raises JobFailed at a time limit,
+    ApiError."""
     name = str(job["metadata"]["name"])
     creation = asyncio.ensure_future(session.create_job(namespace, job))
     following: list[asyncio.Task[None]] = []
@@ -252,7 +234,7 @@ async def run_job(
             if following:
                 await asyncio.wait(following, timeout=_FOLLOWED_SECONDS)
             log = await _read_log(session, namespace, progress, component)
-        return EndedJob(progress, log)
+        return progress, log
     finally:
         for task in following:
             task.cancel()
@@ -344,7 +326,7 @@ _PRUNING_SECONDS: Final = 900
 
 
 @click.command("diff")
-@name_argument()
+@name_argument
 @generation_argument("before", metavar="[G1]")
 @generation_argument("after", metavar="[G2]")
 @with_cluster
@@ -397,15 +379,15 @@ def diff(
             samples=_SAMPLES,
             deadline_seconds=math.ceil(timeout),
         )
-        ended = await run_job(session, dataset.namespace, job, names.DIFF, patience)
-        return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
+        ended, log = await run_job(session, dataset.namespace, job, names.DIFF, patience)
+        return read_document(log, is_done=ended.phase == "Succeeded", why=ended.why)
 
     document = run_in(open_cluster_session(target), compare)
     print_json(document) if as_json else click.echo(render_difference(document))
 
 
 @click.command("prune")
-@name_argument()
+@name_argument
 @with_cluster
 @click.option("--dry-run", is_flag=True, help="Remove nothing.")
 @json_option
@@ -424,12 +406,12 @@ def prune(name: str, target: Target, dry_run: bool, as_json: bool, start_timeout
     async def remove(session: ClusterSession) -> Mapping[str, Any]:
         dataset = await session.get_dataset(name)
         shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
-        words = ["--dry-run"] if dry_run else []
-        job = render_prune_job(dataset, shard_set, words, _PRUNING_SECONDS)
-        ended = await run_job(session, dataset.namespace, job, names.DIFF, Patience(start_timeout, _PRUNING_SECONDS))
-        return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
+        job = render_prune_job(dataset, shard_set, ["--dry-run"] if dry_run else [], _PRUNING_SECONDS)
+        patience = Patience(start_timeout, _PRUNING_SECONDS)
+        ended, log = await run_job(session, dataset.namespace, job, names.DIFF, patience)
+        return read_document(log, is_done=ended.phase == "Succeeded", why=ended.why)
 
-    from lookupdb.cli.stores import render_removal  # here, because it loads the store
+    from lookupdb.cli.stores import render_removal  # here, because it loads the builder
 
     document = run_in(open_cluster_session(target), remove)
     print_json(document) if as_json else click.echo(clean(render_removal(document)))
@@ -490,21 +472,19 @@ _SAMPLING_SECONDS: Final = 600.0
 _RESULT_MARK: Final = f'"kind":"{KIND}"'
 
 
-def _parse_object_key(default: str) -> Any:
-    """Return the callback of an option NAME[/KEY]."""
-
-    def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> ObjectKey | None:
-        if value is None:
-            return None
-        name, _, key = value.partition("/")
-        check_name(context, parameter, name)
-        return ObjectKey(name, key or default)
-
-    return parse
+def _parse_object_key(
+    default: str, context: click.Context, parameter: click.Parameter, value: str | None
+) -> ObjectKey | None:
+    """Return the parsed NAME[/KEY]; without a key, ``default``."""
+    if value is None:
+        return None
+    name, _, key = value.partition("/")
+    check_name(context, parameter, name)
+    return ObjectKey(name, key or default)
 
 
 @click.command("load")
-@name_argument()
+@name_argument
 @plan_options
 @click.option(
     "--request-timeout",
@@ -525,19 +505,19 @@ def _parse_object_key(default: str) -> Any:
 @click.option(
     "--token-secret",
     metavar="NAME[/KEY]",
-    callback=_parse_object_key("token"),
+    callback=partial(_parse_object_key, "token"),
     help="Send the token in this Secret of the namespace.",
 )
 @click.option(
     "--ca-secret",
     metavar="NAME[/KEY]",
-    callback=_parse_object_key("ca.crt"),
+    callback=partial(_parse_object_key, "ca.crt"),
     help="Trust the authority in this Secret; by default ca.crt beside the routers' certificate.",
 )
 @click.option(
     "--ca-config-map",
     metavar="NAME[/KEY]",
-    callback=_parse_object_key("ca.crt"),
+    callback=partial(_parse_object_key, "ca.crt"),
     help="Trust the authority in this ConfigMap.",
 )
 @start_timeout_option
@@ -583,8 +563,8 @@ def load(context: click.Context, /, name: str, target: Target, as_json: bool, **
             deadline_seconds=math.ceil(patience.end),
         )
         job = render_load_job(dataset, shard_set, job_options)
-        ended = await run_job(session, dataset.namespace, job, names.LOAD, patience, show_line)
-        return read_result(ended.log.splitlines(), ended.progress.why)
+        ended, log = await run_job(session, dataset.namespace, job, names.LOAD, patience, show_line)
+        return read_result(log.splitlines(), ended.why)
 
     document = run_in(open_cluster_session(target), measure)
     print_json(document) if as_json else click.echo(render_summary(document))

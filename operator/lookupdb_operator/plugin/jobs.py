@@ -31,9 +31,6 @@ from lookupdb_operator.status import BuiltGeneration
 
 Body = Mapping[str, Any]
 
-_POD_ENDED: Final = "BackoffLimitExceeded"
-"""A Job's reason if its pod failed; it does not say why."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
@@ -60,7 +57,14 @@ def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: 
         is_by_itself = trouble is None or trouble.reason == reasons.CRASH_LOOPING
         return JobProgress("Failed", pod_name, "" if trouble is None or is_by_itself else trouble.message)
     if failed := conditions.get("Failed"):
-        return JobProgress("Failed", why=_describe_failure(name, job, failed))
+        reason = failed.get("reason")
+        why = f"Job {name} failed: {failed.get('message') or reason or 'it does not say why'}"
+        if reason == reasons.DEADLINE_EXCEEDED:
+            seconds = (job.get("spec") or {}).get("activeDeadlineSeconds")
+            why = f"Job {name} took longer than {seconds} seconds and was ended; raise --timeout"
+        elif reason == "BackoffLimitExceeded":  # its pod failed; the message does not say why
+            why = f"the pod of Job {name} failed, and is gone"
+        return JobProgress("Failed", why=why)
     if phase == "Running":
         return JobProgress("Running", pod_name, f"pod {pod_name} runs")
     if pod is None and "Suspended" in conditions:
@@ -71,15 +75,6 @@ def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: 
         trouble = _diagnose_warnings("Pod", pod_name, warnings, component)
     why = f"Job {name} has no pod yet" if pod is None else f"pod {pod_name} has not started yet"
     return JobProgress("Starting", pod_name, why if trouble is None else trouble.message)
-
-
-def _describe_failure(name: str, job: Body, condition: Body) -> str:
-    if condition.get("reason") == reasons.DEADLINE_EXCEEDED:
-        seconds = (job.get("spec") or {}).get("activeDeadlineSeconds")
-        return f"Job {name} took longer than {seconds} seconds and was ended; raise --timeout"
-    if condition.get("reason") == _POD_ENDED:
-        return f"the pod of Job {name} failed, and is gone"
-    return f"Job {name} failed: {condition.get('message') or condition.get('reason') or 'it does not say why'}"
 
 
 def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component: str) -> Trouble | None:

@@ -32,12 +32,8 @@ KUBECTL: Final = "kubectl-lookupdb"
 """The program whose commands are about a cluster, unless --data is given; those of `lookupdb` are about a laptop."""
 _PATIENCE: Final = 3.0
 """Seconds for completion."""
-_BY_SIGNAL: Final = 128
-"""Added to a signal's number: the exit code of a program that it ended."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Name of a namespace or an object. In a URL, an empty name would mean the collection, and ``..`` all namespaces."""
-_MOST_SECONDS: Final = 604800
-"""A week."""
 _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
 _DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
@@ -73,8 +69,8 @@ def check_generation(_: click.Context, __: click.Parameter, value: str | None) -
 class Seconds(click.FloatRange):
     """A finite number of seconds, also in kubectl's format: 20s, 5m, 1h30m. NaN would pass every range check."""
 
-    def __init__(self, least: float, most: float = _MOST_SECONDS) -> None:
-        super().__init__(least, most)
+    def __init__(self, least: float, most: float = 604800) -> None:
+        super().__init__(least, most)  # by default a week
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return ``value`` in seconds."""
@@ -110,7 +106,8 @@ def with_cluster(command: F) -> F:
     @wraps(command)
     def wrapped(*args: Any, **rest: Any) -> Any:
         target = _find_target(rest)
-        rest = {name: value for name, value in rest.items() if name not in _TARGET}
+        for name in ("namespace", "context", "kubeconfig", "data"):
+            rest.pop(name, None)
         if rest.get("name"):
             rest["name"] = rest["name"].rpartition("/")[2]
         return command(*args, target=target, **rest)
@@ -127,9 +124,6 @@ def with_target(command: F) -> F:
         default=None,
         help=f"Ask the `lookupdb up` of this data folder, not a cluster. Default of `lookupdb`: {DATA_DIRECTORY}",
     )(with_cluster(command))
-
-
-_TARGET: Final = ("namespace", "context", "kubeconfig", "data")
 
 
 def _find_target(values: Mapping[str, Any]) -> Target:
@@ -160,46 +154,49 @@ async def open_session(target: Target) -> AsyncIterator[DatasetSession]:
 
 
 def _complete(
-    values: Mapping[str, Any], find: Callable[[DatasetSession], Awaitable[Iterable[str]]], begin: str
+    context: click.Context,
+    begin: str,
+    ask: Callable[[DatasetSession], Awaitable[T]],
+    list_names: Callable[[T], Iterable[str]],
 ) -> list[str]:
-    """Return what ``find`` finds that begins with ``begin``; nothing if the API server does not answer at once."""
+    """Return the names in the answer to ``ask`` that begin with ``begin``; none if the API server is slow or fails."""
 
-    async def find_in_time() -> Iterable[str]:
-        async with asyncio.timeout(_PATIENCE), open_session(_find_target(values)) as session:
-            return await find(session)
+    async def ask_in_time() -> T:
+        async with asyncio.timeout(_PATIENCE), open_session(_find_target(context.params)) as session:
+            return await ask(session)
 
     try:
-        return [name for name in asyncio.run(find_in_time()) if name.startswith(begin)]
+        with context:
+            found = list_names(asyncio.run(ask_in_time()))
     except (ApiError, LookupdbError, TimeoutError, OSError):
         return []
+    return [name for name in found if name.startswith(begin)]
 
 
 def complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the datasets whose names begin with ``incomplete``."""
-
-    async def find(session: DatasetSession) -> Iterable[str]:
-        return [dataset.name for dataset in await session.list_datasets()]
-
-    with context:
-        return _complete(context.params, find, incomplete)
+    return _complete(
+        context, incomplete, lambda session: session.list_datasets(), lambda found: (dataset.name for dataset in found)
+    )
 
 
 def complete_generations(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the generations of the dataset on the command line that begin with ``incomplete``, newest first."""
-
-    async def find(session: DatasetSession) -> Iterable[str]:
-        dataset = await session.get_dataset(context.params["name"].rpartition("/")[2])
-        return [found["generation"] for found in reversed(dataset.status.get("generations") or ())]
-
-    with context:
-        return _complete(context.params, find, incomplete) if context.params.get("name") else []
-
-
-def name_argument(**settings: Any) -> Callable[[F], F]:
-    """Return the argument for the dataset's name, which shells complete."""
-    return click.argument(
-        "name", metavar="DATASET", callback=_check_dataset, shell_complete=complete_datasets, **settings
+    dataset = (context.params.get("name") or "").rpartition("/")[2]
+    if not dataset:
+        return []
+    return _complete(
+        context,
+        incomplete,
+        lambda session: session.get_dataset(dataset),
+        lambda found: (stored["generation"] for stored in reversed(found.status.get("generations") or ())),
     )
+
+
+name_argument: Final = click.argument(
+    "name", metavar="DATASET", callback=_check_dataset, shell_complete=complete_datasets
+)
+"""The dataset's name, which shells complete."""
 
 
 def generation_argument(name: str = "generation", *, required: bool = False, **settings: Any) -> Callable[[F], F]:
@@ -208,9 +205,7 @@ def generation_argument(name: str = "generation", *, required: bool = False, **s
     return click.argument(name, required=required, **settings)
 
 
-def json_option(command: F) -> F:
-    """Give ``command`` the argument ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")(command)
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
 
 def wait_options(command: F) -> F:
@@ -260,7 +255,7 @@ def run_in(opened: AbstractAsyncContextManager[S], work: Callable[[S], Awaitable
     except asyncio.CancelledError:
         if not ended_by:
             raise
-        sys.exit(_BY_SIGNAL + ended_by[0])
+        sys.exit(128 + ended_by[0])  # the exit code of a program that this signal ends
 
 
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:

@@ -32,7 +32,7 @@ from lookupdb_operator.plugin.session import BuildLog, DatasetSession, Target
 
 
 @click.command("logs", cls=Verb)
-@name_argument()
+@name_argument
 @with_target
 @json_option
 @click.option("--tail", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Number of lines.")
@@ -66,7 +66,7 @@ _pause = asyncio.sleep
 
 
 @click.command("status", cls=Verb)
-@name_argument()
+@name_argument
 @with_target
 @json_option
 @click.option("--watch", "-w", is_flag=True, help="Show it every --interval seconds, until Ctrl-C.")
@@ -127,7 +127,7 @@ def ls(target: Target, all_namespaces: bool, as_json: bool) -> None:
 
 
 @click.command("history", cls=Verb)
-@name_argument()
+@name_argument
 @with_target
 @json_option
 def history(name: str, target: Target, as_json: bool) -> None:
@@ -140,10 +140,7 @@ def history(name: str, target: Target, as_json: bool) -> None:
         kubectl lookupdb history airports
     """
 
-    async def read(session: DatasetSession) -> Dataset:
-        return await session.get_dataset(name)
-
-    dataset = run(target, read)
+    dataset = run(target, lambda session: session.get_dataset(name))
     if as_json:
         print_json(views.summarize_history(dataset))
     else:
@@ -154,7 +151,7 @@ _PODS_AT_ONCE: Final = 8
 
 
 @click.command("top", cls=Verb)
-@name_argument()
+@name_argument
 @with_target
 @json_option
 @click.option(
@@ -186,7 +183,12 @@ def top(name: str, target: Target, as_json: bool, interval: float, all_rollouts:
         view = await session.with_pods(dataset)
         if view.problem:
             raise LookupdbError(f"the pods of {view.dataset.key} cannot be listed: {view.problem}")
-        pods = _choose(view, all_rollouts=all_rollouts)
+        servers = view.of_component(names.SHARDS)
+        if not all_rollouts:
+            routed = view.dataset.routed_shards()
+            servers = tuple(pod for pod in servers if pod.shard in routed.get(pod.rollout, ()))
+        shards = sorted(servers, key=lambda pod: (names.read_number(pod.rollout), pod.shard, pod.name))
+        pods = (*shards, *sorted(view.of_component(names.ROUTER), key=lambda pod: pod.name))
         before, began = await _sample(session, view, pods), time.monotonic()
         await asyncio.sleep(interval)
         after = await _sample(session, view, pods)
@@ -197,15 +199,6 @@ def top(name: str, target: Target, as_json: bool, interval: float, all_rollouts:
         print_json(asdict(top))
     else:
         click.echo(views.render_top(top))
-
-
-def _choose(view: DatasetPods, *, all_rollouts: bool) -> tuple[Pod, ...]:
-    servers = view.of_component(names.SHARDS)
-    if not all_rollouts:
-        routed = view.dataset.routed_shards()
-        servers = tuple(pod for pod in servers if pod.shard in routed.get(pod.rollout, ()))
-    shards = sorted(servers, key=lambda pod: (names.read_number(pod.rollout), pod.shard, pod.name))
-    return (*shards, *sorted(view.of_component(names.ROUTER), key=lambda pod: pod.name))
 
 
 async def _sample(session: DatasetSession, view: DatasetPods, pods: tuple[Pod, ...]) -> dict[str, MetricSample | str]:

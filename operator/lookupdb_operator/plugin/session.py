@@ -34,14 +34,6 @@ from lookupdb_operator.local.api import OBJECTS, SocketApi, StoppedApi, parse_lo
 _A_PAGE: Final = 500
 
 
-class NoSuchDataset(LookupdbError):
-    """The namespace has no dataset of that name."""
-
-
-class NoBuilder(LookupdbError):
-    """No build has a pod."""
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """A cluster, or the data folder of a `lookupdb up`, and a namespace in it."""
@@ -74,7 +66,7 @@ class DatasetSession(ABC):
 
     @abstractmethod
     def _find_api(self, namespace: str, name: str) -> Requests:
-        """Return the API server that has the dataset. Raises NoSuchDataset if none has."""
+        """Return the API server that has the dataset. Raises LookupdbError if none has."""
 
     def _parse(self, body: Mapping[str, Any]) -> Dataset:
         """Return the dataset in the API server's JSON."""
@@ -86,16 +78,16 @@ class DatasetSession(ABC):
 
     @abstractmethod
     async def read_build_log(self, dataset: Dataset, lines: int) -> BuildLog:
-        """Return the last lines of the log of the newest build. Raises NoBuilder."""
+        """Return the last lines of the log of the newest build. Raises LookupdbError if there is none."""
 
     async def get_dataset(self, name: str) -> Dataset:
-        """Return the dataset ``name``. Raises NoSuchDataset."""
+        """Return the dataset ``name``. Raises LookupdbError if there is none."""
         path = names.DATASET_KIND.path(self.namespace, name)
         api = self._find_api(self.namespace, name)
         try:
             return self._parse(await api.request("GET", path, subject=f"LookupDataset {name}"))
         except NotFound as error:
-            raise NoSuchDataset(
+            raise LookupdbError(
                 f"there is no LookupDataset {name} in namespace {self.namespace}",
                 hint=f"{self.program} ls -A lists all; -n names another namespace",
             ) from error
@@ -197,28 +189,31 @@ class Polls:
         except Unauthorized:
             raise
         except Unreachable as error:
-            self._note_trouble(began, str(error))
+            trouble = str(error)
         except TimeoutError:
-            self._note_trouble(began, f"{self._subject}: the API server does not answer")
+            trouble = f"{self._subject}: the API server does not answer"
         else:
             if self.trouble:
                 self._answers_since = time.monotonic()
             self.trouble, self._fails_since, self._is_reported = "", None, False
             return found
-        return None
-
-    def _note_trouble(self, began: float, trouble: str) -> None:
         self.trouble = clean(trouble)
         self._fails_since = began if self._fails_since is None else self._fails_since
         if not self._is_reported and time.monotonic() - self._fails_since >= _REPORT_AFTER:
             self._is_reported = True
             click.echo(self.trouble, err=True)
+        return None
 
 
 # The datasets of a `lookupdb up`, in its data folder.
 
 
-_NOT_RUNNING: Final = "No `lookupdb up` is running. This is the state in which it stopped."
+_STOPPED_READY: Final = {
+    "status": "False",
+    "reason": STOPPED,
+    "message": "No `lookupdb up` is running. This is the state in which it stopped.",
+}
+"""The condition ``Ready`` while nothing serves the dataset."""
 
 
 class LocalSession(DatasetSession):
@@ -235,7 +230,7 @@ class LocalSession(DatasetSession):
         if is_locked(folder.path):
             return SocketApi(folder)
         if not (folder.path / OBJECTS).is_dir():
-            raise NoSuchDataset(
+            raise LookupdbError(
                 f"no `lookupdb up` has served {namespace}/{name} from {self._data}",
                 hint=f"{self.program} ls lists the datasets; --data names another folder",
             )
@@ -245,7 +240,11 @@ class LocalSession(DatasetSession):
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         status = body.get("status") or {}
         if not is_locked(run_directory(self._data, namespace, name)):
-            status = _as_stopped(status)
+            conditions = [
+                {**found, **(_STOPPED_READY if found["type"] == "Ready" else {})}
+                for found in status.get("conditions") or ()
+            ]
+            status = {**status, "phase": STOPPED, "conditions": conditions}
         elif state := read_state(state_file(self._data, namespace, name)):
             return parse_local(body, state["url"], self._data)
         return parse_local({**body, "status": {**status, "endpoint": ""}}, "", self._data)
@@ -266,19 +265,10 @@ class LocalSession(DatasetSession):
         return (await api.fetch(path, subject=f"the admin port of pod {pod}")).decode(errors="replace")
 
     async def read_build_log(self, dataset: Dataset, lines: int) -> BuildLog:
-        """Return the last lines of the log of the newest build. Raises NoBuilder."""
+        """Return the last lines of the log of the newest build. Raises LookupdbError if there is none."""
         logs = list_build_logs(run_directory(self._data, dataset.namespace, dataset.name))
         if not logs:
-            raise NoBuilder(f"no build of {dataset.key} has begun")
+            raise LookupdbError(f"no build of {dataset.key} has begun")
         generation, path = max(logs, key=lambda log: log[1].stat().st_mtime_ns)
         text = path.read_text(encoding="utf-8", errors="replace")
         return BuildLog(path.stem, generation, "".join(text.splitlines(keepends=True)[-lines:]))
-
-
-def _as_stopped(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the status of a dataset that nothing serves, from the last one."""
-    conditions = [
-        {**found, "status": "False", "reason": STOPPED, "message": _NOT_RUNNING} if found["type"] == "Ready" else found
-        for found in status.get("conditions") or ()
-    ]
-    return {**status, "phase": STOPPED, "conditions": conditions}

@@ -20,8 +20,6 @@ from lookupdb_operator.console import facts as console_facts
 from lookupdb_operator.console.dataset import AbsentKey, Dataset, DatasetPods, Lookup, UnavailableKey
 from lookupdb_operator.console.facts import (
     BuildFacts,
-    FleetRow,
-    HistoryRow,
     StatusFacts,
     clean,
     format_age,
@@ -88,16 +86,6 @@ def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
         yield clean(f"{_INDENT}{facts.endpoint}")
 
 
-def _leave_out_shown(message: str, facts: StatusFacts) -> str:
-    """Return ``message`` without sentences that are shown as what the dataset waits for."""
-    shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
-    sentences = _split(message)
-    left = [sentence for sentence in sentences if sentence not in shown]
-    if len(left) == len(sentences):
-        return message
-    return f"{_AS_ABOVE}; {'. '.join(left)}." if left else _AS_ABOVE
-
-
 def _split(message: str) -> list[str]:
     return message.strip().removesuffix(".").split(". ")
 
@@ -109,10 +97,15 @@ def _is_shown(text: str, facts: StatusFacts) -> bool:
 
 
 def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    rows = [
-        (found.kind, found.status, found.reason, format_age(found.since, now), _leave_out_shown(found.message, facts))
-        for found in facts.conditions
-    ]
+    """Yield the conditions, without sentences that are shown as what the dataset waits for."""
+    shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
+    rows = []
+    for found in facts.conditions:
+        message, sentences = found.message, _split(found.message)
+        left = [sentence for sentence in sentences if sentence not in shown]
+        if len(left) < len(sentences):
+            message = f"{_AS_ABOVE}; {'. '.join(left)}." if left else _AS_ABOVE
+        rows.append((found.kind, found.status, found.reason, format_age(found.since, now), message))
     yield from _section("Conditions", rows)
 
 
@@ -174,7 +167,9 @@ def _rollouts(facts: StatusFacts, now: datetime) -> Iterator[str]:
 
 def _shards(facts: StatusFacts) -> Iterator[str]:
     """Yield shards with servers that are not ready, and the reasons of the first pods that have one."""
-    lacking = list(facts.find_lacking())
+    lacking = [
+        (rollout, shard) for rollout in facts.rollouts for shard in rollout.shards if shard.ready < len(shard.pods)
+    ]
     rows = [
         (f"{rollout.rollout} shard {shard.shard}", f"{shard.ready}/{len(shard.pods)} servers ready")
         for rollout, shard in lacking
@@ -226,22 +221,20 @@ _HISTORY_HEAD: Final = ("GENERATION", "BUILD", "WHEN", "TOOK", "RECORDS", "SIZE"
 
 def render_history(dataset: Dataset, now: datetime) -> str:
     """Return a table of builds, newest first, with what became of their generations."""
-    rows = [_history_row(row, now) for row in console_facts.describe_history(dataset)]
+    rows = [
+        (
+            build.generation,
+            build.result,
+            f"{format_age(build.at, now)} ago",
+            "" if build.seconds is None else f"{build.seconds} s",
+            f"{build.records:,}" if build.records else "",
+            format_bytes(stored.bytes) if stored else "",
+            ", ".join(stored.marks) if stored else "",
+            build.explain(),
+        )
+        for build, stored in console_facts.describe_history(dataset)
+    ]
     return "\n".join(format_columns([_HISTORY_HEAD, *rows])) if rows else f"{dataset.key} has no builds yet."
-
-
-def _history_row(row: HistoryRow, now: datetime) -> tuple[str, ...]:
-    build, stored = row.build, row.stored
-    return (
-        build.generation,
-        build.result,
-        f"{format_age(build.at, now)} ago",
-        "" if build.seconds is None else f"{build.seconds} s",
-        f"{build.records:,}" if build.records else "",
-        format_bytes(stored.bytes) if stored else "",
-        ", ".join(stored.marks) if stored else "",
-        build.explain(),
-    )
 
 
 def summarize_history(dataset: Dataset) -> dict[str, Any]:
@@ -263,28 +256,17 @@ def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool,
     """Return a table of ``datasets``; with ``everywhere``, including their namespaces."""
     if not datasets:
         return "There are no datasets." if everywhere else f"There are no datasets in namespace {namespace}."
-    head = ("NAMESPACE", *_HEAD) if everywhere else _HEAD
-    rows = [_row(console_facts.describe_row(dataset), now, everywhere) for dataset in datasets]
-    return "\n".join(format_columns([head, *rows]))
+    rows: list[tuple[str, ...]] = [("NAMESPACE", *_HEAD) if everywhere else _HEAD]
+    for row in map(console_facts.describe_row, datasets):
+        age, records = format_age(row.built_at, now), "" if row.records is None else f"{row.records:,}"
+        cells = (row.name, row.ready, row.phase, row.health, row.generation, age, row.shards, records)
+        rows.append((row.namespace, *cells) if everywhere else cells)
+    return "\n".join(format_columns(rows))
 
 
 def summarize_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return the row of a dataset, for machines."""
     return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
-
-
-def _row(row: FleetRow, now: datetime, everywhere: bool) -> tuple[str, ...]:
-    return (
-        *((row.namespace,) if everywhere else ()),
-        row.name,
-        row.ready,
-        row.phase,
-        row.health,
-        row.generation,
-        format_age(row.built_at, now),
-        row.shards,
-        "" if row.records is None else f"{row.records:,}",
-    )
 
 
 # Lookups, and rates between two samples of metrics.
@@ -428,14 +410,15 @@ def render_top(top: Top) -> str:
 def _server_row(server: ServerRates) -> tuple[str, ...]:
     if server.problem:
         return str(server.shard), server.pod, server.problem
+    cached, size = server.cached_bytes, server.file_bytes
     return (
         str(server.shard),
         server.pod,
         _number(server.lookups),
         _number(server.misses),
         _bytes(server.private_bytes),
-        _bytes(server.file_bytes),
-        _share(server.cached_bytes, server.file_bytes),
+        _bytes(size),
+        _UNKNOWN if cached is None or not size else f"{100 * cached / size:.0f} %",
         _number(server.major_faults),
     )
 
@@ -443,7 +426,8 @@ def _server_row(server: ServerRates) -> tuple[str, ...]:
 def _router_row(router: RouterRates) -> tuple[str, ...]:
     if router.problem:
         return router.pod, router.problem
-    mean = router.batch_microseconds
+    mean, p99 = router.batch_microseconds, router.batch_p99_seconds
+    bound = _UNKNOWN if p99 is None else f"≤ {p99 * 1000:g} ms"
     return (
         router.pod,
         _number(router.requests),
@@ -451,7 +435,7 @@ def _router_row(router: RouterRates) -> tuple[str, ...]:
         _number(router.keys),
         _number(router.unavailable),
         _UNKNOWN if mean is None else f"{mean / 1000:.2f} ms",
-        _bound(router.batch_p99_seconds),
+        "> 1 s" if p99 == math.inf else bound,
         _bytes(router.private_bytes),
     )
 
@@ -462,15 +446,5 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-def _bound(seconds: float | None) -> str:
-    if seconds is None:
-        return _UNKNOWN
-    return "> 1 s" if math.isinf(seconds) else f"≤ {seconds * 1000:g} ms"
-
-
 def _bytes(value: float | None) -> str:
     return _UNKNOWN if value is None else format_bytes(value)
-
-
-def _share(part: float | None, total: float | None) -> str:
-    return _UNKNOWN if part is None or not total else f"{100 * part / total:.0f} %"
