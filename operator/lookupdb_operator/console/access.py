@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
@@ -39,7 +39,7 @@ _MAX_USER_BYTES: Final = 256
 
 
 class NotAdmitted(Exception):
-    """The request shows nothing that admits it. The message shows nothing of a token or password."""
+    """The request has nothing that admits it. The message contains no part of a token or password."""
 
 
 class CannotJudge(Exception):
@@ -48,7 +48,7 @@ class CannotJudge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who may see the console, and what of it."""
+    """Somebody who may see the console, or a part of it."""
 
     name: str
     namespace: str = ""
@@ -69,9 +69,8 @@ class Visitor:
         if is_ours and self.namespace == namespace:
             return True  # whoever can make its tokens can read the namespace's part of the store
         accounts = read_accounts(spec)
-        return (is_ours or self.audience == accounts.get("audience")) and self._is_listed(accounts)
-
-    def _is_listed(self, accounts: Mapping[str, Any]) -> bool:
+        if not is_ours and self.audience != accounts.get("audience"):
+            return False
         try:
             return Subjects(accounts.get("subjects") or ()).allow(self.namespace, self.account)
         except ValueError:  # the CRD prevents it
@@ -81,13 +80,6 @@ class Visitor:
 def read_accounts(spec: Spec) -> Mapping[str, Any]:
     """Return ``spec.router.auth.serviceAccounts``."""
     return ((spec.get("router") or {}).get("auth") or {}).get("serviceAccounts") or {}
-
-
-class AccessMode(Protocol):
-    """One way to judge requests."""
-
-    async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
-        """Return the visitor of a request with this header and this cookie. Raises NotAdmitted or CannotJudge."""
 
 
 class TokenAccess:
@@ -112,7 +104,7 @@ class TokenAccess:
         """By audience: a token is verified for the one that it names, if that is known."""
 
     async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
-        """Return the visitor of a request. A header counts before a cookie."""
+        """Return the visitor of a request: of its header, or else of its cookie. Raises NotAdmitted or CannotJudge."""
         if authorization is not None:
             return await self.verify(_read_credentials(authorization, "bearer"))
         if not cookie:
@@ -128,7 +120,12 @@ class TokenAccess:
 
     async def _verify(self, token: str) -> Visitor:
         find_key_id(token)  # cheap, and limits its size
-        audience = _find_audience(token)
+        claims = _read_claims(token)  # nothing of them is verified yet
+        audience = claims.get("aud")
+        if isinstance(audience, list) and len(audience) == 1:
+            (audience,) = audience
+        if not isinstance(audience, str):
+            raise InvalidToken("audience", "expected a token for one audience")
         others = self._other_audiences()
         if audience != self.audience and audience not in others:
             raise InvalidToken("audience", f"the token is not for {self.audience}, nor for lookups in a dataset")
@@ -146,18 +143,8 @@ class TokenAccess:
         caller, _ = verified
         name = f"{caller.namespace}/{caller.account}"
         sees_all = audience == self.audience and self._overseers.allow(caller.namespace, caller.account)
-        until = float(_read_claims(token)["exp"])
+        until = float(claims["exp"])
         return Visitor(name, caller.namespace, caller.account, audience, token, until, sees_all)
-
-
-def _find_audience(token: str) -> str:
-    """Return the audience that ``token`` names; nothing about it is verified. Raises InvalidToken."""
-    audience = _read_claims(token).get("aud")
-    if isinstance(audience, list) and len(audience) == 1:
-        (audience,) = audience
-    if not isinstance(audience, str):
-        raise InvalidToken("audience", "expected a token for one audience")
-    return audience
 
 
 def _read_claims(token: str) -> Mapping[str, Any]:
@@ -171,15 +158,15 @@ def _read_claims(token: str) -> Mapping[str, Any]:
 
 
 class ProxyAccess:
-    """Admits the users of an authenticating proxy, which sends their names with a password of its own. Headers that
-    only name a user count for nothing: any client could send them."""
+    """Admits the users of an authenticating proxy, which sends their names with a password of its own. A header that
+    only names a user is ignored: any client could send it."""
 
     def __init__(self, password_file: Path) -> None:
         """The file is read for each request, because a Secret may be replaced."""
         self._file = password_file
 
     async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
-        """Return the proxy's user."""
+        """Return the proxy's user. Raises NotAdmitted or CannotJudge."""
         if authorization is None:
             raise NotAdmitted("expected the proxy's Authorization: Basic …")
         credentials = _read_credentials(authorization, "basic")
@@ -209,6 +196,10 @@ class OpenAccess:
     async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
         """Return a visitor without a name."""
         return Visitor("", sees_all=True)
+
+
+AccessMode = TokenAccess | ProxyAccess | OpenAccess
+"""Judges requests by their header Authorization and their cookie."""
 
 
 def _read_credentials(header: str, scheme: str) -> str:
@@ -251,7 +242,7 @@ class Door:
         if not isinstance(self._access, TokenAccess):
             return []
         return [
-            web.get(_LOGIN, self._show_login),
+            web.get(_LOGIN, self._log_in),
             web.post(_LOGIN, self._log_in),
             web.post(_LOGOUT, self._log_out),
         ]
@@ -263,8 +254,11 @@ class Door:
         path = resource.canonical if resource else ""
         if path.startswith(_PUBLIC) or path in (_LOGIN, _LOGOUT):
             return await handler(request)
+        credentials = request.headers.getall("Authorization", [])
         try:
-            visitor = await self._judge(request)
+            if len(credentials) > 1:
+                raise NotAdmitted("expected one header Authorization")
+            visitor = await self._access.judge(credentials[0] if credentials else None, _find_cookie(request))
         except CannotJudge as error:
             raise web.HTTPServiceUnavailable(text=f"{error}.") from error
         except NotAdmitted as error:
@@ -274,12 +268,6 @@ class Door:
             request[ACCOUNT] = visitor.name
         return await handler(request)
 
-    async def _judge(self, request: web.Request) -> Visitor:
-        credentials = request.headers.getall("Authorization", [])
-        if len(credentials) > 1:
-            raise NotAdmitted("expected one header Authorization")
-        return await self._access.judge(credentials[0] if credentials else None, _find_cookie(request))
-
     def _refuse(self, request: web.Request, error: NotAdmitted) -> web.StreamResponse:
         if not isinstance(self._access, TokenAccess):
             return web.Response(status=403, text=f"Forbidden: {error}.\n")
@@ -288,11 +276,10 @@ class Door:
             return web.Response(status=303, headers={"Location": _LOGIN})
         return web.Response(status=401, text=f"Unauthorized: {error}.\n", headers={"WWW-Authenticate": "Bearer"})
 
-    async def _show_login(self, request: web.Request) -> web.StreamResponse:
-        return render(request, "login.html", audience=self._audience, problem="")
-
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
-        """Verify the token of the form, and put it into a cookie."""
+        """Show the form, or verify the token of a posted one and put it into a cookie."""
+        if request.method != "POST":
+            return render(request, "login.html", audience=self._audience, problem="")
         assert isinstance(self._access, TokenAccess)
         token = str((await read_form(request)).get("token", "")).strip()
         try:
@@ -316,12 +303,13 @@ class Door:
 
 
 def _is_encrypted(request: web.Request) -> bool:
-    """Whether the browser speaks TLS, to a proxy that says so. A false header only costs its sender the cookie."""
+    """Return whether the browser uses TLS. A proxy says so in a header; a false header only costs its sender the
+    cookie."""
     return request.secure or request.headers.get(_FORWARDED_SCHEME, "").partition(",")[0].strip().lower() == "https"
 
 
 def _name_cookie(request: web.Request) -> str:
-    """Return the cookie's name. Browsers take one with this prefix only from its own host, by TLS, for all paths."""
+    """Return the cookie's name. Browsers accept the prefix only from the cookie's host, by TLS, for all paths."""
     return f"__Host-{COOKIE}" if _is_encrypted(request) else COOKIE
 
 

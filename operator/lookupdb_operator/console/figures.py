@@ -60,7 +60,7 @@ def rate(before: MetricSample, after: MetricSample, seconds: float, name: str, *
     return (last - first) / seconds
 
 
-# What the console keeps of a scrape: a few numbers instead of a thousand.
+# The figures of a scrape that the console keeps: a few numbers instead of a thousand.
 
 
 _LOOKUPS: Final = (

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -46,11 +45,6 @@ def format_latency(seconds: float | None) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def format_size(value: float | None) -> str:
-    """Return a size as "12.3 MiB"."""
-    return UNKNOWN if value is None else format_bytes(value)
-
-
 _WORD: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
 
@@ -82,7 +76,7 @@ def make_environment() -> Environment:
     environment.filters |= {
         "number": format_number,
         "latency": format_latency,
-        "size": format_size,
+        "size": lambda value: UNKNOWN if value is None else format_bytes(value),
         "duration": format_seconds,
         "age": format_age,
     }
@@ -172,7 +166,7 @@ def list_servers(shards: Sequence[ShardFacts], watch: Watch) -> Iterator[ServerE
     """Yield the servers of ``shards`` with their figures."""
     for shard in shards:
         for pod in shard.pods:
-            rates, reading = watch.pod_rates(pod), watch.pod_reading(pod)
+            rates, reading = watch.find_scrape(pod)
             share = reading.cached_bytes / reading.file_bytes if reading and reading.file_bytes else None
             yield ServerEntry(
                 pod=pod,
@@ -226,18 +220,12 @@ def list_served(dataset: Dataset) -> list[str]:
     return list(filter(None, (active, dataset.candidate)))
 
 
-def now() -> datetime:
-    """Return the present time, to which ages refer."""
-    return datetime.now(UTC)
-
-
 # Line charts as SVG paths: from points to what a template draws. Texts are HTML beside the SVG, so that the picture
 # may be stretched to any width.
 
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
-_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _SHORTEST_SECONDS: Final = 60.0
 """The least time from the left to the right edge."""
 
@@ -261,7 +249,7 @@ class Chart:
     middle: str
     seconds: float
     summary: str
-    """What a reader who cannot see it should know."""
+    """A text for readers who cannot see it."""
 
 
 Series = tuple[str, Sequence[float]]
@@ -271,31 +259,26 @@ Series = tuple[str, Sequence[float]]
 def draw(title: str, times: Sequence[float], series: Sequence[Series], show: Callable[[float], str]) -> Chart:
     """Return the chart of ``series``. ``show`` formats a value."""
     known = [value for _, values in series for value in values if not math.isnan(value)]
-    top = _round_up(max(known, default=0.0))
+    highest, top = max(known, default=0.0), 1.0
+    if highest > 0:  # the next round number is the upper edge
+        size = 10.0 ** math.floor(math.log10(highest))
+        top = next(step * size for step in (1.0, 2.0, 2.5, 5.0, 10.0) if step * size >= highest * 0.999)
     span = max(times[-1] - times[0], _SHORTEST_SECONDS) if times else _SHORTEST_SECONDS
-    lines = tuple(Line(name, _path(times, values, span, top), _show_last(values, show)) for name, values in series)
+    lines = tuple(
+        Line(
+            name,
+            path=" ".join(_draw_path(times, values, span, top)),
+            last=UNKNOWN if not values or math.isnan(values[-1]) else show(values[-1]),
+        )
+        for name, values in series
+    )
     now = ", ".join(f"{line.name} {line.last}" for line in lines)
-    summary = f"{title}: now {now}; highest {show(max(known))}" if known else f"{title}: no figures yet"
+    summary = f"{title}: now {now}; highest {show(highest)}" if known else f"{title}: no figures yet"
     return Chart(title, lines, show(top), show(top / 2), span, summary)
 
 
-def _show_last(values: Sequence[float], show: Callable[[float], str]) -> str:
-    return "–" if not values or math.isnan(values[-1]) else show(values[-1])
-
-
-def _round_up(value: float) -> float:
-    """Return the next round number, as the upper edge of a chart."""
-    if value <= 0:
-        return 1.0
-    size = 10.0 ** math.floor(math.log10(value))
-    return next(step * size for step in _STEPS if step * size >= value * 0.999)
-
-
-def _path(times: Sequence[float], values: Sequence[float], span: float, top: float) -> str:
-    return " ".join(_commands(times, values, span, top))
-
-
-def _commands(times: Sequence[float], values: Sequence[float], span: float, top: float) -> Iterator[str]:
+def _draw_path(times: Sequence[float], values: Sequence[float], span: float, top: float) -> Iterator[str]:
+    """Yield the commands of an SVG path, which has gaps where values are unknown."""
     pen = "M"
     for at, value in zip(times, values, strict=True):
         if math.isnan(value):

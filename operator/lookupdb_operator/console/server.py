@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ from lookupdb_operator.console.watch import Watch
 log = logging.getLogger(__name__)
 
 SOURCE: Final = web.RequestKey("source", ConsoleSource)
-"""What the reader of a page may see. A middleware sets it."""
+"""The datasets that the reader of a page may see. A middleware sets it."""
 ACCOUNT: Final = web.RequestKey("account", str)
 """The name of the reader, if there was a login."""
 _WATCH: Final = web.AppKey("watch", Watch)
@@ -100,7 +101,7 @@ def set_source(source: ConsoleSource) -> Middleware:
     return middleware
 
 
-# What holds for every request.
+# Middlewares, and helpers of handlers.
 
 
 @web.middleware
@@ -164,7 +165,7 @@ def render(request: web.Request, template: str, *, status: int = 200, **values: 
     text = (
         request.app[_TEMPLATES]
         .get_template(template)
-        .render(now=pages.now(), account=request.get(ACCOUNT), path=request.path, **values)
+        .render(now=datetime.now(UTC), account=request.get(ACCOUNT), path=request.path, **values)
     )
     return web.Response(text=text, status=status, content_type="text/html")
 

@@ -164,15 +164,12 @@ class ClusterSource:
     def _view(self, key: Key) -> DatasetPods:
         view = self._views.get(key)
         if view is None:
-            view = self._views[key] = DatasetPods(self._datasets[key], tuple(self._find_pods(key)))
+            dataset = self._datasets[key]
+            # Pods of an earlier dataset of its name are left out.
+            found = [both for both in self._pods.get(key, {}).values() if both[0].dataset_uid == dataset.uid]
+            found.sort(key=lambda both: (both[0].created, both[0].name))
+            view = self._views[key] = DatasetPods(dataset, tuple(pod for _, pod in found))
         return view
-
-    def _find_pods(self, key: Key) -> Iterator[Pod]:
-        """Yield the pods of a dataset, oldest first, without those of an earlier one of its name."""
-        uid = self._datasets[key].uid
-        found = [both for both in self._pods.get(key, {}).values() if both[0].dataset_uid == uid]
-        for _, pod in sorted(found, key=lambda both: (both[0].created, both[0].name)):
-            yield pod
 
     @property
     def audiences(self) -> Mapping[str, Collection[str]]:
@@ -211,7 +208,7 @@ def _slim(record: R, **unused: str) -> R:
 
 
 class VisitorSource:
-    """What a visitor may see of a cluster."""
+    """The datasets of a cluster that a visitor may see."""
 
     def __init__(self, source: ClusterSource, visitor: Visitor, audience: str) -> None:
         """``audience`` is that of the console's own tokens."""
@@ -319,10 +316,14 @@ class Console:
             raise UsageError(f"--ca-file {options.ca_file} cannot be read: {error}") from error
         self.watch = Watch(self.source)
         self.keys = Keys(api) if options.access == TOKEN else None
+        access: AccessMode = OpenAccess()
+        if options.access == PROXY:
+            assert options.password_file is not None
+            access = ProxyAccess(options.password_file)
+        elif self.keys is not None:
+            access = TokenAccess(self.keys, options.audience, options.subjects, lambda: self.source.audiences)
         self._door = Door(
-            self._make_access(options),
-            lambda visitor: VisitorSource(self.source, visitor, options.audience),
-            options.audience,
+            access, lambda visitor: VisitorSource(self.source, visitor, options.audience), options.audience
         )
         self._listener = listeners.bind(options.host, options.port)
         self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
@@ -331,14 +332,6 @@ class Console:
         self._hosts = LOOPBACK if is_private else None  # else a web page could read what it shows to anyone here
         self._metrics = ConsoleMetrics()
         self._tasks: list[asyncio.Task[None]] = []
-
-    def _make_access(self, options: ConsoleOptions) -> AccessMode:
-        if options.access == PROXY:
-            assert options.password_file is not None
-            return ProxyAccess(options.password_file)
-        if self.keys is None:
-            return OpenAccess()
-        return TokenAccess(self.keys, options.audience, options.subjects, lambda: self.source.audiences)
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Serve until ``stopped``."""

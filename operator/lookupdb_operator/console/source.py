@@ -32,7 +32,7 @@ _MAX_VALUE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What the console cannot do here, and the command that does it, if there is one."""
+    """Says why the console cannot do something, and names the command that does it, if there is one."""
 
     why: str
     command: str = ""

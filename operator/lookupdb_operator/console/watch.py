@@ -39,7 +39,7 @@ SHOWN_FOR_SECONDS: Final = 30.0
 MAX_CONCURRENT: Final = 16
 _SCRAPED: Final = (names.ROUTER, names.SHARDS)
 _BETWEEN_PAUSES: Final = 500
-"""Pods that are looked through before others have their turn."""
+"""Number of pods after which other tasks have their turn."""
 POINTS: Final = 180
 """Length of a history."""
 
@@ -115,15 +115,10 @@ class Watch:
         found = self._datasets.get((namespace, name))
         return () if found is None else tuple(found.history)
 
-    def pod_rates(self, pod: Pod) -> PodRates | None:
-        """Return the rates of a pod; None if they are unknown."""
+    def find_scrape(self, pod: Pod) -> tuple[PodRates | None, PodReading | None]:
+        """Return the rates and the last figures of a pod. None is unknown."""
         found = self._pods.get(pod.uid)
-        return None if found is None else found.rates
-
-    def pod_reading(self, pod: Pod) -> PodReading | None:
-        """Return the last figures of a pod; None if there are none."""
-        found = self._pods.get(pod.uid)
-        return None if found is None else found.reading
+        return (None, None) if found is None else (found.rates, found.reading)
 
     def show(self, namespace: str, name: str) -> None:
         """Note that somebody looks at a dataset: it is scraped more often for a while."""
@@ -159,7 +154,8 @@ class Watch:
                 self._pods.pop(pod.uid, None)
                 continue
             watched = self._pods.get(pod.uid) or self._pods.setdefault(pod.uid, _WatchedPod())
-            is_shown = has_few or self._is_shown(view, now)
+            dataset = self._datasets.get((view.dataset.namespace, view.dataset.name))
+            is_shown = has_few or (dataset is not None and dataset.shown_until > now)
             if watched.due > now and not (is_shown and now - watched.at >= SHOWN_SECONDS / 2):
                 continue
             if not is_shown:
@@ -173,10 +169,6 @@ class Watch:
             await asyncio.sleep(0)
             self._sum(view)
         self._forget(views, len(pods))
-
-    def _is_shown(self, view: DatasetPods, now: float) -> bool:
-        found = self._datasets.get((view.dataset.namespace, view.dataset.name))
-        return found is not None and found.shown_until > now
 
     def _forget(self, views: Sequence[DatasetPods], pods: int) -> None:
         """Forget pods and datasets that are gone. ``pods`` is the number of those that are there."""
