@@ -88,21 +88,7 @@ OTHER_VERB_SENTENCES: Final = {
 
 # `pip install lookupdb` brings the client and `lookupdb.open`. Commands need extras.
 
-_UP: Final = (
-    "history",
-    "logs",
-    "ls",
-    "override-gates",
-    "pin",
-    "promote",
-    "refresh",
-    "reject",
-    "rollback",
-    "status",
-    "top",
-    "unpin",
-    "up",
-)
+_UP: Final = ("up", *(verb for verb, (module, _) in ELSEWHERE.items() if module in (_READ, _CHANGE)))
 """Commands for a ``lookupdb up``, which needs both extras too."""
 
 EXTRAS: Final = {

@@ -23,7 +23,6 @@ from lookupdb.errors import StoreError, Unavailable, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
 from lookupdb.store import StoreAddress, StoredDataset, generations
 from lookupdb.store.generations import PATIENCE_SECONDS, find_in_folder, find_in_store
-from lookupdb.store.sweep import find_announced
 from lookupdb.up import client
 from lookupdb.up.client import Trust
 from lookupdb.up.run_state import (
@@ -194,10 +193,6 @@ class NamedDataset:
         status: Mapping[str, Any] = self.resource.get("status") or {}
         return status
 
-    def find_active(self) -> str | None:
-        """Return the generation that serves: by its status, else as it was announced in the store."""
-        return self.status.get("generation") or find_announced(self.locator.find_dataset())
-
 
 ca_file_option: Final = option(
     "--ca-file",
@@ -258,16 +253,19 @@ def show_ways_out(file: Path, store_url: str, cluster_id: str) -> Iterator[None]
         yield
     except GenerationRefused as error:
         if error.manifest is not None:
-            if cluster_id == LOCAL:
-                commands = _local_commands(error.manifest, file, store_url)
-            else:
-                commands = _cluster_commands(error.manifest)
+            commands = _render_ways_out(error.manifest, file, store_url, cluster_id)
             error.hint = "".join((f"{error.hint}:", *(f"\n    {command}" for command in commands)))
         raise
 
 
-def _local_commands(refused: Manifest, file: Path, store_url: str) -> Iterator[str]:
+def _render_ways_out(refused: Manifest, file: Path, store_url: str, cluster_id: str) -> Iterator[str]:
     assert refused.refused is not None
+    if cluster_id != LOCAL:
+        about = f"{refused.name} -n {refused.namespace}"
+        if refused.refused.active:
+            yield f"kubectl lookupdb diff {about} {refused.refused.active} {refused.generation}"
+        yield f"kubectl annotate lds {about} lookupdb.dev/override-gates={refused.generation} --overwrite"
+        return
     is_default = Path(store_url).absolute() == Path(DEFAULT_STORE).absolute()
     store = [] if is_default else ["--store", store_url]
     dataset = ["--dataset", f"{refused.namespace}/{refused.name}", *store]
@@ -282,16 +280,8 @@ def _local_commands(refused: Manifest, file: Path, store_url: str) -> Iterator[s
         yield format_command("build", "-f", str(file), *store, "--override-gates", refused.generation)
 
 
-def _cluster_commands(refused: Manifest) -> Iterator[str]:
-    assert refused.refused is not None
-    dataset = f"{refused.name} -n {refused.namespace}"
-    if refused.refused.active:
-        yield f"kubectl lookupdb diff {dataset} {refused.refused.active} {refused.generation}"
-    yield f"kubectl annotate lds {dataset} lookupdb.dev/override-gates={refused.generation} --overwrite"
-
-
 def say_who_serves(generation: str, spec: DatasetSpec, store_url: str) -> None:
-    """Say on standard error what a `lookupdb up` that runs on this store makes of ``generation``, which passes now."""
+    """Print what a running `lookupdb up` of this store does with ``generation``, whose gates are overridden now."""
     data = Path(store_url).absolute().parent
     state = read_state(state_file(data, spec.namespace, spec.name)) if Path(store_url).name == "store" else None
     if state is None or "watch" not in state:  # none, or one of an older version

@@ -56,6 +56,15 @@ _MAX_REPORT_BYTES: Final = 64 << 10
 """Limit of a failure report, whose message is cut to fit: `lookupdb up` reads the report as one line."""
 
 
+_threads_option = option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=build.count_usable_cores,
+    show_default="all cores",
+    help="Number of cores to use.",
+)
+
+
 class AdoptedAddress(click.ParamType[EarlierDataset]):
     """UID or UID/gN."""
 
@@ -116,13 +125,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     show_default="the system's temporary folder",
     help="Scratch folder for sorting; needs about twice the size of the uncompressed source.",
 )
-@option(
-    "--threads",
-    type=click.IntRange(1, 256),
-    default=build.count_usable_cores,
-    show_default="all cores",
-    help="Number of cores to use.",
-)
+@_threads_option
 @option(
     "--engine",
     type=click.Choice(["Local", "Spark"]),
@@ -261,7 +264,9 @@ def command(
         report_build(termination_log, began, as_json and not explains) as attempt,
         addressing.show_ways_out(file, store_url, cluster_id),
     ):
-        spec = attempt.spec = _choose_engine(read_manifest(file, base), engine, spark_master)
+        spec = read_manifest(file, base)
+        spark = replace(spec.spark, master=spark_master or spec.spark.master)
+        spec = attempt.spec = replace(spec, engine=engine or spec.engine, spark=spark)
         place = store.open_store(store_url, cluster_id)
         if explains:
             click.echo(escape_controls(explain.explain_build(spec, place, chosen)))
@@ -286,12 +291,7 @@ def command(
             result = build.build_generation(spec, place, chosen, progress, runner)
             span.describe(generation=result.generation, records=result.records)
             span.settle(result.outcome, is_failure=False)
-        attempt.result = with_note(result, place, spec, chosen.active)
-
-
-def _choose_engine(spec: DatasetSpec, engine: Literal["Local", "Spark"] | None, master: str | None) -> DatasetSpec:
-    """Return ``spec`` with the engine and the master of the command line."""
-    return replace(spec, engine=engine or spec.engine, spark=replace(spec.spark, master=master or spec.spark.master))
+        attempt.result = _add_note(result, place, spec, chosen.active)
 
 
 def _parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
@@ -333,7 +333,7 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
     attempt = _BuildAttempt()
 
     def report_failure(report: BuildReport) -> None:
-        _write_termination_log(report, termination_log)
+        write_termination_log(termination_log, report.to_json(MAX_BYTES))
         if as_json:
             program.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
 
@@ -359,15 +359,11 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
             end_at_once(code)
         raise
     if attempt.result:
-        _write_termination_log(attempt.result, termination_log)
+        write_termination_log(termination_log, attempt.result.to_json(MAX_BYTES))
         click.echo(attempt.result.to_json() if as_json else program.render_message(attempt.result.message))
 
 
-def _write_termination_log(report: BuildReport, path: Path | None) -> None:
-    write_termination_log(path, report.to_json(MAX_BYTES))
-
-
-def with_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:
+def _add_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:
     """Return ``report`` with a note, also printed to standard error, if the store announces another generation.
 
     A caller that names the ``active`` generation announces by itself, and gets no note.
@@ -430,13 +426,7 @@ def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) ->
     show_default="the system's temporary folder",
     help="Scratch folder for sorting; needs about twice the size of the uncompressed rows.",
 )
-@option(
-    "--threads",
-    type=click.IntRange(1, 256),
-    default=build.count_usable_cores,
-    show_default="all cores",
-    help="Number of cores to use.",
-)
+@_threads_option
 @json_option
 @progress_option
 @log_format

@@ -282,7 +282,7 @@ def write_images(
         with _show_phase(style, "writing", generation, shards, passes=1) as advance:
             images = layout.write(generation, shards, patience, advance)
         unreferenced = layout.measure_unreferenced()
-        message = f"{folder} holds {_count(images)}"
+        message = f"{folder} holds {format_count(len(images), 'image')}"
         if unreferenced:
             message += (
                 f", and {unreferenced} bytes to which its index.json no longer refers: write to a new folder to be rid"
@@ -366,13 +366,14 @@ def push_images(
             with _show_phase(style, "pushing", generation, shards, passes=2) as advance:
                 images.extend(push_shard(generation, shard, registry, patience, advance) for shard in shards)
         pushed = sum(image.outcome == "pushed" for image in images)
+        held = f"{format_count(len(images), 'image')} of {generation.manifest.generation}"
         result.update(
             outcome="pushed" if pushed else "present",
             generation=generation.manifest.generation,
             pushed=pushed,
             present=len(images) - pushed,
             sentBytes=sum(image.sent_bytes for image in images),
-            message=f"{repository} has {_count(images)} of {generation.manifest.generation}, {pushed} of them new",
+            message=f"{repository} has {held}, {pushed} of them new",
         )
 
 
@@ -407,7 +408,3 @@ def _show_phase(
         progress.begin_phase(f"{verb} {generation.manifest.generation}", size, "bytes")
         yield progress.advance
         progress.end_phase()
-
-
-def _count(images: Sequence[object]) -> str:
-    return format_count(len(images), "image")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,14 +94,14 @@ def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *,
         }
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         return
-    describe = partial(_describe_manifest, manifest) if manifest else partial(_describe_file, shards[0])
-    for name, text in (*describe(verified=verified), *_describe_figures(total)):
+    described = _describe_manifest(manifest, verified) if manifest else _describe_file(shards[0], verified)
+    for name, text in (*described, *_describe_figures(total)):
         click.echo(f"{name:<14} {text}")
     for number, (key, value) in enumerate(records):
         click.echo(f"{'' if number else 'sample':<14} {render_line(key)}  {render_line(value, _SHOWN_CHARACTERS)}")
 
 
-def _describe_file(shard: ShardReader, *, verified: bool) -> Iterator[tuple[str, str]]:
+def _describe_file(shard: ShardReader, verified: bool) -> Iterator[tuple[str, str]]:
     meta = shard.meta
     yield "dataset", meta.dataset
     checked = f", checksum verified: it is what the {FILE_NAME} beside it says" if verified else ""
@@ -111,7 +110,7 @@ def _describe_file(shard: ShardReader, *, verified: bool) -> Iterator[tuple[str,
     yield "value", f"{meta.value_format}, {meta.compression}"
 
 
-def _describe_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[str, str]]:
+def _describe_manifest(manifest: Manifest, verified: bool) -> Iterator[tuple[str, str]]:
     yield "dataset", f"{manifest.namespace}/{manifest.name} ({manifest.uid})"
     built = f"built {manifest.built_at} in {manifest.seconds:.1f} s by lookupdb {manifest.lookupdb}"
     yield "generation", f"{manifest.generation}, {built}"

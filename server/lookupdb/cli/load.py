@@ -59,15 +59,10 @@ _MAX_LINE_BYTES: Final = 1 << 16  # no key of a record is longer than 511 bytes
 _MAX_FILE_KEY_BYTES: Final = 256 << 20
 
 
-class TextLine(click.ParamType[str]):
+class TextLine(click.types.StringParamType):
     """Text; an environment variable holds several, one a line."""
 
-    name = "text"
     envvar_list_splitter = "\n"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return ``value``."""
-        return str(value)
 
 
 class FileLine(click.Path):
@@ -142,7 +137,7 @@ _PLAN_OPTIONS: Final = (
 
 
 def check_bounds(plan: LoadPlan) -> None:
-    """Raises UsageError if ``plan`` needs ``FLAG``."""
+    """Raise UsageError if ``plan`` needs ``FLAG``."""
     rate, seconds, excess = plan.profile.highest, plan.profile.seconds, []
     if rate > MAX_RATE:
         excess.append(f"{rate:,g} requests/s (the limit is {MAX_RATE:,.0f})")
@@ -419,7 +414,7 @@ def _write_result(document: Mapping[str, Any], reports: Sequence[Path], *, as_js
 
 
 def _check_writable(path: Path) -> None:
-    """Raises UsageError, before the load starts, if ``path`` cannot be written."""
+    """Raise UsageError, before the load starts, if ``path`` cannot be written."""
     folder = path.parent
     try:
         is_folder, is_there = folder.is_dir(), path.exists()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
@@ -15,9 +14,6 @@ from lookupdb.cli.program import ended_in_time
 from lookupdb.dataset.spec import MAX_MANIFEST_BYTES, parse_resource, read_documents, read_manifest
 from lookupdb.errors import InvalidManifest, UsageError
 from lookupdb.wording import escape_controls, format_command, format_count
-
-if TYPE_CHECKING:
-    from lookupdb.builder.draft import Draft
 
 _STDOUT: Final = Path("-")
 
@@ -76,8 +72,12 @@ def init(
         raise _exists_error(path)
     with ended_in_time(), tempfile.TemporaryDirectory(prefix="lookupdb-init-") as scratch:
         draft = draft_manifest(sources, base, Path(scratch), name=name, key=key, source_format=source_format)
-    for line in _describe(draft):
-        click.echo(escape_controls(line), err=output == _STDOUT)
+    found = draft.found
+    parts = {"first rows": [f"{found.describe_rows()} of {found.file}", *found.describe()]}
+    parts |= {part: text.splitlines() for part, text in draft.notes.items()}
+    for part, lines in parts.items():
+        for number, line in enumerate(lines):
+            click.echo(escape_controls(f"{'' if number else part:<12} {line}"), err=output == _STDOUT)
     if output == _STDOUT:
         click.echo(draft.text, nl=False)
         return
@@ -96,15 +96,6 @@ def _exists_error(path: Path) -> UsageError:
     return UsageError(
         f"{path} exists", hint="--force overwrites it, --output names another file, and --output - prints"
     )
-
-
-def _describe(draft: Draft) -> Iterator[str]:
-    """Yield the columns, and each guess with its reason."""
-    found = draft.found
-    parts = {"first rows": [f"{found.describe_rows()} of {found.file}", *found.describe()]}
-    parts |= {name: text.splitlines() for name, text in draft.notes.items()}
-    for name, lines in parts.items():
-        yield from (f"{name if number == 0 else '':<12} {line}" for number, line in enumerate(lines))
 
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
@@ -141,7 +132,7 @@ def validate(paths: tuple[Path, ...]) -> int:
 
 
 def _find_problems(file: Path) -> list[str]:
-    """Return the problems of all datasets in ``file``. Other documents beside them are not ours."""
+    """Return the problems of all datasets in ``file``. Other documents in it are ignored."""
     problems: list[str] = []
     try:
         documents = read_documents(file)
@@ -152,31 +143,27 @@ def _find_problems(file: Path) -> list[str]:
         return [re.sub(f"^{re.escape(str(file))}:? ", "", problem) for problem in error.problems]
     for number, dataset in enumerate(datasets, 1):
         place = f"dataset {number}: " if len(datasets) > 1 else ""
-        problems += [place + problem for problem in _check_dataset(dataset, file)]
+        try:
+            parse_resource(dataset, file.resolve().parent)
+        except InvalidManifest as error:
+            problems += [place + problem for problem in error.problems]
     return problems
 
 
-def _check_dataset(resource: dict[str, Any], file: Path) -> tuple[str, ...]:
-    try:
-        parse_resource(resource, file.resolve().parent)
-    except InvalidManifest as error:
-        return error.problems
-    return ()
-
-
 def _list_manifests(folder: Path) -> list[Path]:
-    """Raises UsageError if there are none."""
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix in _ENDINGS and path.is_file()]
-    shown = [file for file in files if not any(part[0] == "." for part in file.relative_to(folder).parts[:-1])]
-    found = [file for file in shown if _may_hold_dataset(file)]
+    """Return the files in ``folder`` that may hold a dataset. Raises UsageError if there are none."""
+    found = []
+    for file in sorted(folder.rglob("*")):
+        is_hidden = any(part[0] == "." for part in file.relative_to(folder).parts[:-1])
+        if file.suffix not in _ENDINGS or is_hidden or not file.is_file():
+            continue
+        try:
+            with file.open("rb") as content:
+                is_ours = _OUR_KIND.search(content.read(MAX_MANIFEST_BYTES)) is not None
+        except OSError:
+            is_ours = True  # reading it reports why
+        if is_ours:
+            found.append(file)
     if not found:
         raise UsageError(f"no file in {folder} holds a {_KIND}", hint="name the files, or another folder")
     return found
-
-
-def _may_hold_dataset(file: Path) -> bool:
-    try:
-        with file.open("rb") as content:
-            return bool(_OUR_KIND.search(content.read(MAX_MANIFEST_BYTES)))
-    except OSError:
-        return True  # reading it reports why

@@ -174,7 +174,14 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
 
     def write_failure(error: BaseException) -> None:
         seconds = round(time.monotonic() - began, 3)
-        line = render_json({**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
+            failure = {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted; run it again"}
+        elif isinstance(error, LookupdbError):
+            failure = describe_error(error)
+        else:
+            failure = describe_error(LookupdbError(f"{type(error).__name__}: {error}"))
+        line = render_json({**result, "outcome": "failed", "seconds": seconds, **failure})
         write_termination_log(path, line)
         if as_json:
             say_of_failure(line)
@@ -188,12 +195,3 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
     line = render_json({"exitCode": 0, **result})
     write_termination_log(path, line)
     click.echo(line if as_json else render_message(result["message"]))
-
-
-def _describe_failure(error: BaseException) -> dict[str, Any]:
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        return {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted; run it again"}
-    return describe_error(
-        error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
-    )

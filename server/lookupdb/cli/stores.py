@@ -138,7 +138,7 @@ def _choose(
     named, *generations = locate(targets[0]), *targets[1:]
     candidate = (named.status.get("candidate") or {}).get("generation")
     before, after = [None, *generations][-2:] if generations else [None, candidate]
-    before = before or named.find_active()
+    before = before or named.status.get("generation") or find_announced(named.locator.find_dataset())
     if before is None or after is None:
         lack = "active generation" if before is None else "candidate"
         raise UsageError(f"{targets[0]} has no {lack}", hint="name two generations: lookupdb diff DATASET g12 g13")
@@ -172,18 +172,20 @@ def _shorten(text: str) -> str:
     return render_line(text.encode(), _DIFF_CHARACTERS)
 
 
-def _describe_side(generation: StoredGeneration) -> dict[str, Any]:
-    manifest = generation.manifest
-    records, normalize = manifest.totals.records, list(manifest.normalize)
-    return {"generation": manifest.generation, "records": records, "where": generation.where, "normalize": normalize}
-
-
 def _make_document(
     old: StoredGeneration, new: StoredGeneration, difference: GenerationDifference, is_whole: bool
 ) -> dict[str, Any]:
+    sides = {
+        kind: {
+            "generation": side.manifest.generation,
+            "records": side.manifest.totals.records,
+            "where": side.where,
+            "normalize": list(side.manifest.normalize),
+        }
+        for kind, side in (("before", old), ("after", new))
+    }
     return {
-        "before": _describe_side(old),
-        "after": _describe_side(new),
+        **sides,
         "added": difference.added,
         "removed": difference.removed,
         "changed": difference.changed,
@@ -215,7 +217,14 @@ def render_line(data: bytes, characters: int = MAX_VALUE_CHARACTERS) -> str:
         return _render_bytes(data, characters)
     if not any(map(needs_escape, text)):
         return shorten(text, characters)
-    return _escape(text, characters)
+    line = ""
+    for character in text:
+        is_escaped = character == "\\" or needs_escape(character)
+        shown = character.encode("unicode_escape").decode() if is_escaped else character
+        if len(line) + len(shown) > characters:
+            return line + _ELLIPSIS
+        line += shown
+    return line
 
 
 def render_member(data: bytes) -> str:
@@ -230,17 +239,6 @@ def _decode(data: bytes) -> str | None:
         return codecs.getincrementaldecoder("utf-8")().decode(data, final=len(data) < MAX_VALUE_BYTES)
     except UnicodeDecodeError:
         return None
-
-
-def _escape(text: str, characters: int) -> str:
-    line = ""
-    for character in text:
-        is_escaped = character == "\\" or needs_escape(character)
-        shown = character.encode("unicode_escape").decode() if is_escaped else character
-        if len(line) + len(shown) > characters:
-            return line + _ELLIPSIS
-        line += shown
-    return line
 
 
 def _render_bytes(data: bytes, characters: int) -> str:
