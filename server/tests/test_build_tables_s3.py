@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from pyiceberg.utils.config import Config
 from support.buckets import create_bucket, use_server, variables
 from support.sources import read
 from support.tables import catalog_fields, parsed, table_spec
+from support.web import QuietHandler, web_server
 
 from lookupdb.builder.listing import open_source
 from lookupdb.errors import BadSource
@@ -54,8 +53,8 @@ def rest(people: Table, server: str) -> Iterator[str]:
         },
     }
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
             path = self.path.partition("?")[0]
             is_known = self.headers.get("Authorization") == "Bearer sesame"
             status = 401 if not is_known else 200 if path in answers else 404
@@ -66,15 +65,8 @@ def rest(people: Table, server: str) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
+    with web_server(Handler) as url:
+        yield url
 
 
 def test_a_rest_catalog_with_a_token_gives_the_credentials_of_the_files(

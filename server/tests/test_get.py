@@ -6,12 +6,10 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from support.ports import free_port
 from support.routers import Router, routing
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
+from support.web import QuietHandler, web_server
 
 from lookupdb import keys
 from lookupdb.cli.get import command
@@ -209,34 +208,22 @@ def test_a_router_may_be_behind_any_prefix(prefix: str) -> None:
     assert (ended.returncode, b"no answer from" in ended.stderr) == (4, True)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and POST alike, and logs nothing."""
+class _Handler(QuietHandler):
+    """Answers GET and POST alike, each on a connection of its own."""
 
-    def do_POST(self) -> None:
+    protocol_version = "HTTP/1.0"
+
+    def do_POST(self) -> None:  # noqa: N802 - http.server calls it so
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         raise NotImplementedError
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def serve(handler: type[_Handler]) -> Iterator[str]:
-    """The URL of a server whose requests ``handler`` answers."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
 
 
 class _Dying(_Handler):
     """Is killed in the middle of an answer: the path's first part is its status, the second the way it ends."""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         _, status, end, *_ = self.path.split("/")
         self.send_response(int(status))
         self.send_header(client.GENERATION_FIELD, "g1")
@@ -252,7 +239,7 @@ class _Dying(_Handler):
 
 @pytest.fixture(scope="module")
 def dying() -> Iterator[str]:
-    with serve(_Dying) as url:
+    with web_server(_Dying) as url:
         yield url
 
 
@@ -272,7 +259,7 @@ def test_a_router_that_is_killed_in_the_middle_of_an_answer_gives_none(
 class _Greeter(_Handler):
     """Answers whatever it is asked, as no router does."""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         self.send_response(200)
         self.send_header("Content-Length", "2")
         self.end_headers()
@@ -281,7 +268,7 @@ class _Greeter(_Handler):
 
 @pytest.fixture(scope="module")
 def greeter() -> Iterator[str]:
-    with serve(_Greeter) as url:
+    with web_server(_Greeter) as url:
         yield url
 
 
@@ -354,7 +341,7 @@ class _Strange(_Handler):
 
     answer: Callable[[], Iterator[bytes]]
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         self.close_connection = True
         with suppress(OSError):  # the client leaves
             for part in type(self).answer():
@@ -362,7 +349,7 @@ class _Strange(_Handler):
 
 
 def ask_strange(answer: Callable[[], Iterator[bytes]], *keys: str) -> subprocess.CompletedProcess[bytes]:
-    with serve(type("Strange", (_Strange,), {"answer": staticmethod(answer)})) as url:
+    with web_server(type("Strange", (_Strange,), {"answer": staticmethod(answer)})) as url:
         return run_here("get", url, *keys)
 
 

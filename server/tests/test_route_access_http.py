@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.http import Client, ScriptedLookups, Server, eventually, generation, request, serving, serving_to
+from support.http import Client, ScriptedLookups, Server, eventually, generation, request, serving
 from support.signers import claims_of, ec_signer, jwks
 
 from lookupdb.account_tokens import ServiceAccounts
@@ -69,7 +69,7 @@ def entrance() -> Entrance:
 
 @pytest.fixture
 def server(entrance: Entrance) -> Iterator[Server]:
-    with serving_to(entrance.gatekeeper, entrance.lookups, max_body_bytes=1 << 20) as server:
+    with serving(entrance.lookups, None, entrance.gatekeeper, max_body_bytes=1 << 20) as server:
         yield server
 
 
@@ -304,7 +304,7 @@ def test_keys_that_are_replaced_end_the_tokens_that_they_signed(
 
 
 def test_while_nothing_is_known_a_token_is_answered_503_and_none_401() -> None:
-    with serving_to(Gatekeeper(token_folder="tokens", accounts=None)) as server, server.connect() as client:
+    with serving(None, None, Gatekeeper(token_folder="tokens", accounts=None)) as server, server.connect() as client:
         answer = client.get("/v1/lookup/a", bearer(TOKEN))
         assert answer.status == 503
         assert json.loads(answer.body)["reason"] == "AccessUnknown"

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.fleets import fleet, fleet_entry
+from support.launching import stop
 from support.ports import free_port
 from support.routers import Router, routing
 from support.routing import table_file
-from support.shards import stop, write_generation
+from support.shards import write_generation
 from support.signers import claims_of, ec_signer, jwks
 from support.waiting import until
 

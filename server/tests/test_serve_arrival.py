@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 import pytest
 import redis
-from support.shards import serving, stop, write_generation
+from support.launching import stop
+from support.shards import serving, write_generation
 from support.waiting import until
 
 from lookupdb.errors import CorruptFile, NotOnVolume, StoreError, UsageError

@@ -4,13 +4,12 @@ process."""
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.web import QuietHandler, web_server
 
 from lookupdb.errors import EngineMissing, ExecutorsRefused, RightsMissing
 from lookupdb.spark.pods import VERBS, check_pods, java_command
@@ -41,8 +40,8 @@ class Api:
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802 - http.server calls it so
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             held.asked.append((self.path, self.headers["Authorization"], asked))
             status, answer = held.status, asked | {"message": "wrong"}
@@ -56,14 +55,9 @@ def api() -> Iterator[Api]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        held = Api(f"http://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with web_server(Handler) as url:
+        held = Api(url)
         yield held
-        server.shutdown()
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from dataclasses import dataclass, field
 
 import pytest
+from support.web import QuietHandler, web_server
 
 from lookupdb import store
 from lookupdb.errors import StoreDenied, StoreError
@@ -17,40 +16,29 @@ from lookupdb.store import StoreAddress, objects
 ADDRESS = StoreAddress("local", "default", "things", "local")
 
 
+@dataclass
 class Bouncer:
     """An S3 server that lets nobody in, and keeps what it was shown."""
 
-    def __init__(self, status: int = 403) -> None:
-        self.seen: list[dict[str, str]] = []
-        bouncer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                bouncer.seen.append({name.lower(): value for name, value in self.headers.items()})
-                body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05})
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+    url: str = ""
+    seen: list[dict[str, str]] = field(default_factory=list)
 
 
 @pytest.fixture
 def bouncer() -> Iterator[Bouncer]:
     made = Bouncer()
-    yield made
-    made.close()
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
+            made.seen.append({name.lower(): value for name, value in self.headers.items()})
+            body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with web_server(Handler) as made.url:
+        yield made
 
 
 @pytest.fixture(autouse=True)

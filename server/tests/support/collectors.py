@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from lookupdb.telemetry import ENDPOINTS
 from support.waiting import until
+from support.web import QuietHandler, web_server
 
 SETTINGS = (*ENDPOINTS, "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "OTEL_SDK_DISABLED", "OTEL_SERVICE_NAME")
 
@@ -66,28 +65,17 @@ def collecting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector, which the environment names to processes of the test."""
     collector = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802 - http.server calls it so
             assert self.path == "/v1/traces"
             collector.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(collector.status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    collector.url = f"http://127.0.0.1:{server.server_port}"
-    for name in SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    try:
+    with web_server(Handler) as collector.url:
+        for name in SETTINGS:
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
         yield collector
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import http.server
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 from urllib.parse import urlsplit
+
+from support.web import QuietHandler, web_server
 
 _HOP: frozenset[str] = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
 LATE_SECONDS = 0.15
@@ -182,9 +182,8 @@ def _failure(status: int) -> Answer:
     return Answer(status, [], b"", 0)
 
 
-def _handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+def _handler(proxy: Proxy) -> type[QuietHandler]:
+    class Handler(QuietHandler):
         disable_nagle_algorithm = True
 
         def finish(self) -> None:
@@ -211,9 +210,6 @@ def _handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_any  # noqa: N815 - http.server calls them so
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
     return Handler
 
 
@@ -221,13 +217,8 @@ def _handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
 def faulty_proxy(target: str) -> Iterator[tuple[str, Proxy]]:
     """A proxy before the server at ``target``: its URL and itself."""
     proxy = Proxy(target)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy)) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with web_server(_handler(proxy)) as url:
         try:
-            yield f"http://127.0.0.1:{server.server_port}", proxy
+            yield url, proxy
         finally:
             proxy.reset()
-            server.shutdown()
-            thread.join()

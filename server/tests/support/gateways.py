@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
@@ -96,19 +96,7 @@ class FakeGateway:
     def reset(self) -> None:
         """Let nothing go wrong, and hold nothing."""
         fresh = FakeGateway()
-        for name in (
-            "objects",
-            "tokens",
-            "cluster",
-            "requests",
-            "refusals",
-            "redirect",
-            "always_redirects",
-            "listing_end",
-            "copies",
-            "cuts_listings",
-            "cuts_answers",
-        ):
+        for name in {one.name for one in fields(self)} - {"url", "lock"}:
             setattr(self, name, getattr(fresh, name))
 
     def put(self, path: str, body: bytes) -> Object:

@@ -6,12 +6,11 @@ import asyncio
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import uvloop
 
@@ -29,6 +28,7 @@ from lookupdb.router.lookups import BatchWaiter, Problem, ServedGeneration, Wait
 from lookupdb.router.tls import Certificates, TlsFiles
 from support.batches import make_values
 from support.tls import TlsSocket, server_identity
+from support.waiting import until
 
 speaks_tls = False
 """Servers and clients of tests speak TLS; see ``conftest.TLS_TESTS``."""
@@ -240,6 +240,9 @@ class Server:
         assert not self.errors, self.errors
 
     def connect(self, *, receive_buffer: int | None = None) -> Client:
+        return Client(self.open_socket(receive_buffer))
+
+    def open_socket(self, receive_buffer: int | None) -> socket.socket:
         raw = socket.socket()
         if receive_buffer:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -250,23 +253,14 @@ class Server:
             raw.close()
             raise
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.tls is None:
-            return Client(raw)
-        return Client(cast("socket.socket", TlsSocket(raw).handshake()))
+        return raw if self.tls is None else cast("socket.socket", TlsSocket(raw).handshake())
 
 
 @contextmanager
-def serving(lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any) -> Iterator[Server]:
-    """A running server with ``limits`` other than the usual ones."""
-    with serving_to(None, lookups, tls, **limits) as server:
-        yield server
-
-
-@contextmanager
-def serving_to(
-    gatekeeper: Gatekeeper | None, lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any
+def serving(
+    lookups: Any = None, tls: TlsFiles | None = None, gatekeeper: Gatekeeper | None = None, /, **limits: Any
 ) -> Iterator[Server]:
-    """A server only for clients that ``gatekeeper`` accepts."""
+    """A running server with ``limits`` other than the usual ones, for clients that ``gatekeeper`` accepts."""
     with tls_files() if speaks_tls else nullcontext(tls) as files:
         server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits), gatekeeper, files)
         server.start()
@@ -292,21 +286,48 @@ class Response:
     body: bytes
 
 
-class Client:
-    """A socket, and answers cut out of what comes from it."""
+class SocketClient:
+    """The socket of a client of any protocol."""
 
     def __init__(self, raw: socket.socket) -> None:
         self.raw = raw
-        self._buffer = b""
 
-    def send(self, *pieces: bytes) -> Client:
+    def send(self, *pieces: bytes) -> Self:
         for piece in pieces:
             self.raw.sendall(piece)
         return self
 
-    def half_close(self) -> Client:
+    def half_close(self) -> Self:
         self.raw.shutdown(socket.SHUT_WR)
         return self
+
+    def silent(self, seconds: float = 0.05) -> bool:
+        """Return whether nothing comes for a moment, and the connection stays open."""
+        self.raw.settimeout(seconds)
+        try:
+            self.raw.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return True
+        finally:
+            self.raw.settimeout(PATIENCE)
+        return False
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Client(SocketClient):
+    """A client of HTTP, which cuts answers out of what comes."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        super().__init__(raw)
+        self._buffer = b""
 
     def get(self, target: str, *fields: str, method: str = "GET") -> Response:
         """Ask, and wait for the answer."""
@@ -335,14 +356,7 @@ class Client:
         return not rest
 
     def silent(self, seconds: float = 0.05) -> bool:
-        """Return whether nothing comes for a moment, and the connection stays open."""
-        self.raw.settimeout(seconds)
-        try:
-            return not self._buffer and not self.raw.recv(1, socket.MSG_PEEK) and False
-        except TimeoutError:
-            return True
-        finally:
-            self.raw.settimeout(PATIENCE)
+        return not self._buffer and super().silent(seconds)
 
     def _until(self, end: bytes) -> bytes:
         while end not in self._buffer:
@@ -368,15 +382,6 @@ class Client:
             raise EOFError(f"the connection ended after {self._buffer[:1000]!r}")
         self._buffer += piece
 
-    def close(self) -> None:
-        self.raw.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def request(target: str, *fields: str, method: str = "GET") -> bytes:
     """A request of HTTP/1.1 with Host and ``fields``."""
@@ -386,7 +391,4 @@ def request(target: str, *fields: str, method: str = "GET") -> bytes:
 
 def eventually(true: Callable[[], Any], seconds: float = PATIENCE) -> None:
     """Wait until ``true()`` is."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
+    until(true, "it comes true", seconds)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
 import orjson
 
 from lookupdb.process import START
+from support.waiting import until
 
 Verb = Literal["serve", "route"]
 _LOCK = threading.Lock()
@@ -37,6 +43,38 @@ def start(
         return subprocess.Popen(_limited(command, open_files), pass_fds=[fd])
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def ready(
+    verb: Verb, words: list[str], *, open_files: int | None = None, by_command_line: bool = False
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """``lookupdb verb words…`` from ready until the block ends, and what its ready file says; see ``start``."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "ready.json"
+        process = start(
+            verb, [*words, "--ready-file", str(file)], open_files=open_files, by_command_line=by_command_line
+        )
+        try:
+            until(lambda: file.exists() or process.poll() is not None, f"{verb} is ready", 90)
+            assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
+            yield process, orjson.loads(file.read_bytes())
+        finally:
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
+    """SIGTERM, and wait; the exit status. A process that has not ended in time fails the test, and is aborted: it says
+    on standard error where it stood (conftest.py has Python's fault handler on).
+    """
+    if process.poll() is None:
+        process.terminate()
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        process.wait()
+        raise AssertionError(f"{process.args!r} had not ended {seconds} s after SIGTERM") from None
 
 
 def _read_options(verb: Verb, words: list[str]) -> tuple[str, dict[str, Any]]:

@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 from lookupdb.image.artifact import INDEX_TYPE
+from support.web import QuietHandler
 
 Fault = Literal["lost", "dropped", "cut", "early"] | tuple[bytes, bytes, float] | int
 """A fault of a request. Lost: the response is lost after its effect; dropped: nothing is done and the connection
@@ -88,12 +89,8 @@ class Registry:
         return None
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     registry: Registry
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def _serve(self) -> None:
         registry, path = self.registry, urlsplit(self.path).path

@@ -16,8 +16,7 @@ from lookupdb.router.access import Gatekeeper
 from lookupdb.router.resp import connection as resp_connection
 from lookupdb.router.resp.exchanges import RespService
 from support import http
-from support.http import LIMITS, PATIENCE, ScriptedLookups, Server, eventually, tls_files
-from support.tls import TlsSocket
+from support.http import LIMITS, ScriptedLookups, Server, SocketClient, eventually, tls_files
 
 
 class RespServer(Server):
@@ -30,13 +29,7 @@ class RespServer(Server):
         return resp_connection.RedisClientConnection(service, registry)
 
     def connect(self, *, receive_buffer: int | None = None) -> RespClient:  # type: ignore[override]
-        raw = socket.socket()
-        if receive_buffer:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        raw.settimeout(PATIENCE)
-        raw.connect(("127.0.0.1", self.port))
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return RespClient(raw if self.tls is None else cast("socket.socket", TlsSocket(raw).handshake()))
+        return RespClient(self.open_socket(receive_buffer))
 
 
 @contextmanager
@@ -82,21 +75,12 @@ def command(*words: bytes | str) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-class RespClient:
-    """A socket, and the replies that come from it: errors are ``hiredis.ReplyError``."""
+class RespClient(SocketClient):
+    """A client of RESP, and the replies to it: errors are ``hiredis.ReplyError``."""
 
     def __init__(self, raw: socket.socket) -> None:
-        self.raw = raw
+        super().__init__(raw)
         self._reader = hiredis.Reader(notEnoughData=...)
-
-    def send(self, *pieces: bytes) -> RespClient:
-        for piece in pieces:
-            self.raw.sendall(piece)
-        return self
-
-    def half_close(self) -> RespClient:
-        self.raw.shutdown(socket.SHUT_WR)
-        return self
 
     def ask(self, *words: bytes | str) -> Any:
         """The reply to one command."""
@@ -126,22 +110,3 @@ class RespClient:
         while piece := self.raw.recv(65536):
             nothing = nothing and not piece
         return nothing
-
-    def silent(self, seconds: float = 0.05) -> bool:
-        """Return whether nothing comes for a moment, and the connection stays open."""
-        self.raw.settimeout(seconds)
-        try:
-            return not self.raw.recv(1, socket.MSG_PEEK) and False
-        except TimeoutError:
-            return True
-        finally:
-            self.raw.settimeout(PATIENCE)
-
-    def close(self) -> None:
-        self.raw.close()
-
-    def __enter__(self) -> RespClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import http.client
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ import orjson
 from support import launching
 from support.metrics import without_dataset
 from support.ports import free_port
-from support.shards import stop
 from support.tls import authority, make_identity
 from support.waiting import until
 
@@ -70,20 +68,11 @@ def routing(
     ``open_files`` is the hard limit of descriptors. ``by_command_line``: by an interpreter of its own. Where
     ``options`` say nothing else, a lookup may take as long as it does on a busy machine.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        ready = Path(scratch) / "ready.json"
-        words = ["--table", str(table), "--port", "0", "--admin-port", "0", "--workers", str(workers)]
-        words += ["--drain-seconds", str(drain_seconds), "--ready-file", str(ready)]
-        words += ["--deadline-ms", "20000", *options]
-        process = launching.start("route", words, open_files=open_files, by_command_line=by_command_line)
-        try:
-            until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 90)
-            assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
-            told = orjson.loads(ready.read_bytes())
-            yield Router(process, told["port"], told["admin"], told.get("resp", 0))
-        finally:
-            status = stop(process)
-        assert status == 0, f"the router ended with {status}"
+    words = ["--table", str(table), "--port", "0", "--admin-port", "0", "--workers", str(workers)]
+    words += ["--drain-seconds", str(drain_seconds), "--deadline-ms", "20000", *options]
+    with launching.ready("route", words, open_files=open_files, by_command_line=by_command_line) as (process, told):
+        yield Router(process, told["port"], told["admin"], told.get("resp", 0))
+    assert process.returncode == 0, f"the router ended with {process.returncode}"
 
 
 @contextlib.contextmanager
@@ -173,4 +162,4 @@ def starting(table: Path, *options: str) -> Iterator[Router]:
         until(answers, "the admin port answers")
         yield router
     finally:
-        stop(process)
+        launching.stop(process)

@@ -11,19 +11,16 @@ import contextlib
 import hashlib
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import lmdb
-import orjson
 import zstandard
 
 from lookupdb import keys, manifest, shardfile
 from support import launching
-from support.waiting import until
 
 
 def write_generation(
@@ -166,34 +163,12 @@ def serving(
     ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones. ``open_files`` is the
     hard limit of descriptors; the soft one is half of it. ``by_command_line``: by an interpreter of its own.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        ready = Path(scratch) / "ready.json"
-        words = [str(path), "--port", str(ports), "--admin-port", "0", "--workers", str(workers)]
-        words += ["--ready-file", str(ready), "--drain-seconds", str(drain_seconds), *options]
-        if shard is not None:
-            words += ["--shard", str(shard)]
-        process = launching.start("serve", words, open_files=open_files, by_command_line=by_command_line)
-        try:
-            until(lambda: ready.exists() or process.poll() is not None, "the shard server is ready", 90)
-            assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
-            told = orjson.loads(ready.read_bytes())
-            server = Running(process, told["ports"], told["admin"])
-            yield server
-        finally:
-            status = stop(process)
-        expected = -signal.SIGKILL if server.was_killed else 0
-        assert status == expected, f"the shard server ended with {status}, not {expected}"
-
-
-def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
-    """SIGTERM, and wait; the exit status. A process that has not ended in time fails the test, and is aborted: it says
-    on standard error where it stood (conftest.py has Python's fault handler on).
-    """
-    if process.poll() is None:
-        process.terminate()
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)
-        process.wait()
-        raise AssertionError(f"{process.args!r} had not ended {seconds} s after SIGTERM") from None
+    words = [str(path), "--port", str(ports), "--admin-port", "0", "--workers", str(workers)]
+    words += ["--drain-seconds", str(drain_seconds), *options]
+    if shard is not None:
+        words += ["--shard", str(shard)]
+    with launching.ready("serve", words, open_files=open_files, by_command_line=by_command_line) as (process, told):
+        server = Running(process, told["ports"], told["admin"])
+        yield server
+    expected = -signal.SIGKILL if server.was_killed else 0
+    assert process.returncode == expected, f"the shard server ended with {process.returncode}, not {expected}"
