@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
-from operator_support.authorities import without_authorities
+from operator_support.loopback import without_authorities
 from operator_support.recording_server import connected, serving
 
 from lookupdb_operator import names

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from operator_support.kube import Kube
-from operator_support.kube_answers import KINDS
+from operator_support.kube import KINDS, Kube
 from operator_support.kube_story import dataset, seen, step_to_build
 from operator_support.running import operating, options, until
 

@@ -11,8 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
-from operator_support.authorities import without_authorities
-from operator_support.loopback import listening
+from operator_support.loopback import listening, without_authorities
 from operator_support.running import until
 
 from lookupdb_operator import names

@@ -23,13 +23,15 @@ from aiohttp import web
 from benchmarks.operator_load.api_protocol import discovery, merge_patch, openapi, parse_path
 
 from lookupdb.dataset import schema
+from lookupdb_operator import names
 from lookupdb_operator.names import Kind
 from operator_support import kube_fields
-from operator_support.authorities import without_authorities
-from operator_support.kube_answers import KINDS, matches
 from operator_support.kube_rights import Need, needs
-from operator_support.loopback import listening
+from operator_support.loopback import listening, without_authorities
 
+CRD = Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
+KINDS = (*names.ALL, CRD)
+"""The kinds of the server."""
 Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
@@ -261,7 +263,7 @@ class Kube:
         return self.put(admitted, manager=request.query["fieldManager"], owned=owned)
 
     def _list(self, request: web.Request, kind: Kind, namespace: str) -> web.Response:
-        items = [item for item in self.all(kind.name, namespace or None) if matches(item, request)]
+        items = [item for item in self.all(kind.name, namespace or None) if _matches(item, request)]
         version = next(self._versions)
         body = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "items": items}
         return web.json_response({**body, "metadata": {"resourceVersion": str(version)}})
@@ -302,10 +304,27 @@ def _copied(item: Object) -> Object:
     return copied
 
 
+def _matches(item: dict[str, Any], request: web.Request) -> bool:
+    """Return whether a list or watch selects the object."""
+    for term in filter(None, request.query.get("labelSelector", "").split(",")):
+        name, has_value, value = term.partition("=")
+        held = item["metadata"]["labels"].get(name)
+        if held is None or (has_value and held != value.lstrip("=")):
+            return False
+    for term in filter(None, request.query.get("fieldSelector", "").split(",")):
+        path, _, value = term.partition("=")
+        held = item
+        for part in path.split("."):
+            held = held.get(part, {}) if isinstance(held, dict) else {}
+        if held != value.lstrip("="):
+            return False
+    return True
+
+
 def _as_selected(event: str, item: Object, before: Object | None, request: web.Request) -> Object | None:
     """Return the watch event of a change: an object that stops matching the selector is deleted, one that starts to is
     new."""
-    was, is_selected = before is not None and matches(before, request), matches(item, request)
+    was, is_selected = before is not None and _matches(before, request), _matches(item, request)
     if event != "MODIFIED" or (was and is_selected):
         return {"type": event, "object": item} if is_selected else None
     if is_selected:

@@ -1,10 +1,12 @@
-"""Test servers on ports of loopback."""
+"""Test servers on ports of loopback, and their clients."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
+from unittest.mock import patch
 
 from aiohttp import web
 
@@ -25,3 +27,11 @@ async def listening(
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()
+
+
+@contextlib.contextmanager
+def without_authorities() -> Iterator[None]:
+    """Make clients without the system's certificate authorities, which take most of a short test to load. They use
+    no TLS."""
+    with patch.object(ssl.SSLContext, "load_default_certs"):
+        yield

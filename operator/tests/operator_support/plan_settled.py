@@ -52,10 +52,6 @@ def _check_target(world: World, active: GenerationStatus, parsed: DatasetSpec) -
     if data & (marks if world.invariants.has_forgotten else world.invariants.rolled_back):
         return
     assert active.content == parsed.content_hash(), "what serves is not what is asked for"
-    _check_fresh(world, active)
-
-
-def _check_fresh(world: World, active: GenerationStatus) -> None:
     assert world.refresh in ("", active.refresh), "the refresh that is asked for is not answered"
 
 

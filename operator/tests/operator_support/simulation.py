@@ -21,7 +21,6 @@ from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_settled import check_settled
 from operator_support.plan_world import Conflict, Planner, World
-from operator_support.simulation_specs import DELIVERIES, POD_FIELDS, SCHEDULES
 
 CONVERGES_WITHIN: Final = 4000.0
 """Seconds. The longest backoff is half an hour."""
@@ -29,6 +28,24 @@ _COMES_TO_REST_WITHIN: Final = 6
 """Number of passes while nothing happens."""
 _REMEMBERED: Final = 3
 """Snapshots of the last passes, which may be seen again."""
+SCHEDULES: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"schedule": "* * * * *"},
+    {"schedule": "*/10 * * * *"},
+    {"schedule": "0 * * * *", "startingDeadlineSeconds": 600},
+    {"schedule": "*/10 * * * *", "suspend": True},
+)
+POD_FIELDS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"annotations": {"team": "travel"}},
+    {"nodeSelector": {"disk": "ssd"}, "priorityClassName": "serving"},
+)
+DELIVERIES: Final[tuple[dict[str, Any], ...]] = (
+    {"type": "Fetch"},
+    {"type": "Volume", "volume": {"claimName": "lookups"}},
+    {"type": "Image", "image": {"repository": "r.example/lookups"}},
+    {"type": "Image", "image": {"repository": "r.example/others", "pushSecretName": "push"}},
+)
 
 
 @dataclass(frozen=True)
