@@ -5,16 +5,24 @@ It runs alone, because the policies of all pods of the cluster are enforced.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from e2e.support import console, enforcer, pods, release, router_pods, store
+from e2e.support import console, pods, release, router_pods, store
 from e2e.support.figures import record
-from e2e.support.kubectl import Manifest, find, kubectl, run_in, until
+from e2e.support.kubectl import Manifest, apply, delete, find, kubectl, run_in, until
 from e2e.support.scenario import BRISK, PATIENT, Scenario
 
+ENFORCER_IMAGE: Final = os.environ.get("E2E_ENFORCER", "")
+"""The image of ``e2e/enforcer``, which enforces policies on each node of kind, whose network does not. ``e2e/run`` sets
+the variable there. Other clusters must enforce policies by themselves."""
+ENFORCER: Final = "lookupdb-e2e-enforcer"
+SYSTEM: Final = "kube-system"
+_META: Final = {"name": ENFORCER, "namespace": SYSTEM}
 DATASET: Final = "records"
 SHARD: Final = "app.kubernetes.io/component=shard"
 REACH: Final = (pods.INSIDE / "reach.py").read_text()
@@ -57,12 +65,12 @@ def test_a_port_answers_those_whose_business_it_is(scenario: Scenario) -> None:
     for name in (STRANGER, pods.INTRUDER):
         kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", scenario.namespace, "--timeout=50s")
     scenario.wait_client()
-    if enforcer.IMAGE:
+    if ENFORCER_IMAGE:
         assert all(_reached(who, _places(scenario)) >= {*_places(scenario)} for who in _everybody(scenario).values()), (
             "or what is silent below is silent for another reason"
         )
 
-    with enforcer.enforced():
+    with _enforced():
         until(lambda: _is_enforced(scenario), seconds=60, what="NetworkPolicies enforced")
         _check_ports(scenario)
         with scenario.load(DATASET, keys, per_second=100) as load:
@@ -146,3 +154,68 @@ def _reached(who: Who, places: dict[str, Place]) -> frozenset[str]:
     asked = json.dumps([*places.values()])
     result = json.loads(run_in(who.pod, who.namespace, "python", "-c", REACH, stdin=asked))
     return frozenset(name for name, is_open in zip(places, result, strict=True) if is_open)
+
+
+@contextlib.contextmanager
+def _enforced() -> Iterator[None]:
+    """Enforce NetworkPolicies while the block runs."""
+    if not ENFORCER_IMAGE:
+        yield
+        return
+    apply(*_enforcer())
+    try:
+        kubectl("rollout", "status", f"daemonset/{ENFORCER}", "--namespace", SYSTEM, "--timeout=120s", timeout=130)
+        yield
+    finally:
+        delete("daemonset", ENFORCER, SYSTEM, "--cascade=foreground")
+        for kind in ("clusterrolebinding", "clusterrole"):
+            delete(kind, ENFORCER, None)
+        delete("serviceaccount", ENFORCER, SYSTEM)
+
+
+def _enforcer() -> list[Manifest]:
+    """Return the DaemonSet, and its right to read what policies name."""
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ENFORCER}
+    rules = [
+        {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "watch"]},
+    ]
+    account = {"kind": "ServiceAccount", "name": ENFORCER, "namespace": SYSTEM}
+    labels = {"app": ENFORCER}
+    pod: dict[str, Any] = {
+        "hostNetwork": True,
+        "serviceAccountName": ENFORCER,
+        "terminationGracePeriodSeconds": 20,  # it removes its rules on shutdown
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": ENFORCER_IMAGE,
+                "imagePullPolicy": "Never",
+                "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+                "securityContext": {"privileged": True},
+            }
+        ],
+    }
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _META},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": ENFORCER},
+            "rules": rules,
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": ENFORCER},
+            "roleRef": role,
+            "subjects": [account],
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": _META,
+            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+        },
+    ]

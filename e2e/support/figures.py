@@ -36,13 +36,11 @@ def read_lines() -> list[str]:
 
 def describe_missed_goals(figures: Iterable[str]) -> list[str]:
     """Return a sentence for each of the recorded ``figures`` that exceeds its goal."""
-    members = (json.loads(line) for line in figures)
-    too_much = (figure for figure in members if _misses_goal(figure))
-    return [f"MISSED {_format(figure)}, the goal is at most {figure['at_most']}" for figure in too_much]
-
-
-def _misses_goal(line: dict[str, Any]) -> bool:
-    return "at_most" in line and not isinstance(line["value"], str) and line["value"] > line["at_most"]
+    return [
+        f"MISSED {_format(line)}, the goal is at most {line['at_most']}"
+        for line in map(json.loads, figures)
+        if "at_most" in line and not isinstance(line["value"], str) and line["value"] > line["at_most"]
+    ]
 
 
 def _format(line: dict[str, Any]) -> str:

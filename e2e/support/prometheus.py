@@ -90,7 +90,8 @@ def running() -> Iterator[Prometheus]:
         groups = [group for item in monitoring if item["kind"] == "PrometheusRule" for group in item["spec"]["groups"]]
         (home / "rules.yaml").write_text(json.dumps({"groups": shorten(groups, FASTER)}))
         (home / "prometheus.yaml").write_text(json.dumps(configuration(monitoring, proxy_address())))
-        address = f"127.0.0.1:{_free_port()}"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
         command = [
             str(BINARY),
             f"--config.file={home}/prometheus.yaml",
@@ -148,7 +149,11 @@ def _scrape(monitor: Manifest, proxy: str) -> Manifest:
             }
         ],
         "relabel_configs": [
-            _keep("__meta_kubernetes_pod_container_port_name", endpoint["port"]),
+            {
+                "source_labels": ["__meta_kubernetes_pod_container_port_name"],
+                "regex": endpoint["port"],
+                "action": "keep",
+            },
             {"source_labels": ["__meta_kubernetes_pod_phase"], "regex": "Failed|Succeeded", "action": "drop"},
             _label("namespace", "__meta_kubernetes_namespace"),
             _label("pod", "__meta_kubernetes_pod_name"),
@@ -167,10 +172,6 @@ def _scrape(monitor: Manifest, proxy: str) -> Manifest:
             {"replacement": proxy, "target_label": "__address__"},
         ],
     }
-
-
-def _keep(source: str, value: str) -> Manifest:
-    return {"source_labels": [source], "regex": value, "action": "keep"}
 
 
 def _label(name: str, source: str) -> Manifest:
@@ -218,8 +219,3 @@ def _wait_scraped(prometheus: Prometheus, log: Path) -> None:
             raise AssertionError(f"{error}: {log.read_text()[-2000:]}") from error
 
     until(look, seconds=_START_SECONDS, what="Prometheus reads the operator's metrics")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -96,13 +96,8 @@ def stopped_gateway() -> Iterator[None]:
         kubectl("rollout", "status", name, "--namespace", NAMESPACE, "--timeout=180s", timeout=200)
 
 
-def operator_metrics() -> dict[str, float]:
-    """Return the operator's /metrics: ``name{labels}`` → value."""
-    text = run_in(operator_pod()["metadata"]["name"], NAMESPACE, "python", "-c", _METRICS)
-    samples = re.findall(r"^([a-zA-Z_:][\w:]*(?:\{.*\})?) (\S+)", text, re.MULTILINE)
-    return {name: float(value) for name, value in samples}
-
-
 def operator_total(name: str) -> float:
     """Return the sum of an operator's metric over all labels."""
-    return sum(value for sample, value in operator_metrics().items() if sample.split("{")[0] == name)
+    text = run_in(operator_pod()["metadata"]["name"], NAMESPACE, "python", "-c", _METRICS)
+    samples: list[tuple[str, str]] = re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)", text, re.MULTILINE)
+    return sum(float(value) for sample, value in samples if sample == name)
