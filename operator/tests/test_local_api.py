@@ -1,157 +1,321 @@
-"""The API server of `lookupdb up`: objects in memory and in files."""
+"""What a `lookupdb up` keeps (objects, in memory and in files, and servers), and what it serves besides lookups: the
+objects, by a socket and to Kubernetes' clients, and the console."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from kubernetes import client, config
+from operator_support.local_up import api, folder, get_dataset, load, running
+from operator_support.loopback import listening
+from plugin_samples import body, dataset, router
+from support.waiting import soon
 
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.up.run_state import RunFolder
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import (
-    APPLY_PATCH,
-    MERGE_PATCH,
-    AlreadyExists,
-    Conflict,
-    NotFound,
-    Refused,
-)
-from lookupdb_operator.local.api import LocalApi
+from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, AlreadyExists, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.console.dataset import FoundKey
+from lookupdb_operator.console.source import Elsewhere, PodClient
+from lookupdb_operator.local.api import OBJECTS, LocalApi, SocketApi
+from lookupdb_operator.local.kubelet import LocalServer
+from lookupdb_operator.local.server import ApiServer, KubernetesServer, LocalSource
 
-Json = dict[str, Any]
+__all__ = ["api", "folder", "running"]
 
-PEOPLE: Json = {
-    "apiVersion": names.API_VERSION,
-    "kind": names.KIND,
-    "metadata": {"namespace": "default", "name": "people"},
-    "spec": {"source": {"url": "people.csv"}, "key": {"columns": ["email"]}},
-}
-DATASETS = names.DATASET_KIND.path("default")
-ONE = names.DATASET_KIND.path("default", "people")
+DATASETS = names.DATASET_KIND.path("shop")
+ONE = names.DATASET_KIND.path("shop", "airports")
+DEPLOYMENTS = names.DEPLOYMENT.path("shop")
+SERVERS = names.STATEFUL_SET.path("shop")
+NOTE = {"metadata": {"annotations": {"a": "1"}}}
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> LocalApi:
-    return started(tmp_path)
-
-
-def started(folder: Path) -> LocalApi:
-    """An API server that goes on with the objects in ``folder``."""
-    api = LocalApi()
-    api.add_folder("default", "people", folder / "objects")
-    return api
-
-
-def child(name: str, **spec: Any) -> Json:
-    """A StatefulSet of people."""
-    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "people", "uid": "local", "controller": True}
-    meta = {"namespace": "default", "name": name, "labels": {names.DATASET: "people"}, "ownerReferences": [owner]}
-    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": {"replicas": 1, **spec}}
-
-
-async def create(api: LocalApi) -> Json:
-    made: Json = await api.request("POST", DATASETS, subject="people", body=PEOPLE)
-    return made
-
-
-async def apply(api: LocalApi, manifest: Json, manager: str = names.FIELD_MANAGER) -> Json:
-    path = names.STATEFUL_SET.path("default", manifest["metadata"]["name"])
-    query = {"fieldManager": manager, "force": "true"}
-    answer: Json = await api.request("PATCH", path, subject="it", query=query, body=manifest, content_type=APPLY_PATCH)
+async def apply(api: LocalApi, manager: str = names.FIELD_MANAGER, **spec: Any) -> dict[str, Any]:
+    """Apply a StatefulSet that the dataset owns."""
+    owner = {"kind": names.KIND, "name": "airports", "uid": "local"}
+    labels = {names.DATASET: "airports"}
+    meta = {"namespace": "shop", "name": "airports-r1-s0", "labels": labels, "ownerReferences": [owner]}
+    item = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec}
+    query, path = {"fieldManager": manager, "force": "true"}, f"{SERVERS}/airports-r1-s0"
+    answer: dict[str, Any] = await api.request(
+        "PATCH", path, subject="it", query=query, body=item, content_type=APPLY_PATCH
+    )
     return answer
 
 
-async def test_what_was_written_is_there_after_a_restart_and_versions_grow_on(api: LocalApi, tmp_path: Path) -> None:
-    made = await create(api)
-    api.put_status(made, {"generation": "g1"})
-    again = started(tmp_path)
-    found = again.get(names.DATASET_KIND, "default", "people")
-    assert found is not None
-    assert found["status"] == {"generation": "g1"}
-    changed = await again.request("PATCH", ONE, subject="it", body={"metadata": {"annotations": {"a": "1"}}})
+async def test_a_restart_keeps_objects_and_ignores_other_files_and_versions_grow_on(
+    api: LocalApi, folder: RunFolder
+) -> None:
+    (folder.path / OBJECTS / "Job.broken.json").write_text("{")
+    again = load(folder)
+    found = get_dataset(again)
+    assert found == get_dataset(api)
+    changed = await again.request("PATCH", ONE, subject="it", body=NOTE)
     assert int(changed["metadata"]["resourceVersion"]) > int(found["metadata"]["resourceVersion"])
 
 
 async def test_only_a_change_of_the_spec_is_another_generation(api: LocalApi) -> None:
-    made = await create(api)
-    noted = await api.request("PATCH", ONE, subject="it", body={"metadata": {"annotations": {"a": "1"}}})
-    changed = await api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 2}}, content_type=MERGE_PATCH)
-    assert [item["metadata"]["generation"] for item in (made, noted, changed)] == [1, 1, 2]
-
-
-async def test_a_status_is_written_only_over_the_version_that_was_read(api: LocalApi) -> None:
-    made = await create(api)
-    body = {**made, "status": {"generation": "g1"}}
-    await api.request("PUT", f"{ONE}/status", subject="it", body=body)
-    with pytest.raises(Conflict):
-        await api.request("PUT", f"{ONE}/status", subject="it", body=body)
-
-
-async def test_a_dataset_is_validated_and_made_once(api: LocalApi) -> None:
-    with pytest.raises(Refused, match=r"spec\.shards"):
-        await api.request("POST", DATASETS, subject="it", body={**PEOPLE, "spec": {**PEOPLE["spec"], "shards": 0}})
-    await create(api)
-    with pytest.raises(AlreadyExists):
-        await create(api)
+    changes = (NOTE, {"metadata": {"annotations": {"a": "2"}}}, {"spec": {"shards": 2}})
+    kept = [await api.request("PATCH", ONE, subject="it", body=change) for change in changes]
+    first, noted, changed = (item["metadata"]["generation"] for item in kept)
+    assert (noted - first, changed - first) == (0, 1)
 
 
 async def test_what_the_operator_leaves_out_of_an_apply_is_removed_and_what_a_scale_leaves_out_stays(
     api: LocalApi,
 ) -> None:
-    await create(api)
-    await apply(api, child("people-r1-s0", serviceName="people-r1"))
-    scale = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 3}}
-    scaled = await apply(api, {**scale, "metadata": {"namespace": "default", "name": "people-r1-s0"}}, "other")
-    assert scaled["spec"] == {"replicas": 3, "serviceName": "people-r1"}
-    whole = await apply(api, child("people-r1-s0"))
-    assert whole["spec"] == {"replicas": 1}
+    await apply(api, replicas=1, serviceName="airports-r1")
+    assert (await apply(api, "other", replicas=3))["spec"] == {"replicas": 3, "serviceName": "airports-r1"}
+    assert (await apply(api, replicas=1))["spec"] == {"replicas": 1}
 
 
-async def test_what_a_deleted_object_owned_goes_with_it_and_its_files(api: LocalApi, tmp_path: Path) -> None:
-    await create(api)
-    made = await apply(api, child("people-r1-s0"))
-    told: list[tuple[str, str]] = []
-    api.watchers.append(lambda event, item: told.append((event, item["kind"])))
-    where = names.STATEFUL_SET.path("default", "people-r1-s0")
+async def test_what_a_deleted_object_owned_goes_with_it_and_its_files(api: LocalApi, folder: RunFolder) -> None:
+    made = await apply(api)
+    events: list[tuple[str, str]] = []
+    api.watchers.append(lambda event, item: events.append((event, item["kind"])))
+    where = f"{SERVERS}/airports-r1-s0"
     with pytest.raises(Conflict):
         await api.request("DELETE", where, subject="it", body={"preconditions": {"uid": "another"}})
     await api.request("DELETE", ONE, subject="it")
-    assert told == [("DELETED", names.KIND), ("DELETED", "StatefulSet")]
-    assert list((tmp_path / "objects").glob("*.json")) == []
+    assert events == [("DELETED", names.KIND), ("DELETED", "StatefulSet")]
+    assert list((folder.path / OBJECTS).glob("*.json")) == []
     with pytest.raises(NotFound):
         await api.request("DELETE", where, subject="it", body={"preconditions": {"uid": made["metadata"]["uid"]}})
 
 
 async def test_lists_are_by_labels_and_fields(api: LocalApi) -> None:
-    await create(api)
-    await apply(api, child("people-r1-s0"))
-    where = names.STATEFUL_SET.path("default")
+    await apply(api)
     for query, count in (
         ({"labelSelector": names.DATASET}, 1),
         ({"labelSelector": f"{names.DATASET}=others"}, 0),
-        ({"fieldSelector": "metadata.name=people-r1-s0"}, 1),
-        ({"fieldSelector": "metadata.name=people-r1-s1"}, 0),
+        ({"fieldSelector": "metadata.name=airports-r1-s0"}, 1),
+        ({"fieldSelector": "metadata.name=airports-r1-s1"}, 0),
     ):
-        found = await api.request("GET", where, subject="all", query=query)
+        found = await api.request("GET", SERVERS, subject="all", query=query)
         assert len(found["items"]) == count, query
 
 
-async def test_what_cannot_be_written_holds_and_is_written_later(api: LocalApi, tmp_path: Path) -> None:
-    await create(api)
-    await apply(api, child("people-r1-s0"))
-    folder = tmp_path / "objects"
-    folder.rename(tmp_path / "elsewhere")
-    folder.write_text("a file in its place")
+async def test_what_cannot_be_written_is_kept_and_written_later(api: LocalApi, folder: RunFolder) -> None:
+    await apply(api)
+    objects = folder.path / OBJECTS
+    objects.rename(objects.with_name("elsewhere"))
+    objects.write_text("a file in its place")
     await api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 2}})
     assert "cannot be written: " in api.flush()
-    folder.unlink()
+    objects.unlink()
     assert api.flush() == ""
-    again = started(tmp_path)
-    for kind, name in ((names.DATASET_KIND, "people"), (names.STATEFUL_SET, "people-r1-s0")):
-        assert again.get(kind, "default", name) == api.get(kind, "default", name), "also what had not changed"
+    for kind in (names.DATASET_KIND, names.STATEFUL_SET):
+        assert load(folder).all(kind) == api.all(kind), "also what had not changed"
 
 
-async def test_a_file_that_is_no_object_is_ignored(api: LocalApi, tmp_path: Path) -> None:
-    await create(api)
-    (tmp_path / "objects" / "Job.broken.json").write_text("{")
-    assert started(tmp_path).get(names.DATASET_KIND, "default", "people") is not None
+async def test_no_edit_of_two_writers_is_lost(running: LocalApi, folder: RunFolder) -> None:
+    async def write(number: int) -> None:
+        change = {"metadata": {"annotations": {f"n{number}": "x"}}}
+        await SocketApi(folder).request("PATCH", ONE, subject="it", body=change)
+        running.put_status(get_dataset(running), {**get_dataset(running)["status"], "records": number})
+
+    await asyncio.gather(*map(write, range(20)))
+    assert get_dataset(running)["metadata"]["annotations"] == {f"n{number}": "x" for number in range(20)}
+
+
+async def test_only_the_user_can_open_the_socket(running: LocalApi, folder: RunFolder) -> None:
+    objects = folder.path / OBJECTS
+    assert [path.stat().st_mode & 0o777 for path in (objects, objects / "api.sock")] == [0o700, 0o600]
+
+
+async def test_an_up_without_a_socket_goes_on(
+    api: LocalApi, folder: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder.path / OBJECTS / "api.sock").mkdir()
+    async with ApiServer(api, lambda *_: None, PodClient()).listening(folder.path / OBJECTS):
+        assert "commands cannot reach this `lookupdb up`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "method", "path", "content"),
+    [
+        (NotFound, "cities is not there", "GET", f"{DATASETS}/cities", None),
+        (NotFound, "there is no /apis/apps/v9/things here", "GET", "/apis/apps/v9/things", None),
+        (Conflict, "modified", "PATCH", ONE, {"metadata": {"resourceVersion": "99"}}),
+        (Conflict, "modified", "PUT", f"{ONE}/status", {"metadata": {"resourceVersion": "99"}, "status": {}}),
+        (AlreadyExists, "already exists", "POST", DATASETS, body()),
+        (Refused, "spec.shards", "POST", DATASETS, body("cities", {"shards": 0})),
+        (Refused, "spec.shards", "PATCH", ONE, {"spec": {"shards": -1}}),
+        (Refused, "no valid request", "PATCH", ONE, ["no object"]),
+        (Refused, "cannot change", "PATCH", ONE, {"metadata": {"name": "other"}}),
+        (Refused, "map of strings", "PATCH", ONE, {"metadata": {"labels": ["a"]}}),
+        (NotFound, "no pod x runs", "GET", f"{names.POD.path('shop')}/x:9090/proxy/metrics", None),
+    ],
+)
+@pytest.mark.usefixtures("running")
+async def test_what_the_api_refuses_is_reported_as_a_cluster_does(
+    folder: RunFolder, error: type[Exception], message: str, method: str, path: str, content: Any
+) -> None:
+    with pytest.raises(error, match=message):
+        await SocketApi(folder).request(method, path, subject="it", body=content)
+
+
+PATCH = f"PATCH {ONE} HTTP/1.1\r\nHost: up\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"", b""),
+        (b"what\r\n\r\n", b" 400 "),
+        (PATCH + b"Content-Length: x\r\n\r\n", b" 400 "),
+        (PATCH + b"Content-Length: 7\r\nContent-Encoding: gzip\r\n\r\nno gzip", b" 422 "),
+        (PATCH + b"Content-Length: 5000000\r\n\r\n" + b" " * 5_000_000, b" 422 "),
+        (PATCH + b"Content-Length: 5410\r\n\r\n" + b'{"spec":' + b'{"a":' * 900 + b"1" + b"}" * 901, b" 422 "),
+    ],
+    ids=["nothing", "what", "length", "gzip", "too long", "too deep"],
+)
+async def test_what_is_no_request_changes_nothing(
+    running: LocalApi, folder: RunFolder, text: bytes, code: bytes
+) -> None:
+    opened = os.open(folder.path / OBJECTS, os.O_RDONLY)
+    reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{opened}/api.sock")
+    writer.write(text)
+    if not text:
+        writer.write_eof()
+    assert code in await reader.readline()
+    writer.close()
+    os.close(opened)
+    assert await SocketApi(folder).request("GET", ONE, subject="it") == get_dataset(running)
+
+
+async def test_an_up_that_hangs_at_its_start_is_named(
+    api: LocalApi, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lookupdb_operator.local.api._START_SECONDS", 0.1)
+    with folder.lock(), pytest.raises(Unreachable, match="`lookupdb up` of shop/airports does not answer"):
+        await SocketApi(folder).request("GET", ONE, subject="it")
+
+
+def use_client(path: Path) -> None:
+    """Read, change and fail to delete a dataset with Kubernetes' own client."""
+    connect: Any = config.new_client_from_config
+    with connect(str(path)) as connection:
+        datasets: Any = client.CustomObjectsApi(connection)
+        about = (*names.API_VERSION.split("/"), "shop", names.DATASET_KIND.plural)
+        listed = datasets.list_namespaced_custom_object(*about)["items"]
+        assert [item["metadata"]["name"] for item in listed] == ["airports"]
+        change = {"spec": {"shards": 2, "router": {"replicas": 5}}}
+        patched = datasets.patch_namespaced_custom_object(*about, "airports", change)["spec"]
+        assert (patched["shards"], patched["router"]["replicas"]) == (2, 1)
+        with pytest.raises(client.ApiException, match="422"):
+            datasets.delete_namespaced_custom_object(*about, "airports")
+        with pytest.raises(client.ApiException, match="422"):
+            datasets.patch_namespaced_custom_object(*about, "airports", {"spec": {"shards": 0}})
+        assert client.CoreApi(connection).get_api_versions().versions == ["v1"]
+
+
+def refuse(url: str, method: str = "GET", media_type: str = JSON, content: Any = None) -> tuple[int, str]:
+    """Return code and message of the refusal of a request."""
+    data = json.dumps(content).encode() if content else None
+    request = urllib.request.Request(url, data, {"Content-Type": media_type}, method=method)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    return refused.value.code, json.load(refused.value).get("message", "")
+
+
+async def test_a_client_of_kubernetes_reads_and_changes_datasets(api: LocalApi, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    async with KubernetesServer(api, lambda *_: None, PodClient(), path).listening_on_port():
+        assert path.stat().st_mode & 0o777 == 0o600
+        await asyncio.to_thread(use_client, path)
+        address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
+        meta = {"namespace": "shop", "name": "web", "labels": {"app": "web"}}
+        web_server = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"replicas": 1}}
+        for words, code, message in (
+            (("/api/v1/namespaces/shop/pods/r1-s0-0%3A9090/proxy/metrics",), 404, "no pod r1-s0-0 runs"),
+            ((f"{DATASETS}/cities?fieldManager=kubectl", "PATCH", APPLY_PATCH, body("cities")), 404, "is not there"),
+            ((DEPLOYMENTS, "POST", JSON, web_server), 422, "nothing else can be created"),
+            ((f"{DEPLOYMENTS}/web", "PATCH", APPLY_PATCH, web_server), 422, "nothing else can be created"),
+        ):
+            found = await asyncio.to_thread(refuse, address + words[0], *words[1:])
+            assert (found[0], message in found[1]) == (code, True), found
+        guessed = f"{address.rpartition('/')[0]}/guessed/api"
+        assert (await asyncio.to_thread(refuse, guessed))[0] == 401
+    assert api.all(names.DEPLOYMENT) == []
+    assert not path.exists()
+
+
+async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    server = KubernetesServer(LocalApi(), lambda *_: None, PodClient(), path)
+    path.write_text("apiVersion: v1\nkind: Config\nclusters: [{name: production}]\n")
+    with pytest.raises(UsageError, match="exists, and no `lookupdb up` has written it"):
+        async with server.listening_on_port():
+            pass
+    assert "production" in path.read_text()
+    path.write_bytes(b"")
+    async with server.listening_on_port():
+        left = path.read_bytes()
+    path.write_bytes(left)  # of an `up` that was killed
+    async with server.listening_on_port():
+        assert path.read_bytes() != left
+        path.write_text("of an `up` that began later")
+    assert path.exists()
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[LocalSource]:
+    """The console's source. Router 0 has values of as many bytes as the key says, and many metrics; router 1 ends."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.host.startswith("localhost"):
+            assert request.transport is not None
+            request.transport.close()
+        if request.path == "/metrics":
+            return web.Response(text="lookupdb_router_private_bytes 7\n" * 50_000)
+        return web.Response(body=b"x" * int(request.query["key"]), headers={"Lookupdb-Generation": "g12"})
+
+    def find_admin(_: str, pod: str) -> str:
+        return f"127.0.0.1:{port}" if pod.endswith("0") else f"localhost:{port}"
+
+    async with listening(answer) as port:
+        pods = PodClient()
+        yield LocalSource(LocalApi(), Path(), lambda *_: f"http://127.0.0.1:{port}", find_admin, pods)
+        await pods.close()
+
+
+async def test_the_console_has_whole_values_and_metrics_or_says_why_not(source: LocalSource) -> None:
+    for size in (10, 1 << 20):
+        found = await source.look_up(dataset(), str(size), None)
+        assert isinstance(found, FoundKey)
+        assert len(found.value) == size
+    too_large = await source.look_up(dataset(), str((1 << 20) + 1), "g12")
+    assert isinstance(too_large, Elsewhere)
+    assert too_large.command.endswith("--generation g12 1048577")
+    assert (await source.read_metrics(dataset(), router(0))).count("\n") == 50_000
+    with pytest.raises(LookupdbError, match="does not answer"):
+        await source.read_metrics(dataset(), router(1))
+
+
+async def test_a_server_that_ends_or_is_killed_is_started_again(tmp_path: Path) -> None:
+    ends: list[tuple[int, str]] = []
+    words, starts = ["serve", str(tmp_path / "absent"), "--shard", "0"], asyncio.Semaphore(1)
+    server = LocalServer(words, tmp_path / "one", lambda _: None, lambda *end: ends.append(end), starts)
+    try:
+        await soon(lambda: ends, "it ends")
+        code, why = ends[0]
+        assert 0 < code < 128
+        assert "absent" in why
+        await soon(lambda: server.pid, "it runs again")
+        assert server.pid
+        os.kill(server.pid, signal.SIGKILL)
+        await soon(lambda: len(ends) > 1, "its end is reported")
+        assert ends[1] == (137, "killed by signal 9 (Killed)")
+    finally:
+        await server.stop(1)

@@ -51,6 +51,7 @@ def test_an_up_knows_how_many_and_which_are_needed(dataset: StoredDataset, tmp_p
     spec = {"source": {"url": "a.csv"}, "key": {"columns": ["a"]}, "keepGenerations": 1}
     resource = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "spec": spec}
     about = {"namespace": "default", "name": "things", "uid": "local", "resourceVersion": "7"}
-    status = {"generation": "g4", "refused": {"generation": "g2"}, "builds": [{"generation": "g1"}]}
+    status: dict[str, Any] = {"generation": "g4", "refused": {"generation": "g2"}, "builds": [{"generation": "g1"}]}
+    status |= {"candidate": {"generation": "g3"}, "generations": [{"generation": "g5"}]}
     file.write_text(json.dumps({**resource, "metadata": about, "status": status}))
-    assert prune("--data", str(tmp_path))["removed"] == ["g1", "g3", "g5"]
+    assert prune("--data", str(tmp_path))["removed"] == ["g1"]
