@@ -440,13 +440,17 @@ _LOOKUP_COST: Final = 256
 
 
 def _read(session: Session, command: Command) -> Reply:
+    yield _make_read_reply(session, command)
+
+
+def _make_read_reply(session: Session, command: Command) -> bytes:
+    # Not in the generator: it would keep the value while the client does not read, which no budget counts.
     worker = session.worker
     reply = worker.replies.find(command[1])
     if reply is DAMAGED:
-        yield reply
-        return
+        return reply
     value = None if reply is None else reply[reply.index(b"\n") + 1 : -2]
-    yield READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
+    return READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
 
 
 def _exec(session: Session, _: Command) -> Reply:
