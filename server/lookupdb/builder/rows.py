@@ -659,8 +659,9 @@ class SliceRecords:
                 self.samples.append((self.row, reason))
         else:
             value = bytes(memoryview(value))  # copy: orjson's result sits in a far larger block
-            self.sorter.put(key, self.place, value)
-            self.sample.offer(key, self.place, value)
+            place = self._start + self.row
+            self.sorter.put(key, place, value)
+            self.sample.offer(key, place, value)
 
     @property
     def place(self) -> int:
