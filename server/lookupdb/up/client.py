@@ -270,7 +270,12 @@ def _exchange(request: urllib.request.Request, trust: Trust) -> _Answer:
                 raise IncompleteRead(body, response.length)
             return _Answer(body, response.headers.get_content_type())
     except urllib.error.HTTPError as error:
-        raise _refusal(error, _read_refusal(error)) from error
+        with error:
+            body = error.read(_MAX_REFUSAL_BYTES)  # a router sends no more
+            lacking = error.length if len(body) < _MAX_REFUSAL_BYTES else None
+        if lacking:
+            raise IncompleteRead(body, lacking) from error
+        raise _refusal(error, body) from error
 
 
 def _describe_answer(url: str, code: int, reason: str) -> str:
@@ -286,31 +291,6 @@ def _printable(text: str, characters: int) -> str:
 def _no_router(answered: str) -> LookupFailed:
     hint = "is there a lookupdb router, and is this its public port?"
     return LookupFailed(f"{answered}, not as a router does", hint=hint)
-
-
-def _read_refusal(error: urllib.error.HTTPError) -> bytes:
-    """Return the body, cut off at the largest size that a router would send. Raises OSError and HTTPException."""
-    with error:
-        body = error.read(_MAX_REFUSAL_BYTES)
-        lacking = error.length if len(body) < _MAX_REFUSAL_BYTES else None
-    if lacking:  # read(size) raises no error if the connection ends too early
-        raise IncompleteRead(body, lacking)
-    return body
-
-
-def _tell_active(problem: dict[str, Any]) -> str:
-    """Return the end of the message for a generation that is not served: the active one, if there is exactly one."""
-    match problem.get("active"):
-        case [str(name)] if GENERATION.fullmatch(name):
-            return f"; {name} is active"
-    return ""
-
-
-def _advise_path(url: str) -> str:
-    """Return the hint for a ``url`` whose path the router does not know."""
-    parts = urlsplit(strip_secrets(url))
-    origin = f"{parts.scheme}://{parts.netloc}"
-    return f"a router serves one dataset, and its paths begin with /v1: is its URL {origin}?"
 
 
 def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
@@ -336,9 +316,14 @@ def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
         )
     if kind == "unknown-generation":
         refused = text.partition("; leave Lookupdb-Generation out")[0]  # the header is an option here
-        return LookupFailed(f"the router answered {error.code}: {refused}{_tell_active(problem)}", hint=_NO_GENERATION)
+        match problem.get("active"):
+            case [str(name)] if GENERATION.fullmatch(name):  # if there is exactly one
+                refused = f"{refused}; {name} is active"
+        return LookupFailed(f"the router answered {error.code}: {refused}", hint=_NO_GENERATION)
     if kind == "no-such-resource":
-        return LookupFailed(f"the router answered {error.code}: {text}", hint=_advise_path(error.url))
+        parts = urlsplit(strip_secrets(error.url))
+        hint = f"a router serves one dataset, and its paths begin with /v1: is its URL {parts.scheme}://{parts.netloc}?"
+        return LookupFailed(f"the router answered {error.code}: {text}", hint=hint)
     if error.code == HTTPStatus.UNAUTHORIZED:
         return LookupFailed(f"the router answered {error.code}: {text}", hint=_UNAUTHENTICATED)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
