@@ -18,7 +18,7 @@ from lookupdb import cli
 from lookupdb.up.run_state import RunFolder, list_build_logs, note_build_end, renew_build_log
 from lookupdb_operator import names
 from lookupdb_operator.local.api import LocalApi
-from lookupdb_operator.local.dataset import keep_pin
+from lookupdb_operator.local.up import keep_pin
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
 __all__ = ["api", "folder", "running"]

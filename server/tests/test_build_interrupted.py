@@ -21,7 +21,8 @@ from support.waiting import soon, until
 from support.web import QuietHandler, web_server
 
 from lookupdb_operator.local import kubelet
-from lookupdb_operator.local.up import Up, UpOptions
+from lookupdb_operator.local.kubelet import UpOptions
+from lookupdb_operator.local.up import Up
 
 pytestmark = pytest.mark.long
 

@@ -20,7 +20,8 @@ from support.waiting import until
 
 from lookupdb.cli import cli
 from lookupdb.dataset.spec import read_manifest
-from lookupdb_operator.local.kubelet import RESP_PORT, find_free_port
+from lookupdb_operator.local.kubelet import find_free_port
+from lookupdb_operator.names import RESP_PORT
 
 pytestmark = pytest.mark.long
 

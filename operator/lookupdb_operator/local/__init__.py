@@ -1,7 +1,6 @@
 """The cluster of `lookupdb up`: the operator's loop over objects in files and pods that are processes.
 
 up       the command: puts manifests into the cluster, follows their sources, and runs the loop
-dataset  one dataset: its manifest and its source
 server   the API server and the console over HTTP: for commands, `kubectl` and browsers
 kubelet  the controllers and the kubelet: runs the pods of Jobs, StatefulSets and Deployments as processes
 api      the API server: objects in memory and in files, and how commands reach them

@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 Object = dict[str, Any]
 Place = tuple[str, str, str]
 """Kind, namespace, name."""
-Watcher = Callable[[str, Object], None]
-"""Called with ADDED, MODIFIED or DELETED, and the object, which must not be changed."""
 
 _IN_MEMORY: Final = (names.POD.name, names.EVENT.name)
 """Kinds without files: processes end with `up`."""
@@ -86,7 +84,8 @@ class LocalApi:
         self._versions = itertools.count(1)
         self._unwritten: set[Place] = set()
         """Objects that differ from their files, for example because the disk is full."""
-        self.watchers: list[Watcher] = []
+        self.watchers: list[Callable[[str, Object], None]] = []
+        """Called with ADDED, MODIFIED or DELETED, and the object, which must not be changed."""
 
     def add_folder(self, namespace: str, name: str, folder: Path) -> None:
         """Keep the objects of the dataset ``name`` in ``folder``, and load those that are there. Raises OSError."""
@@ -106,9 +105,9 @@ class LocalApi:
 
     def flush(self) -> str:
         """Write what could not be written or was removed. Return why some still cannot be written; empty if all is."""
-        for folder in self._folders.values():
-            if not folder.is_dir():
-                self._unwritten |= {place for place in self._objects if self._find_folder(place) == folder}
+        for place, item in self._objects.items():
+            if (path := self._find_file(item)) and not path.exists():
+                self._unwritten.add(place)
         problem = ""
         for place in sorted(self._unwritten):
             problem = self._write(place) or problem
@@ -148,11 +147,10 @@ class LocalApi:
         gone = self._objects.pop((kind.name, namespace, name), None)
         if gone is None:
             return
-        place = find_place(gone)
-        self._unwritten.discard(place)
-        if (folder := self._find_folder(place, gone)) is not None:
+        self._unwritten.discard(find_place(gone))
+        if path := self._find_file(gone):
             with suppress(OSError):
-                _path(folder, place).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self._versions))}}
         self._notify("DELETED", last)
         owner = (gone["kind"], name, gone["metadata"]["uid"])
@@ -232,31 +230,25 @@ class LocalApi:
         for watcher in self.watchers:
             watcher(event, item)
 
-    def _find_folder(self, place: Place, deleted: Object | None = None) -> Path | None:
-        """Return the folder of an object's file; None if it has none."""
-        kind, namespace, name = place
-        if kind in _IN_MEMORY:
-            return None
-        labels = (deleted or self._objects[place])["metadata"].get("labels") or {}
-        return self._folders.get((namespace, name if kind == names.KIND else labels.get(names.DATASET, "")))
+    def _find_file(self, item: Object) -> Path | None:
+        """Return the file of an object; None if it has none."""
+        kind, namespace, name = find_place(item)
+        labels = item["metadata"].get("labels") or {}
+        folder = self._folders.get((namespace, name if kind == names.KIND else labels.get(names.DATASET, "")))
+        return None if folder is None or kind in _IN_MEMORY else folder / f"{kind}.{name}.json"
 
     def _write(self, place: Place) -> str:
         """Write the file of an object. Return why it cannot be written; empty if it is. ``flush`` tries again."""
-        if (folder := self._find_folder(place)) is None:
+        if (path := self._find_file(self._objects[place])) is None:
             return ""
         self._unwritten.add(place)
-        path = _path(folder, place)
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             launch.write(path, self._objects[place])
         except OSError as error:
             return f"{path} cannot be written: {error.strerror or error}"
         self._unwritten.discard(place)
         return ""
-
-
-def _path(folder: Path, place: Place) -> Path:
-    return folder / f"{place[0]}.{place[2]}.json"
 
 
 def find_place(item: Mapping[str, Any]) -> Place:
@@ -441,19 +433,18 @@ class StoppedApi:
 # Datasets and advice, for the user of a laptop
 
 
-def list_data_options(data: Path) -> list[str]:
-    """Return the options of commands about datasets in the folder ``data``."""
+def _list_data_options(data: Path) -> list[str]:
     return [] if data == DATA_DIRECTORY else ["--data", str(data)]
 
 
 def localize_advice(message: str, data: Path) -> str:
     """Return ``message`` with commands about datasets in the folder ``data``."""
 
-    def write_promotion(found: re.Match[str]) -> str:
-        target = (*list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
+    def write_commands(found: re.Match[str]) -> str:
+        target = (*_list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
         return ", and ends after ".join(shlex.join(("lookupdb", verb, *target)) for verb in ("promote", "reject"))
 
-    return _PROMOTION.sub(write_promotion, message).replace(_RETRY, _OUR_RETRY)
+    return _PROMOTION.sub(write_commands, message).replace(_RETRY, _OUR_RETRY)
 
 
 def remove_retry(message: str) -> str:
@@ -473,4 +464,4 @@ def parse_local(body: Mapping[str, Any], url: str, data: Path) -> Dataset:
         status["conditions"] = [
             {**found, "message": localize_advice(found.get("message", ""), data)} for found in conditions
         ]
-    return Dataset.from_body({**body, "status": status}, list_data_options(data))
+    return Dataset.from_body({**body, "status": status}, _list_data_options(data))

@@ -13,47 +13,50 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import random
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import IPv4Address
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from lookupdb.backoff import Backoff
-from lookupdb.dataset.spec import LOCAL
-from lookupdb.errors import UsageError
+from lookupdb.dataset.spec import LOCAL, DatasetSpec
+from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import listeners
 from lookupdb.router.routing_table import digest_table
 from lookupdb.store.dataset import dataset_path
 from lookupdb.telemetry import LOG_FILE
-from lookupdb.up.run_state import note_build_end, renew_build_log
+from lookupdb.up.run_state import note_build_end, renew_build_log, run_directory
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
+from lookupdb_operator.cluster.cluster import Cluster, parse_report
 from lookupdb_operator.cluster.workloads import FETCH
+from lookupdb_operator.console.source import PodClient
 from lookupdb_operator.local.api import LocalApi, Object
 from lookupdb_operator.manifests.pods import TMP
-from lookupdb_operator.model import format_moment
+from lookupdb_operator.model import RouterReport, format_moment
 from lookupdb_operator.plan import reasons
 
 log = logging.getLogger(__name__)
 
-_PREFIX: Final = "LOOKUPDB_"
-SERVER_VARIABLES: Final = frozenset(
+_SERVER_VARIABLES: Final = frozenset(
     {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
 )
 """The variables of lookupdb that shard servers and routers get. LOOKUPDB_PORT, for example, is not for shards."""
-BUILDER_VARIABLES: Final = frozenset(
+_BUILDER_VARIABLES: Final = frozenset(
     {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
 )
 """Variables of lookupdb that a build gets."""
@@ -61,26 +64,25 @@ BUILDER_VARIABLES: Final = frozenset(
 _READY_POLL_SECONDS: Final = 0.02
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LONGEST_BACKOFF_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 1.0
 _STEADY_SECONDS: Final = 30.0
 """A server that ran this long restarts with the shortest delay."""
-STOP_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 5.0
 _TURN_SECONDS: Final = 5.0
 """Longest time for which a starting server keeps others waiting. A router may take longer to be ready."""
 _TAIL_LINES: Final = 15
 _MAX_LOG_BYTES: Final = 1 << 20
 """A server that starts with a larger log begins a new one."""
-SIGNALLED: Final = 128
+_SIGNALLED: Final = 128
 """Added to a signal's number to make the exit code of a process that it ended, as in a shell."""
 
 HOST: Final = "127.0.0.1"
 """The address of routers' public ports."""
-_KINDS: Final = frozenset({"Job", "StatefulSet", "Deployment", "ConfigMap", "Secret", "Pod"})
-"""Kinds whose changes need a sync."""
+_UNWATCHED: Final = (names.KIND, names.EVENT.name, names.POD.name)
+"""Kinds whose changes need no sync. The kubelet itself changes pods."""
 _ENDPOINT: Final = re.compile(r"\b([a-z0-9-]+)\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:([0-9]+)\b")
-RESP_PORT: Final = 6379
-"""The default port of Redis."""
 _NEXT_PORTS: Final = 100
-MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
+_MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
 """Number of servers that start at the same time. More would slow each other and the reaction to Ctrl-C."""
 _MOVED: Final = 1000
 """Ports that a program of this machine uses are moved by this number, again and again."""
@@ -94,6 +96,11 @@ _DROPPED: Final = frozenset(
 )
 """Options whose values fit a pod. On a laptop, the defaults or the user's options apply."""
 
+MAX_SERVERS: Final = 64
+"""Default of --max-servers: a manifest made for a cluster could overload a laptop."""
+_SUPERVISOR_MIB: Final = 30
+_WORKER_MIB: Final = 12
+"""Approximate private memory of each process of a shard server (measured), without the page cache."""
 SEEN: Final = f"{names.GROUP}/seen"
 """Annotation: the success file, and the source's fingerprint when that file was first seen. If the source changes while
 the file stays, the next source may be half written, and is not built."""
@@ -105,26 +112,21 @@ Place = tuple[str, str]
 
 def child_environment(keep: frozenset[str], variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return ``variables`` without those of lookupdb that are not in ``keep``."""
-    return {name: value for name, value in variables.items() if not name.startswith(_PREFIX) or name in keep}
+    return {name: value for name, value in variables.items() if not name.startswith("LOOKUPDB_") or name in keep}
 
 
 async def _start(
-    arguments: list[str], variables: frozenset[str], output: Path | None, more: Mapping[str, str] | None = None
+    arguments: list[str], environment: Mapping[str, str], output: Path | None = None
 ) -> asyncio.subprocess.Process:
     """Start ``lookupdb ARGUMENTS…`` on a leash. Its output goes to the end of the file ``output``; if that is None,
-    messages go to standard error, and results nowhere. ``more`` are variables besides its own. Raises OSError."""
-    with ExitStack() as stack:
-        log_file = None if output is None else stack.enter_context(output.open("ab"))
+    messages go to standard error, and results nowhere. Raises OSError."""
+    with nullcontext() if output is None else output.open("ab") as log_file:
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "lookupdb.cli.leash",
-            *arguments,
+            *(sys.executable, "-P", "-m", "lookupdb.cli.leash", *arguments),
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL if log_file is None else log_file,
+            stdout=log_file or asyncio.subprocess.DEVNULL,
             stderr=log_file,
-            env={**child_environment(variables), **(more or {})},
+            env=environment,
             start_new_session=True,
         )
 
@@ -174,7 +176,7 @@ class LocalServer:
         """The id of the running process; None if none runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
-    async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
+    async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
         """Stop the process, and restart it no more."""
         self._keeper.cancel()
         await asyncio.wait([self._keeper])  # `await` would confuse its cancellation with that of this task
@@ -192,7 +194,7 @@ class LocalServer:
                 await self._run()
             except OSError as error:
                 log.error("%s cannot be started: %s", self._ready_path.stem, error)  # noqa: TRY400 - no more to say
-                self._on_end(SIGNALLED - 1, str(error))
+                self._on_end(_SIGNALLED - 1, str(error))
             if clock() - began > _STEADY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.fail())
@@ -205,101 +207,117 @@ class LocalServer:
             if self.log_path.stat().st_size > _MAX_LOG_BYTES:
                 self.log_path.unlink()
         words = [*self.arguments, "--ready-file", str(self._ready_path)]
-        report = None
         async with self._starts:
-            process = self._process = await _start(words, SERVER_VARIABLES, self.log_path)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_TURN_SECONDS):
-                    report = await self._read_report(process)
-                    if report is not None:
-                        self._on_ready(report)
-        if report is None and (report := await self._read_report(process)):
+            process = self._process = await _start(words, child_environment(_SERVER_VARIABLES), self.log_path)
+            report = await self._read_report(process, _TURN_SECONDS)
+        if report or (report := await self._read_report(process)):
             self._on_ready(report)
         await process.wait()
-        code = process.returncode or 0
+        code, tail = process.returncode or 0, ""
         log.warning("%s ended; it is started again (log: %s)", self._ready_path.stem, self.log_path)
-        tail = f"killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else self._read_tail()
-        self._on_end(SIGNALLED - code if code < 0 else code, tail)
+        if code < 0:
+            return self._on_end(_SIGNALLED - code, f"killed by signal {-code} ({signal.strsignal(-code)})")
+        with suppress(OSError):
+            tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+        return self._on_end(code, tail)
 
-    async def _read_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
-        while process.returncode is None:
+    async def _read_report(
+        self, process: asyncio.subprocess.Process, seconds: float = math.inf
+    ) -> dict[str, Any] | None:
+        """Return what the ready file says; None if the process ends before, or is not ready after ``seconds``."""
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + seconds
+        while process.returncode is None and clock() < ends_at:
             with suppress(FileNotFoundError):
                 report: dict[str, Any] = orjson.loads(self._ready_path.read_bytes())
                 return report
             await asyncio.sleep(_READY_POLL_SECONDS)
         return None
 
-    def _read_tail(self) -> str:
-        with suppress(OSError):
-            return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
-        return ""
-
 
 @dataclass(frozen=True, slots=True)
-class KubeletOptions:
-    """The options of `lookupdb up` that its processes get."""
+class UpOptions:
+    """The options of `lookupdb up`."""
 
-    store: Path
-    port: int = 0
-    resp_port: int = 0
-    memory_limit: int | None = None
-    volume: Path | None = None
-    chooses_resp_port: bool = False
-    """True if `up` has chosen the Redis port: while no router listens, another one replaces it if it is taken."""
-    console: str = ""
-    """Address of the console, which routers forward to."""
+    manifests: tuple[Path, ...]
+    """Files, and folders of ``*.yaml`` and ``*.yml``."""
+    data: Path
+    port: int
+    resp_port: int | None
+    """None: the first free port from the default port of Redis on."""
+    watch: bool
+    watch_seconds: float
+    memory_limit: int | None
+    volume: Path | None
+    max_servers: int = MAX_SERVERS
+    override_gates: str | None = None
+    """A rejected generation whose gates are overridden."""
+    kubeconfig: Path | None = None
+    """A file for `kubectl`, with the address of the API server and a token."""
 
 
-@dataclass(slots=True)
-class _Pod:
-    """A pod whose process serves."""
+@dataclass(slots=True, eq=False)
+class _Process:
+    """The process of a shard server's pod, or of the pods of all routers."""
 
     server: LocalServer
-    address: str
+    place: Place
+    """The pod whose settings it has."""
     admin: str
     """Address and port of its admin port."""
-    owner: Object
     report: dict[str, Any] | None = None
     """What its ready file says; None while it is not ready."""
     failures: int = 0
     """Ends in a row without being ready."""
     container: dict[str, Any] = field(default_factory=lambda: {"name": "serve"})
-    """The status of its container."""
+    """The status of its pods' containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    owner: Object
+    process: _Process
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        labels: Mapping[str, str] = self.owner["metadata"]["labels"]
+        return labels
 
 
 class Kubelet:
     """Makes processes of the pods that ``api`` should have, and reports their state there."""
 
-    def __init__(
-        self, api: LocalApi, folder_of: Callable[[str, str], Path], options: KubeletOptions, bases: Mapping[Place, Path]
-    ) -> None:
-        """``folder_of``: the folder of a dataset's logs and files. ``bases``: the folder to which the local files of a
-        dataset's source are relative."""
+    def __init__(self, api: LocalApi, options: UpOptions, bases: Mapping[Place, Path]) -> None:
+        """``bases``: the folder to which the local files of a dataset's source are relative."""
         self._api = api
-        self._folder_of = folder_of
         self._options = options
         self._bases = bases
+        self.console = ""
+        """Address of the console, which routers forward to."""
+        self._store = (options.data / "store").absolute()
         self._pods: dict[Place, _Pod] = {}
-        self._stops: set[asyncio.Task[None]] = set()
+        self._stops: dict[Place, asyncio.Task[None]] = {}
         self._builds: dict[str, asyncio.Task[None]] = {}
         """The running builds, by the Job's uid."""
-        self._builders: dict[str, asyncio.subprocess.Process] = {}
+        self.builders: dict[str, asyncio.subprocess.Process] = {}
         self._addresses: dict[Place, str] = {}
-        self._admin_ports: dict[Place, int] = {}
         self._first_address = int(IPv4Address("127.1.0.1")) + random.randrange(1 << 23)  # noqa: S311 - not a secret
         self._shift = self._find_shift()
-        self._digests: dict[str, str] = {}
+        self._port, self._admin_port = options.port, 0
+        self._resp_port = (
+            find_free_port(names.RESP_PORT, self._port) if options.resp_port is None else options.resp_port
+        )
+        self.digests: dict[str, str] = {}
         """The digest of a routing table's file → the digest of the operator's text."""
-        self._starts = asyncio.Semaphore(MAX_CONCURRENT_STARTS)
-        self._changed = asyncio.Event()
-        self._has_listened = False
-        """True once a router was ready: from then on it keeps its ports."""
+        self._starts = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
+        self.changed = asyncio.Event()
+        """Set it to look at everything again."""
+        self.router: dict[str, Any] | None = None
+        """What the router has reported; None until it was ready once. From then on it keeps its ports."""
         self.problem = ""
         """Why processes cannot be kept as the objects say."""
         self.exit_codes: dict[Place, int] = {}
         """The exit code of each dataset's last build, by namespace and name."""
-        self.on_router: Callable[[dict[str, Any]], None] = lambda report: None
-        """Called with what a router reports when it is ready."""
         api.watchers.append(self._note)
 
     # Addresses
@@ -319,12 +337,11 @@ class Kubelet:
 
     def _resolve(self, text: str) -> str:
         """Return a routing table's ``text`` with addresses in place of the pods' names."""
-
-        def find_address(found: re.Match[str]) -> str:
-            return f"{self._address(found[2], found[1])}:{int(found[3]) + self._shift}"
-
-        resolved = _ENDPOINT.sub(find_address, self._with_contents(text))
-        self._digests[digest_table(resolved.encode())] = digest_table(text.encode())
+        resolved = _ENDPOINT.sub(
+            lambda found: f"{self._address(found[2], found[1])}:{int(found[3]) + self._shift}",
+            self._with_contents(text),
+        )
+        self.digests[digest_table(resolved.encode())] = digest_table(text.encode())
         return resolved
 
     def _with_contents(self, text: str) -> str:
@@ -332,52 +349,51 @@ class Kubelet:
         datasets of laptops have the same uid, and two may be built within one second."""
         table = orjson.loads(text)
         about = table["dataset"]
-        folder = self._options.store / dataset_path(LOCAL, about["namespace"], about["name"], about["uid"])
+        folder = self._store / dataset_path(LOCAL, about["namespace"], about["name"], about["uid"])
         for entry in table["generations"]:
             with suppress(OSError, ValueError, KeyError):
                 shards = orjson.loads((folder / entry["generation"] / "manifest.json").read_bytes())["shards"]
                 entry["content"] = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode()).hexdigest()
         return orjson.dumps(table).decode() + "\n"
 
-    def original_digest(self, digest: str) -> str:
-        """Return the digest of the operator's text for that of the file that a router read."""
-        return self._digests.get(digest, digest)
-
     def find_router(self, ip: str) -> tuple[str, str] | None:
         """Return address and port of the admin port of the pod at ``ip``, and the name of its dataset; None if no pod
         is there."""
         found = (pod for place, pod in self._pods.items() if self._address(*place) == ip)
-        return next(((pod.admin, str(pod.owner["metadata"]["labels"][names.DATASET])) for pod in found), None)
+        return next(((pod.process.admin, pod.labels[names.DATASET]) for pod in found), None)
 
     def find_admin(self, namespace: str, name: str) -> str | None:
         """Return address and port of the admin port of the pod ``name``; None if it does not run."""
         pod = self._pods.get((namespace, name))
-        return None if pod is None else pod.admin
+        return None if pod is None else pod.process.admin
+
+    def describe(self, namespace: str, dataset: str, rollouts: Collection[str]) -> Iterator[dict[str, Any]]:
+        """Yield shard, process id and addresses of each ready shard server of a dataset's ``rollouts``."""
+        for place, pod in self._pods.items():
+            owner = place[0], pod.labels[names.DATASET]
+            if owner == (namespace, dataset) and pod.labels.get(names.ROLLOUT) in rollouts and pod.process.report:
+                endpoints = [f"{self._address(*place)}:{port}" for port in pod.process.report["ports"]]
+                about = {"shard": int(pod.labels[names.SHARD]), "pid": pod.process.report["pid"]}
+                yield {**about, "endpoints": endpoints, "admin": f"http://{pod.process.admin}"}
 
     # The loop
 
     def _note(self, event: str, item: Object) -> None:
-        if item["kind"] in _KINDS and (item["kind"] != "Pod" or event == "DELETED"):
-            self._changed.set()
+        if event == "DELETED" or item["kind"] not in _UNWATCHED:
+            self.changed.set()
 
     async def run(self) -> None:
         """Keep processes as the objects say, until cancelled."""
         while True:
-            self._changed.clear()
+            self.changed.clear()
             try:
                 self.sync()
+                self.problem = ""
             except (OSError, ApiError) as error:  # a full disk: it is tried again
                 self.problem = str(error)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):  # wait_for could lose a cancellation
-                        await self._changed.wait()
-            else:
-                self.problem = ""
-                await self._changed.wait()
-
-    def resync(self) -> None:
-        """Look at everything again: files may have been removed."""
-        self._changed.set()
+            with suppress(TimeoutError):  # not wait_for, which could lose a cancellation
+                async with asyncio.timeout(_RETRY_SECONDS if self.problem else None):
+                    await self.changed.wait()
 
     def sync(self) -> None:
         """Start and stop processes once. Raises OSError and ApiError; the next call goes on."""
@@ -387,20 +403,19 @@ class Kubelet:
                 meta = owner["metadata"]
                 for replica in range(int(owner["spec"].get("replicas", 1))):
                     wanted[meta["namespace"], f"{meta['name']}-{replica}"] = owner
-        for place, pod in list(self._pods.items()):
-            is_gone = self._api.get(names.POD, *place) is None
-            if place not in self._pods:
-                continue  # stopped with another router
-            is_router = pod.owner["kind"] == "Deployment"
-            is_changed = place in wanted and self._arguments(place, wanted[place]) != pod.server.arguments
-            if place not in wanted or is_gone or (is_changed and (not is_router or place == self._find_routers()[0])):
-                for stopped in self._find_routers() if is_router else [place]:
-                    self._stop(stopped)
-        stopping = {task.get_name() for task in self._stops}
+        for process in {
+            pod.process
+            for place, pod in self._pods.items()
+            if place not in wanted
+            or self._api.get(names.POD, *place) is None
+            or (place == pod.process.place and self._arguments(place, wanted[place]) != pod.process.server.arguments)
+        }:
+            self._stop(process)
+        self._stops = {place: task for place, task in self._stops.items() if not task.done()}
         for place, owner in wanted.items():
-            if place not in self._pods and "/".join(place) not in stopping:
-                self._start(place, owner)
             self._write_volumes(place, owner)
+            if place not in self._pods and place not in self._stops:
+                self._start(place, owner)
         jobs = {job["metadata"]["uid"]: job for job in self._api.all(names.JOB)}
         for uid, job in jobs.items():
             if uid not in self._builds and not job.get("status"):
@@ -408,72 +423,46 @@ class Kubelet:
         for uid in self._builds.keys() - jobs.keys():
             self._builds.pop(uid).cancel()
 
-    def _find_routers(self) -> list[Place]:
-        """Return the pods of routers, which share one process. The first one's settings hold."""
-        return [place for place, pod in self._pods.items() if pod.owner["kind"] == "Deployment"]
-
-    def _stop(self, place: Place) -> None:
-        pod = self._pods.pop(place)
-        task = asyncio.create_task(pod.server.stop(), name="/".join(place))
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)
-        task.add_done_callback(lambda _: self._changed.set())
-        self._api.remove(names.POD, *place)
-        self._report_counts(pod.owner)
-
     def _start(self, place: Place, owner: Object) -> None:
-        folder = self._pod_folder(place, owner)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._write_volumes(place, owner)
-        if owner["kind"] == "Deployment" and (routers := self._find_routers()):
-            self._pods[place] = replace(self._pods[routers[0]], owner=owner)
-            self._put_pod(place)
-            return self._report_counts(owner)
-        arguments = self._arguments(place, owner)
-        address = self._address(*place)
-        admin = f"{_read_option(arguments, '--host')}:{_read_option(arguments, '--admin-port')}"
-        on_ready, on_end = partial(self._note_ready, place), partial(self._note_end, place)
-        server = LocalServer(arguments, folder.with_name(place[1]), on_ready, on_end, self._starts)
-        self._pods[place] = _Pod(server, address, admin, owner)
-        self._put_pod(place)
+        routers = (pod.process for pod in self._pods.values() if pod.owner["kind"] == "Deployment")
+        process = next(routers, None) if owner["kind"] == "Deployment" else None
+        if process is None:
+            arguments = self._arguments(place, owner)
+            options = dict(pairwise(arguments))
+            on_ready, on_end = partial(self._note_ready, place), partial(self._note_end, place)
+            path = self._pod_folder(place, owner).with_name(place[1])
+            server = LocalServer(arguments, path, on_ready, on_end, self._starts)
+            process = _Process(server, place, f"{options['--host']}:{options['--admin-port']}")
+        self._pods[place] = _Pod(owner, process)
+        self._report(process)
+
+    def _stop(self, process: _Process) -> None:
+        task = asyncio.create_task(process.server.stop())
+        task.add_done_callback(lambda _: self.changed.set())
+        for place, pod in list(self._pods.items()):
+            if pod.process is process:
+                del self._pods[place]
+                self._stops[place] = task
+                self._api.remove(names.POD, *place)
+                self._report_counts(pod.owner)
 
     async def stop(self) -> None:
         """Stop every process: builds are interrupted, servers end."""
         self._api.watchers.remove(self._note)
         for task in self._builds.values():
             task.cancel()
-        servers = [pod.server.stop() for pod in self._pods.values()]
-        await asyncio.gather(*self._builds.values(), *servers, *self._stops, return_exceptions=True)
-
-    def kill_builders(self) -> None:
-        """Kill running builds at once. The next ones remove what they leave behind."""
-        for builder in self._builders.values():
-            with suppress(ProcessLookupError):
-                builder.kill()
-
-    def describe(self, namespace: str, dataset: str, rollouts: Collection[str]) -> Iterator[dict[str, Any]]:
-        """Yield shard, process id and addresses of each ready shard server of a dataset's ``rollouts``."""
-        for (where, _), pod in self._pods.items():
-            labels = pod.owner["metadata"]["labels"]
-            is_active = (where, labels[names.DATASET]) == (namespace, dataset) and labels.get(names.ROLLOUT) in rollouts
-            if is_active and pod.report:
-                endpoints = [f"{pod.address}:{port}" for port in pod.report["ports"]]
-                about = {"shard": int(labels[names.SHARD]), "pid": pod.server.pid, "endpoints": endpoints}
-                yield {**about, "admin": f"http://{pod.admin}"}
-
-    def router_pid(self, namespace: str, name: str) -> int | None:
-        """Return the process id of the first router of the Deployment ``name``."""
-        pod = self._pods.get((namespace, f"{name}-0"))
-        return None if pod is None else pod.server.pid
+        servers = [process.server.stop() for process in {pod.process for pod in self._pods.values()}]
+        await asyncio.gather(*self._builds.values(), *servers, *self._stops.values(), return_exceptions=True)
 
     # Pods of servers
 
     def _pod_folder(self, place: Place, owner: Object) -> Path:
-        return self._folder_of(place[0], owner["metadata"]["labels"][names.DATASET]) / place[1]
+        return run_directory(self._options.data, place[0], owner["metadata"]["labels"][names.DATASET]) / place[1]
 
     def _write_volumes(self, place: Place, owner: Object) -> None:
         """Write the files of ConfigMaps and Secrets that the pod mounts, where they differ. Raises OSError."""
         folder = self._pod_folder(place, owner)
+        folder.mkdir(parents=True, exist_ok=True)
         for volume in owner["spec"]["template"]["spec"].get("volumes", ()):
             source = volume.get("configMap") or {}
             if not (name := source.get("name")):
@@ -486,93 +475,83 @@ class Kubelet:
         """Return the words of `lookupdb` for a pod's server."""
         container = owner["spec"]["template"]["spec"]["containers"][0]
         words = _drop_options(container["args"], _DROPPED)
-        folder, address = self._pod_folder(place, owner), self._address(*place)
+        folder = self._pod_folder(place, owner)
         if owner["kind"] == "StatefulSet":
             labels = owner["metadata"]["labels"]
             dataset = dataset_path(LOCAL, place[0], labels[names.DATASET], labels[names.DATASET_UID])
-            words[1] = str(self._options.store / dataset / labels[names.GENERATION])
+            words[1] = str(self._store / dataset / labels[names.GENERATION])
             ports = {"--port": names.SHARD_PORT + self._shift, "--admin-port": names.ADMIN_PORT + self._shift}
-            log_file = folder / _TERMINATION_LOG
-            return _with_options(
-                words, {"--host": address, **ports, "--drain-seconds": 0, "--termination-log": log_file}
-            )
-        words = _drop_options(
-            _in_folders(words, container["volumeMounts"], folder), frozenset({"--table", "--resp-port"})
-        )
+            more = {"--drain-seconds": 0, "--termination-log": folder / _TERMINATION_LOG}
+            return _with_options(words, {"--host": self._address(*place), **ports, **more})
+        words = _in_folders(words, container["volumeMounts"], folder)
+        words = _drop_options(words, frozenset({"--table", "--resp-port"}))
         for namespace, name in self._bases:
-            table = self._folder_of(namespace, name) / f"{names.router(name)}-0" / "table" / names.TABLE_FILE
-            words += ["--dataset", f"{name}={table}"]
-        if self._options.console:
-            words = _with_options(words, {"--console": self._options.console})
-        ports = {"--port": self._options.port}
+            table = run_directory(self._options.data, namespace, name) / f"{names.router(name)}-0/table"
+            words += ["--dataset", f"{name}={table / names.TABLE_FILE}"]
+        ports = {"--port": self._port}
         if len(self._bases) == 1:  # no command of Redis names a dataset
-            ports["--resp-port"] = self._options.resp_port
-        if (admin := self._admin_ports.get(place)) is None:
+            ports["--resp-port"] = self._resp_port
+        if not self._admin_port:
             with listeners.bind(HOST, 0) as listener:
-                admin = self._admin_ports[place] = listeners.bound_port(listener)
-        return _with_options(words, {"--host": HOST, **ports, "--admin-port": admin, "--drain-seconds": 0})
+                self._admin_port = listeners.bound_port(listener)
+        ports["--admin-port"] = self._admin_port
+        return _with_options(words, {"--host": HOST, **ports, "--console": self.console, "--drain-seconds": 0})
 
     def _note_ready(self, place: Place, report: dict[str, Any]) -> None:
-        pod = self._pods.get(place)
-        if pod is None:
+        if (pod := self._pods.get(place)) is None:
             return
-        is_router = pod.owner["kind"] == "Deployment"
-        for other in self._find_routers() if is_router else [place]:
-            sharing = self._pods[other]
-            sharing.report, sharing.failures = report, 0
-            sharing.container = {"name": "serve", "state": {"running": {}}}
-            self._put_pod(other)
-            self._report_counts(sharing.owner)
-        if is_router:  # it keeps its ports after a restart
-            self._has_listened = True
-            self._options = replace(self._options, port=report["port"], resp_port=report.get("resp", 0))
-            pod.server.arguments = self._arguments(place, pod.owner)
-            self.on_router(report)
+        process = pod.process
+        process.report, process.failures = report, 0
+        process.container = {"name": "serve", "state": {"running": {}}}
+        if pod.owner["kind"] == "Deployment":
+            self.router, self._port, self._resp_port = report, report["port"], report.get("resp", 0)
+            process.server.arguments = self._arguments(place, pod.owner)
+        self._report(process)
 
     def _note_end(self, place: Place, code: int, tail: str) -> None:
-        pod = self._pods.get(place)
-        if pod is None:
+        if (pod := self._pods.get(place)) is None:
             return
-        pod.failures += 1
-        if pod.owner["kind"] == "Deployment" and self._options.chooses_resp_port and not self._has_listened:
-            resp_port = find_free_port(self._options.resp_port, self._options.port)
-            self._options = replace(self._options, resp_port=resp_port)
-            pod.server.arguments = self._arguments(place, pod.owner)
-        name, message = "serve" if pod.owner["kind"] == "StatefulSet" else "route", tail
+        process, name, message = pod.process, "route" if pod.owner["kind"] == "Deployment" else "serve", tail
+        process.report = None
+        process.failures += 1
+        if name == "route" and self._options.resp_port is None and self.router is None:  # it may be taken by now
+            self._resp_port = find_free_port(self._resp_port, self._port)
+            process.server.arguments = self._arguments(place, pod.owner)
         with suppress(OSError):
             log_file = self._pod_folder(place, pod.owner) / _TERMINATION_LOG
             message = log_file.read_text(errors="replace") or tail
             log_file.unlink()
-        if name == "serve" and not (folder := Path(pod.server.arguments[1])).is_dir():
+        if name == "serve" and not (folder := Path(process.server.arguments[1])).is_dir():
             name, code, why = FETCH, 1, f"{folder} is not there"  # as a fetcher would end
             message = orjson.dumps({"reason": reasons.GENERATION_MISSING, "message": why}).decode()
         ended = {"exitCode": code, "reason": "Error", "message": message}
-        container = {
+        process.container = {
             "name": name,
-            "restartCount": pod.failures,
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}} if pod.failures > 1 else {"terminated": ended},
+            "restartCount": process.failures,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}} if process.failures > 1 else {"terminated": ended},
             "lastState": {"terminated": ended},
         }
-        for other in self._find_routers() if pod.owner["kind"] == "Deployment" else [place]:
-            self._pods[other] = replace(self._pods[other], report=None, failures=pod.failures, container=container)
-            self._put_pod(other)
-            self._report_counts(self._pods[other].owner)
+        self._report(process)
 
-    def _put_pod(self, place: Place) -> None:
-        pod = self._pods[place]
-        held = self._api.get(names.POD, *place)
-        status, since = "True" if pod.report else "False", format_moment(datetime.now(UTC))
-        for condition in (held or {}).get("status", {}).get("conditions", ()):
-            since = condition["lastTransitionTime"] if condition["status"] == status else since
-        ready = {"type": "Ready", "status": status, "lastTransitionTime": since}
-        body = _make_pod(place, pod.owner, (held or {}).get("metadata") or {})
-        body["status"] = {
-            "phase": "Running",
-            "podIP": self._address(*place),
-            "conditions": [ready, {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since}],
-            "containerStatuses": [pod.container],
-        }
-        self._api.put(body)
+    def _report(self, process: _Process) -> None:
+        """Report the pods of ``process``."""
+        status = "True" if process.report else "False"
+        for place, pod in self._pods.items():
+            if pod.process is not process:
+                continue
+            held, since = self._api.get(names.POD, *place) or {}, format_moment(datetime.now(UTC))
+            for condition in held.get("status", {}).get("conditions", ()):
+                since = condition["lastTransitionTime"] if condition["status"] == status else since
+            begun = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since}
+            body = _make_pod(place, pod.owner, held.get("metadata") or {})
+            body["status"] = {
+                "phase": "Running",
+                "podIP": self._address(*place),
+                "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}, begun],
+                "containerStatuses": [process.container],
+            }
+            self._api.put(body)
+            self._report_counts(pod.owner)
 
     def _report_counts(self, owner: Object) -> None:
         """Report the numbers of pods in the status of their StatefulSet or Deployment."""
@@ -581,7 +560,7 @@ class Kubelet:
         if now is None or now["metadata"]["uid"] != meta["uid"]:
             return
         pods = [pod for pod in self._pods.values() if pod.owner["metadata"]["uid"] == meta["uid"]]
-        ready = sum(pod.report is not None for pod in pods)
+        ready = sum(pod.process.report is not None for pod in pods)
         counts = {"replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready}
         self._api.put_status(now, {"observedGeneration": now["metadata"]["generation"], **counts})
 
@@ -590,14 +569,11 @@ class Kubelet:
     async def _run_job(self, job: Object) -> None:
         meta = job["metadata"]
         place = meta["namespace"], f"{meta['name']}-0"
-        if meta["labels"][names.COMPONENT] != names.BUILDER:
-            return self._api.put_status(job, {"conditions": [{"type": "Complete", "status": "True"}]})
         folder = self._pod_folder(place, job)
         report = folder / _TERMINATION_LOG
         arguments = self._builder_arguments(place, job, folder, report)
-        code, why = SIGNALLED, ""
+        code, why = _SIGNALLED, ""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             self._write_volumes(place, job)
             report.unlink(missing_ok=True)
             log_file = renew_build_log(folder.parent, meta["labels"][names.GENERATION])
@@ -614,15 +590,16 @@ class Kubelet:
 
     async def _build(self, uid: str, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
-        builder = self._builders[uid] = await _start(arguments, BUILDER_VARIABLES, None, {LOG_FILE: str(log_file)})
+        environment = child_environment(_BUILDER_VARIABLES) | {LOG_FILE: str(log_file)}
+        builder = self.builders[uid] = await _start(arguments, environment)
         try:
             code = await builder.wait()
         except asyncio.CancelledError:
             await _end(builder, signal.SIGTERM, INTERRUPTION_SECONDS)  # while it starts, no traceback
             raise
         finally:
-            del self._builders[uid]
-        return SIGNALLED - code if code < 0 else code
+            del self.builders[uid]
+        return _SIGNALLED - code if code < 0 else code
 
     def _end_job(self, job: Object, place: Place, code: int, message: str) -> None:
         body = _make_pod(place, job, {})
@@ -652,9 +629,36 @@ class Kubelet:
         return _with_options(words, {"--termination-log": report, "--base": base, **chosen})
 
 
+class LocalCluster(Cluster):
+    """The local API server, and the admin ports of the kubelet's routers, which ``pods`` reads."""
+
+    def __init__(self, api: LocalApi, kubelet: Kubelet, pods: PodClient) -> None:
+        super().__init__(api)
+        self._kubelet = kubelet
+        self._pods = pods
+
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        """Return the report of the router of the pod at ``ip``."""
+        router = self._kubelet.find_router(ip)
+        if router is None:
+            return RouterReport(None, f"no router runs at {ip}")
+        address, dataset = router
+        try:
+            text = (await self._pods.read_metrics(address, "/status")).encode()
+        except LookupdbError as error:
+            return RouterReport(None, error.message)
+        with suppress(ValueError, KeyError, TypeError):  # ``parse_report`` says what is wrong
+            # Keep only what each worker reports about this dataset.
+            workers = [{"report": worker["report"]["datasets"][dataset]} for worker in orjson.loads(text)["workers"]]
+            text = orjson.dumps({"workers": workers})
+        report = parse_report(f"http://{address}/status", text, dataset_uid)
+        digests = self._kubelet.digests
+        return replace(report, digests=frozenset(digests.get(digest, digest) for digest in report.digests))
+
+
 def _describe_kill(code: int, generation: str) -> str:
     """Return the report that a builder of ``generation`` would have made of the signal that killed it; else nothing."""
-    number = code - SIGNALLED
+    number = code - _SIGNALLED
     if number not in signal.valid_signals():
         return ""
     why = ", perhaps because it ran out of memory; lower --memory-limit" if number == signal.SIGKILL else ""
@@ -739,5 +743,20 @@ def check_ports(port: int, resp_port: int | None) -> None:
             raise UsageError(error.message, hint=f"give another {option} (0 takes a free port)") from error
 
 
-def _read_option(words: list[str], option: str) -> str:
-    return words[words.index(option) + 1] if option in words else ""
+def check_servers(specs: Sequence[DatasetSpec], max_servers: int) -> None:
+    """Raises UsageError when the datasets need more than ``max_servers`` shard servers together."""
+    counts = [(spec.shards * spec.replicas, spec.serving_workers) for spec in specs]
+    servers = sum(count for count, _ in counts)
+    if servers <= max_servers:
+        return
+    workers = sum(count * workers_per_server for count, workers_per_server in counts)
+    mebibytes = servers * _SUPERVISOR_MIB + workers * _WORKER_MIB
+    needing = f"{specs[0].name} needs" if len(specs) == 1 else f"{', '.join(spec.name for spec in specs)} need"
+    sizes = " + ".join(f"spec.shards {spec.shards:,} × spec.replicas {spec.replicas:,}" for spec in specs)
+    raise UsageError(
+        f"{needing} {servers:,} shard servers ({sizes}), and `lookupdb up` starts at most {max_servers:,}: they would "
+        f"be {servers + workers:,} processes with about {mebibytes / 1024:,.1f} GiB of memory, twice that while a new "
+        "generation is rolled out",
+        hint="to try it out, lower spec.shards (a shard holds millions of records) or spec.replicas; "
+        f"on a machine that is large enough, give --max-servers {servers}",
+    )

@@ -122,24 +122,20 @@ class ApiServer:
         content_type = request.headers.get("Content-Type", JSON)
         try:
             if found := _METRICS.fullmatch(unquote(path)):
-                return web.Response(text=await self._read_metrics(found[1], found[2]))
+                if (address := self._find_admin(found[1], found[2])) is None:
+                    raise NotFound("", f"no pod {found[2]} runs")
+                return web.Response(text=await self._pods.read_metrics(address))
             body = orjson.loads(text) if (text := await request.read()) else None
             result = await self._api.request(
                 request.method, path, subject="", query=request.query, body=body, content_type=content_type
             )
         except ApiError as error:
             return _refuse(error)
+        except LookupdbError as error:
+            return _refuse(Unreachable("", error.message))
         except _INVALID as error:
             return _refuse(Refused("", f"it is no valid request: {type(error).__name__}: {error}"))
         return _render(result)
-
-    async def _read_metrics(self, namespace: str, pod: str) -> str:
-        if (address := self._find_admin(namespace, pod)) is None:
-            raise NotFound("", f"no pod {pod} runs")
-        try:
-            return await self._pods.read_metrics(address)
-        except LookupdbError as error:
-            raise Unreachable("", error.message) from error
 
 
 def _render(result: Any, status: int = 200) -> web.Response:
@@ -259,7 +255,7 @@ def _describe_patch() -> dict[str, Any]:
     group, _, version = names.API_VERSION.partition("/")
     about = {"group": group, "version": version, "kind": names.KIND}
     patch = {
-        "parameters": [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation",)],
+        "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
         "x-kubernetes-group-version-kind": about,
         "x-kubernetes-action": "patch",
         "responses": {},

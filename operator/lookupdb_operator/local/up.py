@@ -1,6 +1,8 @@
 """Run `lookupdb up`: the operator's loop over a local cluster.
 
-As a person does in a real cluster, `up` applies manifests, and asks for a refresh when the source has changed.
+`up` does what a person does in a real cluster: it applies the manifest (``keep_pin``), and asks for a refresh when the
+source has changed. ``LocalDataset`` remembers what it needs. At startup `up` forgets what mattered only to the last run
+(``_forget_last_run``), and rejects more servers than this machine should run (``check_servers``).
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -23,49 +27,47 @@ import click
 import orjson
 
 from lookupdb import store
+from lookupdb.builder import existing
+from lookupdb.builder.listing import describe_success_file, open_source, read_success_file
 from lookupdb.cli.options import GenerationAddress, Size, log_format, option
-from lookupdb.dataset.spec import LOCAL, describe_left_out
+from lookupdb.dataset.spec import LOCAL, DatasetSpec, describe_left_out, parse_resource, read_resource
 from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
-from lookupdb.manifest import Announcement
+from lookupdb.manifest import Announcement, generation_number
 from lookupdb.process import launch, listeners
 from lookupdb.process.launch import call_in_thread, drop_unwritten
 from lookupdb.store import StoredDataset, sweep
-from lookupdb.store.dataset import write_announcement
+from lookupdb.store.dataset import read_announcement, write_announcement
 from lookupdb.telemetry import open_tracing
-from lookupdb.up.run_state import DATA_DIRECTORY, NotWritten, RunFolder, run_directory, shorten_name
+from lookupdb.up.run_state import DATA_DIRECTORY, RunFolder, shorten_name
 from lookupdb.wording import format_command
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache
-from lookupdb_operator.cluster.cluster import Cluster, parse_report
+from lookupdb_operator.cluster.cluster import Cluster
+from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_labels, read_status
 from lookupdb_operator.console.source import PodClient
 from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice, remove_retry
-from lookupdb_operator.local.dataset import (
+from lookupdb_operator.local.kubelet import (
+    HOST,
     MAX_SERVERS,
-    LocalDataset,
+    SEEN,
+    Kubelet,
+    LocalCluster,
+    UpOptions,
+    check_ports,
     check_servers,
-    forget_drained,
-    forget_failure,
-    keep_pin,
-    read_manifest,
-    read_refresh,
 )
-from lookupdb_operator.local.kubelet import HOST, RESP_PORT, Kubelet, KubeletOptions, check_ports, find_free_port
-from lookupdb_operator.loop.observe import Announcements, Observer, RouterPolls
+from lookupdb_operator.loop.observe import Announcements, Announcer, Observer, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Reconciler, TurnTaking
-from lookupdb_operator.model import Config, NotAnnounced, RouterReport, StoreAccess
+from lookupdb_operator.model import Config, NotAnnounced, StoreAccess
 from lookupdb_operator.plan import plan, reasons, turns
+from lookupdb_operator.plan.lifecycle import RolloutPhase, rollout_phase
 from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
-log = logging.getLogger(__name__)
-
-Say = Callable[[str], None]
-
-MAX_UNSETTLED_CHECKS: Final = 10
+_MAX_UNSETTLED_CHECKS: Final = 10
 """Number of consecutive checks that may find a changed source. After that it is built as it is."""
-_REFLECTED: Final = frozenset(kind.name for kind in (names.DATASET_KIND, *names.WATCHED))
-"""Kinds that the loop's cache holds."""
 _ROUTINE: Final = frozenset(
     {
         reasons.CONFIRMING,
@@ -83,27 +85,199 @@ _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
 """Reasons of a rollout that goes on by itself."""
 _RESYNC_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 1.0
+_PINNED_BY_MANIFEST: Final = f"{names.GROUP}/pinned-by-manifest"
+"""The annotation with the generation that the manifest pins; empty if it pins none."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpOptions:
-    """The options of `lookupdb up`."""
+# One dataset: its manifest, its source, and what is known of both.
 
-    manifests: tuple[Path, ...]
-    """Files, and folders of ``*.yaml`` and ``*.yml``."""
-    data: Path
-    port: int
-    resp_port: int | None
-    """None: the first free port from the default port of Redis on."""
-    watch: bool
-    watch_seconds: float
-    memory_limit: int | None
-    volume: Path | None
-    max_servers: int = MAX_SERVERS
-    override_gates: str | None = None
-    """A rejected generation whose gates are overridden."""
-    kubeconfig: Path | None = None
-    """A file for `kubectl`, with the address of the API server and a token."""
+
+def _read_manifest(path: Path) -> tuple[Object, DatasetSpec]:
+    """Return the manifest at ``path``, as it is and parsed. Raises InvalidManifest, also for a pipe, which cannot be
+    read twice."""
+    with suppress(OSError):  # then reading it reports why
+        if path.is_fifo():
+            raise InvalidManifest(f"{path} is a pipe, expected a file", hint="write what it gives to a file first")
+    resource = read_resource(path)
+    spec = replace(parse_resource(resource, path.resolve().parent), uid=LOCAL)  # `localize` drops a cluster's uid
+    try:
+        return orjson.loads(orjson.dumps(resource, default=str, option=orjson.OPT_NON_STR_KEYS)), spec
+    except TypeError as error:
+        raise InvalidManifest(f"{path} cannot be written as JSON: {error}") from error
+
+
+@dataclass(slots=True)
+class LocalDataset:
+    """One manifest, and what was last seen of it and of its source."""
+
+    path: Path
+    spec: DatasetSpec
+    resource: Object
+    folder: RunFolder
+    stored: StoredDataset
+    inbox: StoredDataset
+    seen: str | None = None
+    """The identity of the source at the last check."""
+    refresh: str = ""
+    """The last refresh that was asked for, and the identity of the source then."""
+    refresh_of: str | None = None
+    tried: str | None = None
+    """The source of a first build that failed. The operator retries it, so it is no change."""
+    unsettled: int = 0
+    said: str = ""
+    """The last problem that was printed."""
+    active: str = ""
+    """The generation that serves; empty until it is announced."""
+    has_failed: bool = False
+    """True if there is nothing to serve, and the first build has failed."""
+    pruned: set[str] = field(default_factory=set)
+    """The generations that were in use at the last removal of others."""
+    left_out: tuple[str, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What its ``up.json`` holds; empty if that must be written."""
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.spec.namespace, self.spec.name
+
+    @property
+    def awaited(self) -> str:
+        """What must be there before anything is read; empty for nothing."""
+        if self.spec.source.takes_pushes:
+            return f"the first push to {self.inbox.url}"
+        return "" if self.spec.refresh.success_file is None else describe_success_file(self.spec)
+
+    def identify_source(self, volume: Path | None) -> str | None:
+        """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
+        None if what is awaited is not there, or nothing identifies it. Raises LookupdbError."""
+        if self.spec.source.takes_pushes:
+            from lookupdb.builder.build import find_push, fingerprint_push  # here, because it loads all parsers
+
+            push = find_push(self.inbox)
+            return None if push is None else fingerprint_push(push)
+        if self.spec.refresh.success_file is not None:
+            return read_success_file(self.spec, volume=volume)
+        return open_source(self.spec, volume=volume).fingerprint
+
+    async def choose_refresh(self, resource: Object | None, volume: Path | None) -> str:
+        """Return the refresh to ask for: the source's identity, unless it was built. If nothing identifies the source,
+        each start reads it."""
+        before = "" if resource is None else _read_refresh(resource)
+        if resource is None and self.stored.next_generation() == "g1":
+            return before  # it is built anyway, and the builder identifies it
+        now = datetime.now(UTC).isoformat()
+        try:
+            self.seen = await call_in_thread(self.identify_source, volume)
+        except LookupdbError:  # the builder reports it
+            return before or now
+        if self.seen is None:
+            return before if self.awaited else now
+        return before if resource is not None and self.is_built(resource) else self.seen
+
+    async def note_whole(self, annotations: Mapping[str, str], volume: Path | None) -> dict[str, str]:
+        """Return the annotation with the source's fingerprint of when its present success file was first seen."""
+        seen, held = self.seen, annotations.get(SEEN, "")
+        if seen is None or self.spec.refresh.success_file is None or held.startswith(seen):
+            return {}
+        with suppress(LookupdbError):  # the builder reports it
+            source = await call_in_thread(partial(open_source, self.spec, volume=volume))
+            return {SEEN: f"{seen} {source.fingerprint or ''}"}
+        return {}
+
+    def is_overridden(self, generation: str | None) -> bool:
+        """Return whether `lookupdb build --override-gates` has overridden the gates of the refused ``generation``."""
+        manifest = None if generation is None else existing.read_or_none(self.stored, generation)
+        return manifest is not None and bool(manifest.overridden)
+
+    def is_built(self, resource: Object) -> bool:
+        """Return whether the newest generation is of the manifest and of the source as it was last seen."""
+        newest = (read_status(resource).get("generations") or [{}])[-1]
+        identity = (newest.get("fingerprint"), newest.get("successFile"))
+        return newest.get("content") == self.spec.content_hash() and self.seen in identity
+
+    def is_asked_for(self, current: Object) -> bool:
+        """Return whether a build from the source as it was last seen is asked for, by `up` or by a command that is not
+        answered yet."""
+        refresh = _read_refresh(current)
+        if refresh != self.refresh:
+            self.refresh, self.refresh_of = refresh, self.seen
+        is_pending = read_status(current).get("refreshed") != refresh
+        return refresh == self.seen or (is_pending and self.refresh_of == self.seen)
+
+    def find_stored_status(self) -> DatasetStatus | None:
+        """Return the status of a dataset that the store knows and the cluster does not: an earlier version's, or one
+        that `lookupdb build` has built. None if there is nothing. Raises LookupdbError."""
+        last = generation_number(self.stored.next_generation()) - 1
+        if last == 0:
+            return None
+        content = self.spec.content_hash()
+        found = [item for item in existing.readable_manifests(self.stored) if item.content == content]
+        generations = tuple(
+            GenerationStatus(
+                generation=item.generation,
+                content=item.content,
+                fingerprint=item.fingerprint,
+                success_file=item.success_file or "",
+                records=item.totals.records,
+                bytes=item.totals.file_bytes,
+                largest_shard_bytes=max(shard.bytes for shard in item.shards),
+                shards=len(item.shards),
+                normalize=item.normalize,
+                value_format=item.value_format,
+                built_at=item.built_at,
+                source_modified_at=item.source_modified_at or "",
+                overridden="\n".join(item.overridden),
+            )
+            for item in reversed(found[: self.spec.keep_generations])
+        )
+        is_answered = bool(found) and self.seen in (found[0].fingerprint, found[0].success_file)
+        refreshed, table = (self.seen or "") if is_answered else "", 0
+        with suppress(LookupdbError):
+            table = announced.version if (announced := read_announcement(self.stored)) else 0
+        return DatasetStatus(generations=generations, last_generation=last, last_table=table, refreshed=refreshed)
+
+
+def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) -> Object:
+    """Return ``body`` with the pin that a command has set, as `kubectl apply` would keep it: unless the manifest has
+    one, or had one. Notes in ``annotations`` whether it has one."""
+    pinned = ((current or {}).get("spec") or {}).get("generation")
+    if pinned is not None and "generation" not in body["spec"] and not annotations.get(_PINNED_BY_MANIFEST):
+        body["spec"]["generation"] = pinned
+    else:
+        annotations[_PINNED_BY_MANIFEST] = body["spec"].get("generation", "")
+    return body
+
+
+def _read_refresh(item: Object) -> str:
+    """Return the refresh annotation of a dataset; empty for none."""
+    return str(read_annotations(item).get(names.REFRESH, ""))
+
+
+def _forget_last_run(api: LocalApi, dataset: Key) -> None:
+    """Forget what mattered only to the last `up`. A failed build: the source may have been corrected, so a start builds
+    at once. Rollouts that only earlier routing tables reference: their servers wait for lookups of its routers."""
+    held = api.get(names.DATASET_KIND, *dataset)
+    if held is None:
+        return
+    try:
+        status = DatasetStatus.from_json(read_status(held))
+    except ValueError:  # of another version; the operator says so
+        return
+    drained: set[str] = set()
+    if status.table and status.table.confirmed_at and not (held["spec"].get("rollout") or {}).get("keepPrevious"):
+        phases = {rollout.rollout: rollout_phase(rollout.rollout, status) for rollout in status.rollouts}
+        drained = {rollout for rollout, phase in phases.items() if phase is RolloutPhase.DRAINING}
+    left = tuple(rollout for rollout in status.rollouts if rollout.rollout not in drained)
+    if drained or status.failure:
+        api.put_status(held, replace(status, failure=None, rollouts=left).to_json())
+    for item in api.all(names.STATEFUL_SET):
+        meta, labels = item["metadata"], read_labels(item)
+        if (meta["namespace"], labels.get(names.DATASET)) == dataset and labels.get(names.ROLLOUT) in drained:
+            api.remove(names.STATEFUL_SET, meta["namespace"], meta["name"])
+
+
+# The command.
 
 
 class BuildFailed(LookupdbError):
@@ -116,128 +290,88 @@ class BuildFailed(LookupdbError):
         self.exit_code = code
 
 
-class LocalCluster(Cluster):
-    """The local API server, and the admin ports of the kubelet's routers, which ``pods`` reads."""
+async def _operate(api: LocalApi, cluster: Cluster, config: Config, announcer: Announcer) -> None:
+    """Run the operator's loop over ``api`` until cancelled: no kopf, no informers; changes of objects go straight into
+    its cache."""
+    from lookupdb_operator.metrics import Metrics  # loads aiohttp, after servers have started
 
-    def __init__(self, api: LocalApi, kubelet: Kubelet, pods: PodClient) -> None:
-        super().__init__(api)
-        self._kubelet = kubelet
-        self._pods = pods
+    cache, queue = ObjectCache(), LookQueue[Key]()
+    polls, announcements = RouterPolls(cluster, queue.add), Announcements(announcer, queue.add)
+    queues = TurnQueues(builds=turns.DEFAULT_LIMIT, rollouts=turns.DEFAULT_LIMIT)
+    reconciler = Reconciler(
+        cache=cache,
+        observer=Observer(cache, cluster, polls),
+        cluster=cluster,
+        config=config,
+        store=StoreAccess,
+        metrics=Metrics(),
+        announcements=announcements,
+        decide=plan,
+        turns=TurnTaking(queues, cache=cache, config=config, wake=queue.add),
+    )
 
-    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
-        """Return the report of the router of the pod at ``ip``."""
-        router = self._kubelet.find_router(ip)
-        if router is None:
-            return RouterReport(None, f"no router runs at {ip}")
-        address, dataset = router
-        try:
-            text = (await self._pods.read_metrics(address, "/status")).encode()
-        except LookupdbError as error:
-            return RouterReport(None, error.message)
-        with suppress(ValueError, KeyError, TypeError):  # ``parse_report`` says what is wrong
-            # Keep only what each worker reports about this dataset.
-            workers = [{"report": worker["report"]["datasets"][dataset]} for worker in orjson.loads(text)["workers"]]
-            text = orjson.dumps({"workers": workers})
-        report = parse_report(f"http://{address}/status", text, dataset_uid)
-        return replace(report, digests=frozenset(map(self._kubelet.original_digest, report.digests)))
+    kinds = {kind.name: kind for kind in (names.DATASET_KIND, *names.WATCHED)}
 
-
-class LocalOperator:
-    """The operator's loop over ``api``: no kopf, no informers; changes of objects go straight into its cache."""
-
-    def __init__(self, api: LocalApi, cluster: Cluster, config: Config, announcer: LocalAnnouncer) -> None:
-        from lookupdb_operator.metrics import Metrics  # loads aiohttp, after servers have started
-
-        self._cache = ObjectCache()
-        self._queue: LookQueue[Key] = LookQueue()
-        self._polls = RouterPolls(cluster, self._queue.add)
-        self._announcements = Announcements(announcer, self._queue.add)
-        queues = TurnQueues(builds=turns.DEFAULT_LIMIT, rollouts=turns.DEFAULT_LIMIT)
-        reconciler = Reconciler(
-            cache=self._cache,
-            observer=Observer(self._cache, cluster, self._polls),
-            cluster=cluster,
-            config=config,
-            store=StoreAccess,
-            metrics=Metrics(),
-            announcements=self._announcements,
-            decide=plan,
-            turns=TurnTaking(queues, cache=self._cache, config=config, wake=self._queue.add),
-        )
-        self._workers = LookWorkers(self._queue, reconciler.look, 2)
-        for kind in (names.DATASET_KIND, *names.WATCHED):
-            for item in api.all(kind):
-                self._note("ADDED", item)
-        api.watchers.append(self._note)
-
-    def _note(self, event: str, item: Object) -> None:
+    def note(event: str, item: Object) -> None:
         kind, meta = item["kind"], item["metadata"]
-        if kind not in _REFLECTED or (kind != names.KIND and names.DATASET not in (meta.get("labels") or {})):
+        if kind not in kinds:
             return
         if event == "DELETED":
-            key = self._cache.drop(kind, meta["namespace"], meta["name"], meta["uid"], meta["resourceVersion"])
+            key = cache.drop(kind, meta["namespace"], meta["name"], meta["uid"], meta["resourceVersion"])
         else:
-            key = self._cache.put(kind, item)
+            key = cache.put(kind, item)
         if key is not None:
-            self._queue.add(key)
+            queue.add(key)
 
-    async def run(self) -> None:
-        """Reconcile until cancelled."""
-        self._workers.start()
-        try:
-            while True:
-                for key in tuple(self._cache.dataset_keys()):
-                    self._queue.add(key)
-                await asyncio.sleep(_RESYNC_SECONDS)
-        finally:
-            await self._workers.stop()
-            await self._polls.close()
-            await self._announcements.close()
-
-
-class LocalAnnouncer:
-    """Writes announcements of ``datasets`` into the local store, for `lookupdb sync`."""
-
-    def __init__(self, datasets: Mapping[Key, StoredDataset]) -> None:
-        self._datasets = datasets
-
-    async def announce(self, announcement: Announcement) -> None:
-        """Write ``announcement``. Raises NotAnnounced."""
-        about, dataset = announcement, self._datasets[announcement.namespace, announcement.name]
-        try:
-            await call_in_thread(
-                write_announcement, dataset, about.uid, about.generation, about.version, about.announced_at
-            )
-        except (LookupdbError, OSError) as error:
-            raise NotAnnounced(str(error)) from error
+    for kind in kinds.values():
+        for item in api.all(kind):
+            note("ADDED", item)
+    api.watchers.append(note)
+    workers = LookWorkers(queue, reconciler.look, 2)
+    workers.start()
+    try:
+        while True:
+            for key in tuple(cache.dataset_keys()):
+                queue.add(key)
+            await asyncio.sleep(_RESYNC_SECONDS)
+    finally:
+        await workers.stop()
+        await polls.close()
+        await announcements.close()
 
 
 class Up:
     """Serves datasets on this machine: ``run()`` until cancelled. ``say`` prints a line for the user."""
 
-    def __init__(self, options: UpOptions, say: Say) -> None:
+    def __init__(self, options: UpOptions, say: Callable[[str], None]) -> None:
         self._options = options
         self._say = say
-        self._store_path = (options.data / "store").absolute()
-        self._store = store.open_store(str(self._store_path), cluster=LOCAL)
+        store_path = str((options.data / "store").absolute())
+        self._store = store.open_store(store_path, cluster=LOCAL)
+        self._config = Config(
+            "lookupdb", store_path, LOCAL, network_policies=False, pod_host=HOST, announces=True, spark_image="local"
+        )
         self._api = LocalApi()
         self._datasets = self._read_all(options.manifests)
         check_servers([dataset.spec for dataset in self._datasets], options.max_servers)
-        self._kubelet: Kubelet | None = None
-        self._router: dict[str, Any] | None = None
-        """What the router reports; None until it is ready."""
-        self._unwritten = ""
-        """Why something could not be written at the last attempt."""
+        bases = {dataset.key: dataset.path.resolve().parent for dataset in self._datasets}
+        self._kubelet = Kubelet(self._api, options, bases)
         self._changed = asyncio.Event()
 
     def _read_all(self, paths: Iterable[Path]) -> list[LocalDataset]:
         """Return the datasets of files and folders. Leaves out a bad manifest if there are others. Raises
         LookupdbError."""
-        files = list(dict.fromkeys(file for path in paths for file in _list_manifests(path)))
+        files: dict[Path, None] = {}
+        for path in paths:
+            found = sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
+            files |= dict.fromkeys(found)
         read: dict[str, LocalDataset] = {}
         for path in files:
             try:
-                dataset = self._read(path)
+                resource, spec = _read_manifest(path)
+                folder = RunFolder(self._options.data, spec.namespace, spec.name)
+                stored, inbox = self._store.dataset(spec), self._store.inbox(spec)
+                dataset = LocalDataset(path, spec, resource, folder, stored, inbox)
             except LookupdbError as error:
                 if len(files) == 1:
                     raise
@@ -257,39 +391,39 @@ class Up:
             raise UsageError("--override-gates is for one dataset", hint=f"run this instead: {command}")
         return list(read.values())
 
-    def _read(self, path: Path) -> LocalDataset:
-        resource, spec = read_manifest(path)
-        folder = RunFolder(self._options.data, spec.namespace, spec.name)
-        return LocalDataset(path, spec, resource, folder, self._store.dataset(spec), self._store.inbox(spec))
-
     def kill_builder(self) -> None:
         """Kill running builds at once, so that the user who stops `up` need not wait for them."""
-        if self._kubelet:
-            self._kubelet.kill_builders()
+        for builder in self._kubelet.builders.values():
+            with suppress(ProcessLookupError):
+                builder.kill()
 
     async def run(self) -> None:
         """Serve until cancelled, then stop everything. Raises LookupdbError if it cannot start."""
+        logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # `up` prints events itself
+        logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a bad request is the client's matter
+        for name in ("loop.reconcile", "local.kubelet"):  # `up` prints their warnings, or the status has them
+            logging.getLogger(f"lookupdb_operator.{name}").setLevel(logging.ERROR)
         async with AsyncExitStack() as held:
             for dataset in self._datasets:
                 held.enter_context(dataset.folder.lock())
+            check_ports(self._options.port, self._options.resp_port)
             listener = held.enter_context(listeners.bind(HOST, 0))
-            kubelet = self._kubelet = self._start_kubelet("{}:{}".format(*listener.getsockname()))
+            self._kubelet.console = "{}:{}".format(*listener.getsockname())
+            self._api.watchers.append(self._note)
             for dataset in self._datasets:
-                forget_drained(self._api, dataset.key)
-                forget_failure(self._api, dataset.key)
+                self._api.add_folder(*dataset.key, dataset.folder.path / OBJECTS)
+                _forget_last_run(self._api, dataset.key)
             pods = PodClient()
             held.push_async_callback(pods.close)
-            tasks = [asyncio.create_task(kubelet.run(), name="kubelet")]
+            tasks = [asyncio.create_task(self._kubelet.run(), name="kubelet")]
             try:
-                await self._start_servers(held, kubelet, pods, listener)
+                await self._start_servers(held, pods, listener)
                 await asyncio.gather(*map(self._apply, self._datasets))  # a slow source delays no other dataset
-                config = Config("lookupdb", str(self._store_path), LOCAL, network_policies=False, pod_host=HOST)
-                config = replace(config, announces=True, spark_image="local")
-                cluster = LocalCluster(self._api, kubelet, pods)
-                stored = {dataset.key: dataset.stored for dataset in self._datasets}
-                operator = LocalOperator(self._api, cluster, config, LocalAnnouncer(stored))
-                tasks.append(asyncio.create_task(operator.run(), name="operator"))
+                cluster = LocalCluster(self._api, self._kubelet, pods)
+                tasks.append(asyncio.create_task(_operate(self._api, cluster, self._config, self), name="operator"))
                 tasks.append(asyncio.create_task(self._serve(), name="up"))
+                if self._options.watch:
+                    tasks.append(asyncio.create_task(self._follow(), name="follow"))
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
@@ -297,70 +431,47 @@ class Up:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await kubelet.stop()
+                await self._kubelet.stop()
                 for dataset in self._datasets:
-                    with suppress(OSError):
-                        dataset.folder.remove_state()
+                    with suppress(OSError, UsageError):  # another `up` may own the folder now
+                        dataset.folder.keep_lock()
+                        dataset.folder.state_file.unlink(missing_ok=True)
 
-    async def _start_servers(
-        self, stack: AsyncExitStack, kubelet: Kubelet, pods: PodClient, console: socket.socket
-    ) -> None:
+    async def _start_servers(self, stack: AsyncExitStack, pods: PodClient, console: socket.socket) -> None:
         """Serve commands, `kubectl` and the console until ``stack`` ends. Raises UsageError."""
         # It loads aiohttp: in a thread, because the servers of the last `up` are starting.
         await call_in_thread(import_module, "lookupdb_operator.local.server")
         from lookupdb_operator.local import server
 
-        commands = server.ApiServer(self._api, kubelet.find_admin, pods)
+        find_admin = self._kubelet.find_admin
+        commands = server.ApiServer(self._api, find_admin, pods)
         for dataset in self._datasets:
             await stack.enter_async_context(commands.listening(dataset.folder.path / OBJECTS))
         if (path := self._options.kubeconfig) is not None:
-            kubernetes = server.KubernetesServer(self._api, kubelet.find_admin, pods, path)
+            kubernetes = server.KubernetesServer(self._api, find_admin, pods, path)
             await stack.enter_async_context(kubernetes.listening_on_port())
-        source = server.LocalSource(self._api, self._options.data, self._find_endpoint, kubelet.find_admin, pods)
+        source = server.LocalSource(self._api, self._options.data, self._find_url, find_admin, pods)
         await stack.enter_async_context(server.serving_console(source, console))
 
-    def _find_endpoint(self, namespace: str, name: str) -> str:
-        found = (dataset for dataset in self._datasets if dataset.key == (namespace, name))
-        return next(map(self._find_url, found), "")
-
-    def _start_kubelet(self, console: str) -> Kubelet:
-        options = self._options
-        logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # `up` prints events itself
-        logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # a bad request is the client's matter
-        for name in ("loop.reconcile", "local.kubelet"):  # `up` prints their warnings, or the status has them
-            logging.getLogger(f"lookupdb_operator.{name}").setLevel(logging.ERROR)
-        check_ports(options.port, options.resp_port)
-        self._api.watchers.append(self._note)
-        for dataset in self._datasets:
-            self._api.add_folder(*dataset.key, dataset.folder.path / OBJECTS)
-        resp_port = find_free_port(RESP_PORT, options.port) if options.resp_port is None else options.resp_port
-        limits = KubeletOptions(
-            store=self._store_path,
-            port=options.port,
-            resp_port=resp_port,
-            memory_limit=options.memory_limit,
-            volume=options.volume,
-            chooses_resp_port=options.resp_port is None,
-            console=console,
-        )
-        bases = {dataset.key: dataset.path.resolve().parent for dataset in self._datasets}
-        kubelet = Kubelet(self._api, lambda *key: run_directory(options.data, *key), limits, bases)
-        kubelet.on_router = self._note_router
-        return kubelet
+    async def announce(self, announcement: Announcement) -> None:
+        """Write ``announcement`` into the local store, for `lookupdb sync`. Raises NotAnnounced."""
+        due, key = announcement, (announcement.namespace, announcement.name)
+        stored = next(dataset.stored for dataset in self._datasets if dataset.key == key)
+        members = (due.uid, due.generation, due.version, due.announced_at)
+        try:
+            await call_in_thread(write_announcement, stored, *members)
+        except (LookupdbError, OSError) as error:
+            raise NotAnnounced(str(error)) from error
 
     def _note(self, event: str, item: Object) -> None:
         self._changed.set()
         if item["kind"] == names.EVENT.name and event == "ADDED" and item["reason"] not in _ROUTINE:
             about = item["involvedObject"]
-            url = self._find_endpoint(about["namespace"], about["name"])
+            url = self._find_url(about["namespace"], about["name"])
             message = item["message"].replace(names.endpoint(about["name"], about["namespace"]), url)
             message = localize_advice(message, self._options.data)
             is_served = any(dataset.active for dataset in self._datasets)
             self._say(f"{about['name']}: {message if is_served else remove_retry(message)}")
-
-    def _note_router(self, report: dict[str, Any]) -> None:
-        self._router = report
-        self._changed.set()
 
     # Manifests and sources
 
@@ -370,17 +481,17 @@ class Up:
             self._say(f"{dataset.spec.name}: {sentence}")
         dataset.left_out = dataset.spec.cluster_fields
         held = self._api.get(names.DATASET_KIND, *dataset.key)
-        before = "" if held is None else read_refresh(held)
-        given = dataset.resource["metadata"].get("annotations") or {}
+        before = "" if held is None else _read_refresh(held)
+        given = read_annotations(dataset.resource)
         refresh = await dataset.choose_refresh(held, self._options.volume)
-        noted = dict((held or {}).get("metadata", {}).get("annotations") or {}) | given
+        noted = {**read_annotations(held or dataset.resource), **given}
         whole = await dataset.note_whole(noted, self._options.volume) if refresh else {}
         status = None if held else await call_in_thread(dataset.find_stored_status)
         held = self._api.get(names.DATASET_KIND, *dataset.key)  # a command may have changed it meanwhile
-        annotations = dict((held or {}).get("metadata", {}).get("annotations") or {}) | given
-        if refresh and (held is None or read_refresh(held) == before):
+        annotations = {**read_annotations(held or dataset.resource), **given}
+        if refresh and (held is None or _read_refresh(held) == before):
             annotations |= {names.REFRESH: refresh, **whole}
-        refused = ((held or {}).get("status") or {}).get("refused") or {}
+        refused = read_status(held or {}).get("refused") or {}
         if dataset.is_overridden(refused.get("generation")):
             annotations[names.OVERRIDE_GATES] = refused["generation"]
         if generation := self._options.override_gates:
@@ -389,16 +500,20 @@ class Up:
             annotations[names.OVERRIDE_GATES] = generation
         body = keep_pin(localize(dataset.resource), held, annotations)
         body["metadata"]["annotations"] = annotations
-        path = names.DATASET_KIND.path(*dataset.key)
+        is_waiting = dataset.seen is None and dataset.awaited and (held or status)
+        if is_waiting:
+            self._say(f"{dataset.spec.name}: waiting for {dataset.awaited}; the present generation serves")
         if held is None:
-            where = names.DATASET_KIND.path(dataset.spec.namespace)
-            made = await self._api.request("POST", where, subject=dataset.spec.name, body=body)
+            made = await self._send("POST", dataset, body)
             if status is not None:
                 self._api.put_status(made, status.to_json())
-        if dataset.seen is None and dataset.awaited and (held or status):
-            self._say(f"{dataset.spec.name}: waiting for {dataset.awaited}; the present generation serves")
-        else:
-            await self._api.request("PUT", path, subject=dataset.spec.name, body=body)
+        elif not is_waiting:
+            await self._send("PUT", dataset, body)
+
+    async def _send(self, method: str, dataset: LocalDataset, body: Object) -> Object:
+        path = names.DATASET_KIND.path(dataset.spec.namespace, "" if method == "POST" else dataset.spec.name)
+        answer: Object = await self._api.request(method, path, subject=dataset.spec.name, body=body)
+        return answer
 
     async def _follow(self) -> None:
         """Check manifests and sources every ``watch_seconds``, until cancelled."""
@@ -418,7 +533,7 @@ class Up:
 
     async def _check(self, dataset: LocalDataset) -> None:
         """Apply a changed manifest, and ask for a refresh from a changed source. Raises LookupdbError and ApiError."""
-        resource, spec = await call_in_thread(read_manifest, dataset.path)
+        resource, spec = await call_in_thread(_read_manifest, dataset.path)
         if resource != dataset.resource:
             if (spec.namespace, spec.name) != dataset.key:
                 raise InvalidManifest(
@@ -430,8 +545,8 @@ class Up:
             check_servers([spec, *others], self._options.max_servers)
             dataset.resource, dataset.spec = resource, spec
             await self._apply(dataset)
-        status = (self._api.get(names.DATASET_KIND, *dataset.key) or {}).get("status") or {}
-        refused = status.get("refused") or {}
+        held = self._api.get(names.DATASET_KIND, *dataset.key)
+        refused = read_status(held or {}).get("refused") or {}
         if dataset.is_overridden(refused.get("generation")):
             await self._annotate(dataset, {names.OVERRIDE_GATES: refused["generation"]})
         before, dataset.seen = dataset.seen, await call_in_thread(dataset.identify_source, self._options.volume)
@@ -442,21 +557,18 @@ class Up:
         if before is None and dataset.has_failed:
             dataset.tried = dataset.seen
         is_tried = dataset.seen == dataset.tried
-        if held is None or is_tried or dataset.is_asked_for(held) or dataset.is_built(held):
-            dataset.unsettled = 0
+        is_new = not (held is None or is_tried or dataset.is_asked_for(held) or dataset.is_built(held))
+        # A changed source may be half written: wait for two equal checks.
+        is_unsettled = is_new and dataset.seen != before and dataset.unsettled < _MAX_UNSETTLED_CHECKS
+        dataset.unsettled = dataset.unsettled + 1 if is_unsettled else 0
+        if held is None or not is_new or is_unsettled:
             return
-        if dataset.seen != before and dataset.unsettled < MAX_UNSETTLED_CHECKS:
-            dataset.unsettled += 1  # it may be half written: wait for two equal checks
-            return
-        dataset.unsettled = 0
         self._say(f"{dataset.spec.name}: the source has changed, building")
-        whole = await dataset.note_whole(held["metadata"].get("annotations") or {}, self._options.volume)
+        whole = await dataset.note_whole(read_annotations(held), self._options.volume)
         await self._annotate(dataset, {names.REFRESH: dataset.seen, **whole})
 
     async def _annotate(self, dataset: LocalDataset, annotations: Mapping[str, str]) -> None:
-        change = {"metadata": {"annotations": annotations}}
-        path = names.DATASET_KIND.path(*dataset.key)
-        await self._api.request("PATCH", path, subject=dataset.spec.name, body=change)
+        await self._send("PATCH", dataset, {"metadata": {"annotations": annotations}})
 
     def _report(self, dataset: LocalDataset, problem: str) -> None:
         """Print ``problem`` once, and that it is over."""
@@ -468,82 +580,69 @@ class Up:
 
     async def _serve(self) -> None:
         """Wait until everything is served, say so, and keep the files with its addresses. Raises BuildFailed if nothing
-        can be served, and FolderTaken."""
-        assert self._kubelet is not None
-        following = asyncio.create_task(self._follow(), name="follow") if self._options.watch else None
-        written: dict[Key, Mapping[str, Any]] = {}
-        try:
-            while True:
-                self._changed.clear()
-                for dataset in self._datasets:
-                    if not dataset.active and not self._is_settled(dataset):
-                        continue
-                    dataset.folder.restore()
-                    if not dataset.folder.state_file.exists():
-                        written.pop(dataset.key, None)
-                        self._kubelet.resync()
-                    await self._keep_state(dataset, written)
-                self._report_unwritten(self._api.flush() or self._kubelet.problem)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY_SECONDS):  # wait_for could lose a cancellation
-                        await self._changed.wait()
-                if following is not None and following.done():
-                    following.result()
-        finally:
-            if following is not None:
-                following.cancel()
-
-    def _report_unwritten(self, problem: str) -> None:
-        """Print once what cannot be written. What serves keeps serving."""
-        if problem and not self._unwritten:
-            self._say(f"{problem}; active generations keep serving, retrying every second")
-        self._unwritten = problem
+        can be served, and UsageError if another `up` has created a removed run folder again."""
+        unwritten = ""
+        while True:
+            self._changed.clear()
+            for dataset in self._datasets:
+                if not dataset.active and not self._is_settled(dataset):
+                    continue
+                with suppress(OSError):
+                    dataset.folder.keep_lock()
+                if not dataset.folder.state_file.exists():
+                    dataset.state = {}
+                    self._kubelet.changed.set()  # other files may be gone as well
+                await self._keep_state(dataset)
+            problem = self._api.flush() or self._kubelet.problem
+            if problem and not unwritten:
+                self._say(f"{problem}; active generations keep serving, retrying every second")
+            unwritten = problem
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_SECONDS):  # wait_for could lose a cancellation
+                    await self._changed.wait()
 
     def _is_settled(self, dataset: LocalDataset) -> bool:
         """Return whether the dataset is served, from the present source and manifest if these can be served. Raises
         BuildFailed if there is nothing to serve."""
-        assert self._kubelet is not None
         held = self._api.get(names.DATASET_KIND, *dataset.key)
-        status = (held or {}).get("status") or {}
         if held is None:
             return False
+        status = read_status(held)
         if not status.get("generation"):
             dataset.has_failed = bool(status.get("failure") and not status.get("generations"))
             if all(other.has_failed for other in self._datasets):
                 raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code)
             return False
         is_held = held["spec"].get("suspend") or held["spec"].get("generation")
-        is_answered = is_held or status.get("refreshed", "") == read_refresh(held)
+        is_answered = is_held or status.get("refreshed", "") == _read_refresh(held)
         is_known = status.get("observedGeneration") == held["metadata"]["generation"]
-        conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
-        is_rolled_out = conditions.get("RolledOut", {}).get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
+        is_rolled_out = find_condition(held, "RolledOut").get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
         is_done = is_answered and is_rolled_out and not status.get("build")
-        is_degraded = conditions.get("Degraded", {}).get("status") == "True"
-        return self._router is not None and is_known and (is_done or is_degraded)
+        is_degraded = find_condition(held, "Degraded").get("status") == "True"
+        return self._kubelet.router is not None and is_known and (is_done or is_degraded)
 
-    async def _keep_state(self, dataset: LocalDataset, states: dict[Key, Mapping[str, Any]]) -> None:
+    async def _keep_state(self, dataset: LocalDataset) -> None:
         """Write the file with the addresses of a dataset's servers, and remove generations that are not kept."""
-        assert self._kubelet is not None
-        held = self._api.get(names.DATASET_KIND, *dataset.key) or {}
-        status = held.get("status") or {}
+        held, router = self._api.get(names.DATASET_KIND, *dataset.key) or {}, self._kubelet.router
+        status = read_status(held)
         generation = status.get("generation", "")
-        if self._router is None or not generation:
+        if router is None or not generation:
             return
-        pid = self._kubelet.router_pid(dataset.spec.namespace, names.router(dataset.spec.name))
-        urls = {"url": self._find_url(dataset)}
-        if "resp" in self._router:
-            urls["redis"] = f"redis://{HOST}:{self._router['resp']}"
-        admin = {"admin": f"http://{HOST}:{self._router['admin']}", "router": pid}
+        urls = {"url": self._find_url(*dataset.key), "admin": f"http://{HOST}:{router['admin']}"}
+        if "resp" in router:
+            urls["redis"] = f"redis://{HOST}:{router['resp']}"
         table = status.get("table") or {}
         rollouts = {table.get("rollout"), *(part.get("rollout") for part in table.get("parts", ()))}
         shards = list(self._kubelet.describe(*dataset.key, rollouts))
-        state = {**urls, **admin, "generation": generation, "watch": self._options.watch, "shards": shards}
-        if state != states.get(dataset.key):
+        about = {"router": router["pid"], "generation": generation, "watch": self._options.watch, "shards": shards}
+        state = {**urls, **about}
+        if state != dataset.state:
             try:
                 dataset.folder.write_state(state)
-                states[dataset.key] = state
-            except NotWritten as error:
-                self._report(dataset, f"{error.message}, retrying every second")
+                dataset.state = state
+            except OSError as error:
+                why = f"{dataset.folder.state_file} cannot be written: {error.strerror or error}"
+                self._report(dataset, f"{why}, retrying every second")
         if generation != dataset.active:
             if dataset.active:
                 self._say(f"{dataset.spec.name}: cut over to {generation}")
@@ -560,32 +659,26 @@ class Up:
 
     @property
     def _url(self) -> str:
-        return f"http://{HOST}:{self._options.port if self._router is None else self._router['port']}"
+        router = self._kubelet.router
+        return f"http://{HOST}:{self._options.port if router is None else router['port']}"
 
-    def _find_url(self, dataset: LocalDataset) -> str:
-        return self._url if len(self._datasets) == 1 else f"{self._url}/v1/datasets/{dataset.spec.name}"
+    def _find_url(self, namespace: str, name: str) -> str:
+        return self._url if len(self._datasets) == 1 else f"{self._url}/v1/datasets/{name}"
 
     def _announce(self, dataset: LocalDataset) -> None:
-        assert self._router is not None
-        spec, options = dataset.spec, self._options
+        spec, data, router = dataset.spec, self._options.data, self._kubelet.router or {}
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
-        flag = [] if options.data == DATA_DIRECTORY else ["--data-dir", str(options.data)]
-        name = shorten_name(*dataset.key)
+        flag = [] if data == DATA_DIRECTORY else ["--data-dir", str(data)]
         path = "/v1/lookup" if len(self._datasets) == 1 else "/lookup"
-        resp = self._router.get("resp")
-        redis = f"  {shlex.join(['redis-cli', '-p', str(resp), 'GET', key])}\n" if resp else ""
+        redis = f"  {shlex.join(['redis-cli', '-p', str(router['resp']), 'GET', key])}\n" if router.get("resp") else ""
         self._say(
             f"\n  {self._url}/  # the console, in a browser\n"
-            f"  curl {self._find_url(dataset)}{path}/{quote(key, safe='')}\n"
-            f"  {format_command('get', *flag, name, key)}\n{redis}"
+            f"  curl {self._find_url(*dataset.key)}{path}/{quote(key, safe='')}\n"
+            f"  {format_command('get', *flag, shorten_name(*dataset.key), key)}\n{redis}"
             f"  lookupdb.open({dataset.stored.url!r})  # in Python, on this machine\n\n"
             f"  Shard servers and admin ports: {dataset.folder.state_file}; logs: {dataset.folder.path}/*.log\n"
             "  Ctrl-C stops everything."
         )
-
-
-def _list_manifests(path: Path) -> list[Path]:
-    return sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
 
 
 @click.command("up")
@@ -623,30 +716,19 @@ def _list_manifests(path: Path) -> list[Path]:
 @option(
     "--memory-limit",
     type=Size(),
-    default=None,
     help="Memory limit of a build, for example 512MiB; the default is that of `lookupdb build`.",
 )
-@option(
-    "--volume",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Folder that volume:// URLs refer to.",
-)
+@option("--volume", type=click.Path(path_type=Path, file_okay=False), help="Folder that volume:// URLs refer to.")
 @option(
     "--max-servers",
     type=click.IntRange(min=1),
     default=MAX_SERVERS,
     help="Reject a dataset with more shard servers (shards × replicas). Each is two or more processes.",
 )
-@option(
-    "--override-gates",
-    type=GenerationAddress(),
-    help="Override the gates that rejected this generation.",
-)
+@option("--override-gates", type=GenerationAddress(), help="Override the gates that rejected this generation.")
 @option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
     help="Write a file for `kubectl --kubeconfig FILE`, and answer it: get lds, apply, annotate.",
 )
 @log_format

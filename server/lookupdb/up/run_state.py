@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 
 import orjson
 
-from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.errors import UsageError
 from lookupdb.manifest import GENERATION, generation_number
 from lookupdb.process import launch
 
@@ -21,21 +21,9 @@ DATA_DIRECTORY: Final = Path(".lookupdb")
 DEFAULT_NAMESPACE: Final = "default"
 _STATE_FILE: Final = "up.json"
 _LOCK_FILE: Final = "lock"
-_LOCK_ATTEMPTS: Final = 5
+_LOCK_ATTEMPTS: Final = 6
 _LOCK_PAUSE_SECONDS: Final = 0.02
 """Longer than `lookupdb get` holds the lock to test it."""
-
-
-class NotWritten(LookupdbError):
-    """A file of a run folder could not be written, for example because the disk is full. The old file is unchanged."""
-
-    reason = "NotWritten"
-
-
-class FolderTaken(LookupdbError):
-    """The run folder was removed while `up` ran, and another `up` has created it again."""
-
-    reason = "FolderTaken"
 
 
 def run_directory(data: Path, namespace: str, name: str) -> Path:
@@ -99,11 +87,6 @@ def list_served(data: Path) -> list[str]:
     return served
 
 
-def _describe_holder(directory: Path) -> str:
-    state = read_state(directory / _STATE_FILE)
-    return f"process {state['pid']}, at {state['url']}" if state else "it is starting or stopping"
-
-
 def is_locked(directory: Path) -> bool:
     """Return whether an `up` runs in ``directory``. It may not serve yet."""
     try:
@@ -151,19 +134,12 @@ class RunFolder:
         self.state_file = state_file(data, namespace, name)
         self.dataset = f"{namespace}/{name}"
         self._lock: IO[str] | None = None
-        self._is_taken = False
-        """True if another process held the lock at the last check."""
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Create the folder and hold its lock. Raises UsageError."""
         try:
-            self._take_lock_in_time()
-        except BlockingIOError as error:
-            raise UsageError(
-                f"another `lookupdb up` serves {self.dataset} from {self.path}: {_describe_holder(self.path)}",
-                hint="stop it, or give this one a --data-dir of its own",
-            ) from error
+            self.keep_lock()
         except OSError as error:
             raise UsageError(
                 f"cannot write to {self.path}: {error.strerror}", hint="give another --data-dir"
@@ -174,74 +150,36 @@ class RunFolder:
             assert self._lock is not None
             self._lock.close()
 
-    def restore(self) -> None:
-        """Create the folder and its lock again if they were removed. A failure is ignored: the next call retries.
+    def keep_lock(self) -> None:
+        """Take the lock unless this process holds it. Somebody may have removed the folder: then it is created again.
 
-        Raises FolderTaken if another `up` holds the lock of the new folder.
+        Raises OSError, and UsageError if another `up` holds the lock.
         """
-        try:
-            self._keep_lock()
-        except BlockingIOError as error:
-            if self._is_taken:  # not the first time: `lookupdb get` takes the lock for a moment to test it
-                raise FolderTaken(
-                    f"{self.path} was removed, and another `lookupdb up` has created it again: "
-                    f"{_describe_holder(self.path)}; this one stops",
-                    hint="give each a --data-dir of its own",
-                ) from error
-            self._is_taken = True
-        except OSError:
-            self._is_taken = False
-        else:
-            self._is_taken = False
-
-    def write(self, name: str, members: dict[str, Any]) -> None:
-        """Write ``members`` to the file ``name``, completely or not at all. Raises NotWritten, also while another
-        process holds the lock and so owns the file."""
-        path = self.path / name
-        try:
-            self._keep_lock()
-            launch.write(path, members)
-        except OSError as error:
-            raise NotWritten(
-                f"{path} cannot be written: {error.strerror or error}",
-                hint="make room on its disk, or let this user write there",
-            ) from error
-
-    def write_state(self, members: dict[str, Any]) -> None:
-        """Write ``members`` and this process's id. Raises NotWritten."""
-        self.write(_STATE_FILE, {"pid": os.getpid(), **members})
-
-    def remove_state(self) -> None:
-        """Remove the file of ``write_state``. Raises OSError, also if another process owns the folder now."""
-        self._keep_lock()
-        self.state_file.unlink(missing_ok=True)
-
-    def _keep_lock(self) -> None:
-        """Take the lock unless this process holds it. Raises OSError; BlockingIOError if another process holds it."""
+        path = self.path / _LOCK_FILE
         with suppress(OSError):
-            held = self._lock and os.fstat(self._lock.fileno())
-            # the held lock may be that of a removed folder
-            if held and os.path.samestat(held, (self.path / _LOCK_FILE).stat()):
+            if self._lock and os.path.samestat(os.fstat(self._lock.fileno()), path.stat()):
                 return
-        self._take_lock()
-
-    def _take_lock_in_time(self) -> None:
-        """Take the lock, with retries: `lookupdb get` takes it for a moment to test it."""
-        for _ in range(_LOCK_ATTEMPTS):
-            try:
-                return self._take_lock()
-            except BlockingIOError:
-                time.sleep(_LOCK_PAUSE_SECONDS)
-        self._take_lock()
-
-    def _take_lock(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = (self.path / _LOCK_FILE).open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        lock = path.open("a")
+        for _ in range(_LOCK_ATTEMPTS):
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        else:
             lock.close()
-            raise
+            state = read_state(self.state_file)
+            holder = f"process {state['pid']}, at {state['url']}" if state else "it is starting or stopping"
+            raise UsageError(
+                f"another `lookupdb up` serves {self.dataset} from {self.path}: {holder}",
+                hint="stop it, or give this one a --data-dir of its own",
+            )
         if self._lock is not None:
             self._lock.close()
         self._lock = lock
+
+    def write_state(self, members: dict[str, Any]) -> None:
+        """Write ``members`` and this process's id, completely or not at all. Raises OSError, and UsageError if another
+        `up` holds the lock and so owns the file."""
+        self.keep_lock()
+        launch.write(self.state_file, {"pid": os.getpid(), **members})
