@@ -56,7 +56,7 @@ class RequestHistograms:
     def __init__(self, counters: memoryview, bounds: Sequence[int], /) -> None:
         """``bounds`` are the upper bounds of buckets, in nanoseconds."""
 
-    def observe(self, histogram: int, arrived: int, count: int = 1, /) -> None: ...
+    def observe(self, histogram: int, arrived: int, count: int = 1, counter: int | None = None, /) -> None: ...
 
 @final
 class ShardKernel:

@@ -110,11 +110,14 @@ def histogram_names(name: str) -> tuple[str, ...]:
     return tuple(f"{name}_{number}" for number in range(_SUM_AT + 1))
 
 
-def observe(counters: memoryview, histogram: int, arrived: int, count: int = 1) -> None:
-    """Add ``count`` requests that arrived at ``arrived``, of ``monotonic_ns``, and are answered now."""
+def observe(counters: memoryview, histogram: int, arrived: int, count: int = 1, counter: int | None = None) -> None:
+    """Add ``count`` requests that arrived at ``arrived``, of ``monotonic_ns``, and are answered now. Also add them to
+    ``counter``."""
     nanoseconds = monotonic_ns() - arrived
     counters[histogram + bisect_left(REQUEST_BOUNDS, nanoseconds)] += count
     counters[histogram + _SUM_AT] += count * nanoseconds
+    if counter is not None:
+        counters[counter] += count
 
 
 def make_observer(counters: memoryview) -> Callable[..., None]:

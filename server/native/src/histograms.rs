@@ -55,11 +55,23 @@ impl RequestHistograms {
         RequestHistograms { counters, bounds: Bounds(bounds) }
     }
 
-    /// Add `count` requests that arrived at `arrived`, of Python's `monotonic_ns`, and are answered now.
-    #[pyo3(signature = (histogram, arrived, count = 1, /))]
-    fn observe(&self, py: Python<'_>, histogram: usize, arrived: u64, count: u64) -> PyResult<()> {
+    /// Add `count` requests that arrived at `arrived`, of Python's `monotonic_ns`, and are answered now. Also add them
+    /// to `counter`.
+    #[pyo3(signature = (histogram, arrived, count = 1, counter = None, /))]
+    fn observe(
+        &self,
+        py: Python<'_>,
+        histogram: usize,
+        arrived: u64,
+        count: u64,
+        counter: Option<usize>,
+    ) -> PyResult<()> {
         let nanoseconds = system::nanoseconds().saturating_sub(arrived);
-        self.bounds.observe(cells(py, &self.counters)?, histogram, nanoseconds, count);
+        let numbers = cells(py, &self.counters)?;
+        self.bounds.observe(numbers, histogram, nanoseconds, count);
+        if let Some(counter) = counter {
+            add(numbers, counter, count);
+        }
         Ok(())
     }
 }

@@ -506,15 +506,15 @@ class HttpConnection(ConnectionLife):
             return False
         return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
 
-    def answer(self, exchange: Exchange, answer: Answer) -> None:
-        """Send ``answer`` to ``exchange``, after the answers to earlier requests."""
+    def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:
+        """Send ``answer`` to ``exchange``, after the answers to earlier requests. ``counter`` counts its status."""
         if exchange.charge:
             self.budget.release(exchange.charge)
             exchange.charge = 0
         pending = self._pending
         if not pending or pending[0] is not exchange:
             if pending:
-                exchange.answer = answer
+                exchange.answer, exchange.counter = answer, counter
                 self._count_waiting_answer(_size(answer))
             return
         pending.popleft()
@@ -525,7 +525,7 @@ class HttpConnection(ConnectionLife):
         else:
             self._write(answer)
         if exchange.histogram:
-            exchange.connection.observe(exchange.histogram, exchange.arrived)
+            exchange.connection.observe(exchange.histogram, exchange.arrived, 1, counter)
         if pending or self._waiting or exchange.connection_field is not PERSISTENT or self.phase is not READING:
             self._continue_after(exchange)
         elif not self.is_blocked:
@@ -546,7 +546,7 @@ class HttpConnection(ConnectionLife):
             self._count_waiting_answer(-_size(answer))
             self._write(answer)
             if exchange.histogram:
-                exchange.connection.observe(exchange.histogram, exchange.arrived)
+                exchange.connection.observe(exchange.histogram, exchange.arrived, 1, exchange.counter)
         if exchange.connection_field is CLOSE:
             self._end_answers()
             return

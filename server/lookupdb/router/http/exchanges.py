@@ -137,8 +137,8 @@ class ClientConnection(Protocol):
     arrived: int
     observe: Callable[..., None]
 
-    def answer(self, exchange: Exchange, answer: Answer) -> None:
-        """Send ``answer`` to ``exchange`` when its turn comes."""
+    def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:
+        """Send ``answer`` to ``exchange`` when its turn comes. ``counter`` counts its status."""
 
     def choose_connection_field(self, exchange: Exchange) -> bytes:
         """Return the ``Connection`` field of the answer to ``exchange``."""
@@ -180,7 +180,9 @@ class Exchange:
     has taken from the worker's budget. ``histogram`` counts the request when it is answered.
     """
 
-    __slots__ = ("answer", "arrived", "bodyless", "charge", "connection", "connection_field", "histogram")
+    __slots__ = ("answer", "arrived", "bodyless", "charge", "connection", "connection_field", "counter", "histogram")
+    counter: int | None
+    """Counts the status of ``answer`` while that is kept."""
     is_alone = False
     """True if no other request of the connection may be pending beside it."""
 
@@ -209,11 +211,10 @@ class Exchange:
     def refuse(self, problem: HttpProblem, *, is_of_client: bool = False) -> None:
         """Answer with ``problem``, which is the client's fault if its status says so or ``is_of_client``."""
         connection = self.connection
-        connection.counters[_CODES[problem.kind.status]] += 1
         if problem.kind is not problems.MISSING and self.histogram:
             self.histogram += FAILED if problem.kind.status >= 500 and not is_of_client else REFUSED
         head, body = connection.answers.encode_problem(problem, connection.choose_connection_field(self))
-        connection.answer(self, head if self.bodyless else head + body)
+        connection.answer(self, head if self.bodyless else head + body, _CODES[problem.kind.status])
 
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key is unavailable, with the reason."""
@@ -294,11 +295,10 @@ def _describe_dataset(exchange: Exchange) -> None:
         document["keys"] = info.keys
     if info.shard_generations:
         document["shardGenerations"] = info.shard_generations
-    connection.counters[_OK] += 1
     fields = {"Content-Type": JSON, "Lookupdb-Generation": ", ".join(info.shard_generations or (info.generation,))}
     body = orjson.dumps(document)
     head = connection.answers.encode_head(200, fields, len(body), connection.choose_connection_field(exchange))
-    connection.answer(exchange, head if exchange.bodyless else head + body)
+    connection.answer(exchange, head if exchange.bodyless else head + body, _OK)
 
 
 class LookupExchange(Exchange):
@@ -345,7 +345,6 @@ class LookupExchange(Exchange):
             detail = f"the values of this dataset are {heads.media_type}, which Accept rules out"
             self.refuse(HttpProblem(problems.NOT_ACCEPTABLE, detail))
             return
-        connection.counters[_OK] += 1
         if self.connection_field is PERSISTENT and not (self.bodyless or connection.service.draining):
             size = len(value)
             head = heads.found_by_size.get(size)
@@ -353,11 +352,11 @@ class LookupExchange(Exchange):
                 if len(heads.found_by_size) >= MAX_HEADS:
                     heads.found_by_size.clear()
                 head = heads.found_by_size[size] = b"%b%d\r\n\r\n" % (heads.found, size)
-            connection.answer(self, head + value)
+            connection.answer(self, head + value, _OK)
             return
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else value
-        connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), connection_field, body))
+        connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), connection_field, body), _OK)
 
     def missing(self, generation: ServedGeneration) -> None:
         """Answer that no record has the key, and why if no record can have it."""
@@ -372,11 +371,10 @@ class LookupExchange(Exchange):
             fields |= connection.answers.cache_fields
             self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
             return
-        connection.counters[_CODES[404]] += 1
         heads = connection.answers.heads(generation)
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else heads.missing_body
-        connection.answer(self, b"%b%b\r\n%b" % (heads.missing, connection_field, body))
+        connection.answer(self, b"%b%b\r\n%b" % (heads.missing, connection_field, body), _CODES[404])
 
 
 class ConditionalLookupExchange(LookupExchange):
@@ -420,8 +418,8 @@ class ConditionalLookupExchange(LookupExchange):
         if not is_accepted or not is_known:
             super().found(value, generation)
             return
-        connection.counters[_CODES[304]] += 1
-        connection.answer(self, b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self)))
+        answer = b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self))
+        connection.answer(self, answer, _CODES[304])
 
 
 class BatchExchange(Exchange):
@@ -485,23 +483,22 @@ class BatchExchange(Exchange):
         if problem:
             self.histogram += REFUSED if problem.is_of_client else FAILED
         connection = self.connection
-        connection.counters[_OK] += 1
         heads = connection.answers.heads(generation)
         field, keys = connection.choose_connection_field(self), self.keys
         if self.accept is not None and self.accept.prefers_frames(generation.value_format):
             head = heads.frames
             if size <= JOINED_BYTES:
-                connection.answer(self, values.encode_frames(head, field, keys))
+                connection.answer(self, values.encode_frames(head, field, keys), _OK)
                 return
             pieces = values.encode_frames_in_pieces(keys)
         else:
             head, is_raw = heads.batch, generation.value_format == "raw"
             start = b'%b,"found":{' % orjson.dumps(generation.members)[:-1]
             if size <= JOINED_BYTES:
-                connection.answer(self, values.encode(head, field, start, keys, is_raw, self.partial))
+                connection.answer(self, values.encode(head, field, start, keys, is_raw, self.partial), _OK)
                 return
             pieces = values.encode_in_pieces(start, keys, is_raw, self.partial)
-        connection.answer(self, [b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), field), *pieces])
+        connection.answer(self, [b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), field), *pieces], _OK)
 
 
 # Requests outside the API are forwarded to a console on this machine, if there is one, as in `lookupdb up`. Each has
@@ -697,9 +694,9 @@ def _make_options(request: Request, connection: ClientConnection, resource: byte
 
     def respond(exchange: Exchange) -> None:
         connection = exchange.connection
-        connection.counters[_CODES[204]] += 1
         field = connection.choose_connection_field(exchange)
-        connection.answer(exchange, connection.answers.encode_head(204, {"Allow": methods}, None, field))
+        head = connection.answers.encode_head(204, {"Allow": methods}, None, field)
+        connection.answer(exchange, head, _CODES[204])
 
     return ImmediateExchange(connection, request.connection_field, respond, bodyless=True)
 

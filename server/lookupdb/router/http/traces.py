@@ -170,10 +170,10 @@ class TracedConnection:
         self._trace.note_dataset(core)
         return core
 
-    def answer(self, exchange: Exchange, answer: Answer) -> None:
+    def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:
         """Answer, and end the span."""
         head = answer if isinstance(answer, bytes) else answer[0]
-        self._connection.answer(exchange, answer)
+        self._connection.answer(exchange, answer, counter)
         self._trace.end(int(head[_STATUS]))
 
 
