@@ -159,9 +159,17 @@ def get_on_a_terminal(url: str, key: str) -> bytes:
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)
 def test_where_no_router_answers_keys_are_unavailable(words: list[str]) -> None:
-    ended = run_here("get", f"http://127.0.0.1:{free_port()}", *words)
+    place = f"127.0.0.1:{free_port()}"
+    ended = run_here("get", f"http://{place}", *words)
     assert (ended.returncode, ended.stdout) == (4, b"")
     assert b"no answer from" in ended.stderr
+    assert f": {place} refuses connections: nothing listens there, or not yet\n" in ended.stderr.decode()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8080", "localhost:1"])
+def test_the_hint_for_an_address_without_a_scheme_has_one(address: str) -> None:
+    ended = run_here("get", address, "1")
+    assert (ended.returncode, f"http://{address}" in ended.stderr.decode()) == (2, True)
 
 
 @pytest.mark.parametrize("tail", ["/v1/lookup", "/v1/lookup/", "/v1/lookup/1", "/v1/lookup?key=", "/?x", "#y"])
@@ -290,6 +298,13 @@ def test_where_no_up_serves_keys_are_unavailable(tmp_path: Path, words: list[str
     ended = run_here("get", "--data-dir", str(tmp_path), *words, asked=b"1\n")
     assert (ended.returncode, ended.stdout) == (4, b"")
     assert f"no `lookupdb up` serves {words[0]} from {tmp_path}".encode() in ended.stderr
+    assert b"--data-dir" in ended.stderr
+
+
+def test_that_an_up_is_still_starting_is_reported(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, "default", "people").lock():
+        ended = run_here("get", "--data-dir", str(tmp_path), "people", "1")
+    assert (ended.returncode, b"the `lookupdb up` of people does not serve yet" in ended.stderr) == (4, True)
 
 
 def test_where_no_up_serves_a_name_those_that_are_served_are_named(tmp_path: Path) -> None:

@@ -7,12 +7,9 @@ import os
 import random
 import resource
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +17,9 @@ import pytest
 import urllib3
 from support.ports import free_port
 from support.process_table import descendants, is_running
-from support.up_stack import PATIENT, Stack, eventually, people
+from support.up_stack import MANIFEST as ONE_SERVER
+from support.up_stack import Start, eventually, people, run_lookupdb, swap
+from support.waiting import until
 
 from lookupdb.process.memory import private_bytes
 
@@ -37,7 +36,7 @@ SOON_SECONDS = 15.0
 """Far more than an `up` needs to end, for a busy machine."""
 pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS + 240)]
 KEYS = [f"key{number}" for number in range(20)]
-MANIFEST = PATIENT.replace("  shards: 1\n", "  shards: 2\n  replicas: 2\n")
+MANIFEST = ONE_SERVER.replace("  shards: 1\n", "  shards: 2\n  replicas: 2\n").replace(": 5000", ": 20000")
 BAD_SOURCES = ('email,title\nno,"end', "", "email,title\n", "x\n1\n", "email,title\na,1\na,2\n")
 BAD_MANIFESTS = ("", "spec: [", "- 1\n", MANIFEST.replace("name: people", "name: people, annotations: 5"))
 
@@ -67,11 +66,8 @@ class Checker(threading.Thread):
             return f"wrong: {answer.data[:500]!r}"
         titles = {value["title"] for value in body.get("found", {}).values()}
         is_whole = answer.status == 200 and len(body.get("found", {})) == len(KEYS)
-        return (
-            ""
-            if is_whole and len(titles) == 1 and titles <= (set(expected) or self.titles)
-            else f"wrong: {answer.data[:500]!r}"
-        )
+        is_right = is_whole and len(titles) == 1 and titles <= (set(expected) or self.titles)
+        return "" if is_right else f"wrong: {answer.data[:500]!r}"
 
     def run(self) -> None:
         while not self.is_over:
@@ -86,7 +82,7 @@ class Checker(threading.Thread):
 class Life:
     """A running `up`, and what may happen to it."""
 
-    def __init__(self, start: Callable[..., Stack], folder: Path) -> None:
+    def __init__(self, start: Start, folder: Path) -> None:
         self.folder, self.random, self.version, self.manifest = folder, random.Random(SEED), 0, MANIFEST
         self.port = free_port()
         self.flags = ("--watch", "--watch-seconds", "0.2", "--port", str(self.port))
@@ -99,15 +95,10 @@ class Life:
         self.happenings = (self.write_source, self.write_bad_source, self.move_source, self.write_bad_manifest) + (
             *(self.command, self.command, self.kill_shard_server, self.kill_router, self.kill_any),
             *(self.kill_builder, self.kill_up, self.stop_up, self.edit_manifest, self.fill_disk),
-            *(self.start_another, self.take_port),
         )
 
-    def swap(self, name: str, text: str) -> None:
-        (self.folder / "new").write_text(text)
-        (self.folder / "new").replace(self.folder / name)
-
     def write_manifest(self) -> None:
-        self.swap("people.yaml", self.manifest)
+        swap(self.folder / "people.yaml", self.manifest)
 
     def edit_manifest(self) -> None:
         shards, keep = self.random.randint(1, 3), self.random.randint(2, 4)
@@ -118,10 +109,10 @@ class Life:
     def write_source(self) -> None:
         self.version += 1
         self.checker.titles.add(f"v{self.version}")
-        self.swap("people.csv", "email,title\n" + "".join(f"{key},v{self.version}\n" for key in KEYS))
+        swap(self.folder / "people.csv", "email,title\n" + "".join(f"{key},v{self.version}\n" for key in KEYS))
 
     def write_bad_source(self) -> None:
-        self.swap("people.csv", self.random.choice(BAD_SOURCES))
+        swap(self.folder / "people.csv", self.random.choice(BAD_SOURCES))
 
     def move_source(self) -> None:
         (self.folder / "people.csv").replace(self.folder / "away.csv")
@@ -129,7 +120,7 @@ class Life:
         (self.folder / "people.csv").symlink_to(self.folder / "away.csv")
 
     def write_bad_manifest(self) -> None:
-        self.swap("people.yaml", self.random.choice(BAD_MANIFESTS))
+        swap(self.folder / "people.yaml", self.random.choice(BAD_MANIFESTS))
         time.sleep(0.5)
         self.write_manifest()
 
@@ -139,8 +130,7 @@ class Life:
         self.run(*words)
 
     def run(self, verb: str, *words: str) -> None:
-        line = [sys.executable, "-m", "lookupdb", verb, "people", *words, "--data", str(self.stack.data)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        done = run_lookupdb(verb, "people", *words, "--data", str(self.stack.data))
         assert "Traceback" not in done.stderr, done.stderr
 
     def has_replicas(self) -> bool:
@@ -190,24 +180,6 @@ class Life:
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
-    def start_another(self) -> None:
-        """In the same folder."""
-        self.refuse("another `lookupdb up`")
-
-    def take_port(self) -> None:
-        with self.excused():
-            self.stack.stop()
-            with socket.create_server(("127.0.0.1", self.port)):
-                self.refuse("give another --port")
-            self.stack = self.start(*self.flags)
-
-    def refuse(self, reason: str) -> None:
-        words = ["up", "-f", str(self.folder / "people.yaml"), "--data", str(self.stack.data), "--port", str(self.port)]
-        line = [sys.executable, "-m", "lookupdb", *words]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done
-        assert reason in done.stderr
-
     def await_newest(self) -> None:
         """Nothing that has happened keeps the next good source from being served."""
         self.write_source()
@@ -246,14 +218,11 @@ class Life:
             time.sleep(self.random.random())
             children = list(descendants(self.stack.process.pid))
             self.stack.stop(number)
-            ends_at = time.monotonic() + SOON_SECONDS
-            while left := [pid for pid in children if is_running(pid)]:
-                assert time.monotonic() < ends_at, f"orphans: {left}"
-                time.sleep(0.02)
+            until(lambda: not any(map(is_running, children)), "no orphans", SOON_SECONDS)
             self.stack = self.start(*self.flags)
 
 
-def test_no_lookup_fails_or_mixes_generations_in_a_random_life(people: Callable[..., Stack], tmp_path: Path) -> None:
+def test_no_lookup_fails_or_mixes_generations_in_a_random_life(people: Start, tmp_path: Path) -> None:
     life = Life(people, tmp_path)
     began = time.monotonic()
     while not life.checker.requests or time.monotonic() < began + SECONDS:
