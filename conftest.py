@@ -68,8 +68,8 @@ def pytest_asyncio_loop_factories(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """What a command line that runs in this process sets up would reach into the tests behind it. No fixture: three for
-    each test took some seconds of the whole suite.
+    """Undo what a command line sets up in this process, so that later tests do not see it. No fixture does this: three
+    for each test took some seconds of the whole suite.
     """
     root = logging.getLogger()
     level, handlers = root.level, set(root.handlers)

@@ -18,7 +18,7 @@ from e2e.support.kubectl import Manifest, apply, delete, find, kubectl, run_in, 
 from e2e.support.scenario import BRISK, PATIENT, Scenario
 
 ENFORCER_IMAGE: Final = os.environ.get("E2E_ENFORCER", "")
-"""The image of ``e2e/enforcer``, which enforces policies on each node of kind, whose network does not. ``e2e/run`` sets
+"""The image of ``e2e/enforcer``, which enforces policies on kind's nodes, whose network does not. ``e2e/run`` sets
 the variable there. Other clusters must enforce policies by themselves."""
 ENFORCER: Final = "lookupdb-e2e-enforcer"
 SYSTEM: Final = "kube-system"

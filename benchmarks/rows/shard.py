@@ -1,4 +1,4 @@
-"""One shard server against Redis, with RESP and all data in each, in turns on the same core."""
+"""One shard server against Redis. Each holds all data and answers RESP; they take turns on one core."""
 
 from __future__ import annotations
 

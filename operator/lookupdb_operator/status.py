@@ -415,8 +415,8 @@ class RolloutStatus:
     kept_since: str = ""
     """When it had drained: its servers stay for a while, for a rollback. Empty: they do not."""
     offered_replicas: int = field(default=0, metadata={"json": "offered"})
-    """Number of servers in tables that reference it beside an active generation, for clients that name it; at least 1
-    while it waits for promotion."""
+    """Number of servers per shard in tables that only offer it to clients that name it, beside the active generation.
+    At least 1 while it waits for promotion."""
     shard_ranges: str = ALL
     """The shards for which it has servers; empty: all."""
     window: str = ""

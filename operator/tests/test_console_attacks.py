@@ -230,7 +230,7 @@ class TestLogin:
         assert (await console.ask("/live.json", headers=cookie)).status == 200
         access = console.console._door._access
         monkeypatch.setattr(access, "_now", lambda: time.time() + 700)
-        access._caches.clear()  # type: ignore[union-attr] # their clock is that of before
+        access._caches.clear()  # type: ignore[union-attr] # they keep the old clock
         assert (await console.ask("/live.json", headers=cookie)).status == 401
 
     async def test_ends_by_a_logout(self, console: Standing) -> None:

@@ -271,7 +271,7 @@ async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def source() -> AsyncIterator[LocalSource]:
-    """The console's source. Router 0 has values of as many bytes as the key says, and many metrics; router 1 ends."""
+    """The console's source. Router 0 has many metrics, and as many bytes of value as its key says; router 1 fails."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.host.startswith("localhost"):

@@ -418,8 +418,8 @@ def describe_tls_error(error: BaseException) -> str:
 _REPLY: Final = re.compile(rb"-[A-Z]+ |[+$:*]")
 
 REDIS_HINT: Final = (
-    "this looks like a Redis port, for example 6379. Lookups by HTTP have another one: 8080, or what --port of the"
-    " router says, which `lookupdb up` shows in its line with curl; of a Service 80 or 443"
+    "this looks like a Redis port, for example 6379. Lookups by HTTP use another port: 80 or 443 of a Service, and 8080"
+    " or --port of a router. `lookupdb up` prints it in its line with curl"
 )
 
 

@@ -123,14 +123,14 @@ class World:
             self.life, self.built = self.life + 1, {}
         if event < 0.8 or not self.built:
             number, is_first = max(self.built, default=0) + 1, not self.built
-            # The first of a new life shows by its time alone that it is that: this one must be right.
+            # Only its time shows that a generation is the first of a new life: that time must be right.
             is_wrong = self.are_clocks_wrong and not is_first and self.random.random() < 0.3
             self.built[number] = self.day + (self.random.randrange(-400, 400) if is_wrong else 0)
         else:
             number = self.random.choice([*self.built])
             is_there = self.ages.get(f"g{number}") == (self.life, number)
             if self.are_clocks_wrong and not is_there:
-                return  # fetched again, one from a fast clock looks like the first of a new life
+                return  # a generation built by a fast clock would look like the first of a new life
         self._serve(number)
 
     def _serve(self, number: int) -> None:

@@ -230,8 +230,8 @@ def _is_newer(header: Header, cached: Header) -> bool:
 def _is_dataset_pod(
     header: Header, dataset: ObservedDataset, owned: Collection[str], children: Collection[tuple[str, str]]
 ) -> bool:
-    """Return whether a pod belongs, or did, to one of the dataset's ``owned`` objects. Pods of the DaemonSet are left
-    out: there may be thousands, and no decision depends on them."""
+    """Return whether a pod belongs or belonged to one of the dataset's ``owned`` objects. Pods of the DaemonSet are
+    left out: there may be thousands, and no decision depends on them."""
     if header.dataset_uid != dataset.uid:
         return False
     match header.owner_kind:

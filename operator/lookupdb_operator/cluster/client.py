@@ -229,7 +229,7 @@ class AccountKeys:
             text = await self._read()
         except (ApiError, ValueError) as error:
             problem = f"{_SUBJECT} cannot be read, and routers keep those that they have: {error}"
-            if problem != self._problem:  # most datasets need no keys
+            if problem != self._problem:  # once: most datasets need no keys
                 log.warning("%s", problem)
             self._problem = problem
             return False

@@ -39,7 +39,7 @@ _MAX_USER_BYTES: Final = 256
 
 
 class NotAdmitted(Exception):
-    """The request has nothing that admits it. The message contains no part of a token or password."""
+    """The request carries no valid credentials. The message contains no part of a token or password."""
 
 
 class CannotJudge(Exception):
@@ -104,7 +104,7 @@ class TokenAccess:
         """By audience: a token is verified for the one that it names, if that is known."""
 
     async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
-        """Return the visitor of a request: of its header, or else of its cookie. Raises NotAdmitted or CannotJudge."""
+        """Return the visitor whose token is in the header, or else in the cookie. Raises NotAdmitted or CannotJudge."""
         if authorization is not None:
             return await self.verify(_read_credentials(authorization, "bearer"))
         if not cookie:
@@ -120,7 +120,7 @@ class TokenAccess:
 
     async def _verify(self, token: str) -> Visitor:
         find_key_id(token)  # cheap, and limits its size
-        claims = _read_claims(token)  # nothing of them is verified yet
+        claims = _read_claims(token)  # not verified yet
         audience = claims.get("aud")
         if isinstance(audience, list) and len(audience) == 1:
             (audience,) = audience
@@ -309,7 +309,7 @@ def _is_encrypted(request: web.Request) -> bool:
 
 
 def _name_cookie(request: web.Request) -> str:
-    """Return the cookie's name. Browsers accept the prefix only from the cookie's host, by TLS, for all paths."""
+    """Return the cookie's name. With the prefix, browsers accept it only by TLS, from its own host, for all paths."""
     return f"__Host-{COOKIE}" if _is_encrypted(request) else COOKIE
 
 

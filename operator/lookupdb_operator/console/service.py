@@ -165,7 +165,7 @@ class ClusterSource:
         view = self._views.get(key)
         if view is None:
             dataset = self._datasets[key]
-            # Pods of an earlier dataset of its name are left out.
+            # Leave out pods of an earlier dataset of the same name.
             found = [both for both in self._pods.get(key, {}).values() if both[0].dataset_uid == dataset.uid]
             found.sort(key=lambda both: (both[0].created, both[0].name))
             view = self._views[key] = DatasetPods(dataset, tuple(pod for _, pod in found))

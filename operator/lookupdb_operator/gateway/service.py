@@ -646,8 +646,8 @@ _LEAST_MEMORY: Final = 192 << 20
     "--max-requests",
     type=click.IntRange(2, 100_000),
     default=256,
-    help="Maximum number of requests in flight. A quarter is reserved for short requests. One namespace may have half "
-    "of what others leave.",
+    help="Maximum number of requests in flight. A quarter is reserved for short requests. One namespace may use half "
+    "of those that others leave free.",
 )
 @option(
     "--body-memory",

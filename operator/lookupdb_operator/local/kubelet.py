@@ -85,7 +85,7 @@ _NEXT_PORTS: Final = 100
 _MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
 """Number of servers that start at the same time. More would slow each other and the reaction to Ctrl-C."""
 _MOVED: Final = 1000
-"""Ports that a program of this machine uses are moved by this number, again and again."""
+"""Ports that another program uses are moved by this number until they are free."""
 INTERRUPTION_SECONDS: Final = 10.0
 """Time for an interrupted builder to end by itself. After that it is killed."""
 _DROPPED: Final = frozenset(
@@ -177,7 +177,7 @@ class LocalServer:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
-        """Stop the process, and restart it no more."""
+        """Stop the process, and do not restart it."""
         self._keeper.cancel()
         await asyncio.wait([self._keeper])  # `await` would confuse its cancellation with that of this task
         if self._process:
@@ -311,7 +311,7 @@ class Kubelet:
         """The digest of a routing table's file → the digest of the operator's text."""
         self._starts = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
         self.changed = asyncio.Event()
-        """Set it to look at everything again."""
+        """Set it to sync again."""
         self.router: dict[str, Any] | None = None
         """What the router has reported; None until it was ready once. From then on it keeps its ports."""
         self.problem = ""
@@ -389,7 +389,7 @@ class Kubelet:
             try:
                 self.sync()
                 self.problem = ""
-            except (OSError, ApiError) as error:  # a full disk: it is tried again
+            except (OSError, ApiError) as error:  # for example a full disk; it is retried
                 self.problem = str(error)
             with suppress(TimeoutError):  # not wait_for, which could lose a cancellation
                 async with asyncio.timeout(_RETRY_SECONDS if self.problem else None):

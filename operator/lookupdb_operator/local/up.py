@@ -176,7 +176,7 @@ class LocalDataset:
         return before if resource is not None and self.is_built(resource) else self.seen
 
     async def note_whole(self, annotations: Mapping[str, str], volume: Path | None) -> dict[str, str]:
-        """Return the annotation with the source's fingerprint of when its present success file was first seen."""
+        """Return the annotation ``SEEN`` if the success file is new since the last one."""
         seen, held = self.seen, annotations.get(SEEN, "")
         if seen is None or self.spec.refresh.success_file is None or held.startswith(seen):
             return {}
@@ -239,8 +239,8 @@ class LocalDataset:
 
 
 def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) -> Object:
-    """Return ``body`` with the pin that a command has set, as `kubectl apply` would keep it: unless the manifest has
-    one, or had one. Notes in ``annotations`` whether it has one."""
+    """Return ``body`` with the pin that a command has set. As `kubectl apply` does, drop that pin if the manifest has
+    or had a pin of its own. Note the manifest's pin in ``annotations``."""
     pinned = ((current or {}).get("spec") or {}).get("generation")
     if pinned is not None and "generation" not in body["spec"] and not annotations.get(_PINNED_BY_MANIFEST):
         body["spec"]["generation"] = pinned
@@ -255,8 +255,8 @@ def _read_refresh(item: Object) -> str:
 
 
 def _forget_last_run(api: LocalApi, dataset: Key) -> None:
-    """Forget what mattered only to the last `up`. A failed build: the source may have been corrected, so a start builds
-    at once. Rollouts that only earlier routing tables reference: their servers wait for lookups of its routers."""
+    """Forget what mattered only to the last `up`: a failed build, because the source may have been corrected; and
+    draining rollouts, because their servers only wait for lookups of the last routers."""
     held = api.get(names.DATASET_KIND, *dataset)
     if held is None:
         return

@@ -602,8 +602,8 @@ def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus
 
 
 def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
-    """Return ``trouble``. For a failed gate, add how to override it, unless the builder has said so, and why the
-    annotation that is there does not."""
+    """Return ``trouble``. For a failed gate, add how to override it, unless the builder has said so. If there is an
+    annotation without effect, say why it has none."""
     refused = status.refused
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
         return trouble

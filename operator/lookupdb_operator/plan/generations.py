@@ -352,8 +352,8 @@ def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
 
 
 def is_lost(generation: GenerationStatus, status: DatasetStatus, desired: Desired) -> bool:
-    """Return whether ``generation`` must be built again because the store lost it. Not while a generation is pinned,
-    nor one that is held back: the same source would give the same data."""
+    """Return whether ``generation`` must be built again because the store lost it. False while a generation is
+    pinned. False if ``generation`` is held back, because the same source would give the same data."""
     lost = status.lost
     is_noted = lost is not None and bool(lost.retry_at) and lost.generation == generation.generation
     return is_noted and not desired.pinned_generation and not is_held_back(generation, status)

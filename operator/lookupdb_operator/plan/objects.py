@@ -100,7 +100,7 @@ def plan_changes(
         apply=(*secrets, *without_contested_manifests(repairs, observed), *nudges),
         delete=(
             *find_garbage(status, without_permanent_objects(observed) if is_suspended else observed, manifests_due),
-            # The Job of a rollout with an older pod template would not be made again.
+            # Only for current pod templates: the Job of a rollout with an older one would not be made again.
             *rollouts.list_overdue_pushes(rollouts.with_current_alone(status, situation), observed, situation.now),
         ),
     )

@@ -264,7 +264,7 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     desired = find_target(status, situation)
     target, overtaken, newer = desired.rollout, desired.unfinished, desired.generation
     if overtaken is not None and overtaken != target and overtaken.window and newer is not None:
-        # A shard-by-shard rollout ends if its window is stuck and newer data comes before it.
+        # A shard-by-shard rollout ends if its window is stuck and newer data takes its place.
         ended = replace(overtaken, overtaken_by=newer.generation)
         kept = (ended if rollout == overtaken else rollout for rollout in status.rollouts)
         status = replace(status, rollouts=tuple(kept))

@@ -75,7 +75,7 @@ def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
         return False
     if status.table is None or not is_edited(observed):
         return True
-    # Does an object of a rollout or a build have a number beyond those in ``status``?
+    # An object of a rollout or a build with a number beyond those in ``status`` proves it.
     rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     last_rollout = max((names.recover_number(item.rollout) for item in rollout_objects), default=0)
     last_generation = max((names.recover_number(item.generation) for item in observed.objects), default=0)

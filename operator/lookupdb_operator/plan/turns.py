@@ -169,7 +169,7 @@ class Desired:
     reject: str
     """The reject annotation: the generation that is not to be served; empty for none."""
     drain_seconds: float
-    """Time for which servers stay that no routing table references any more: the drain time and a lookup's deadline."""
+    """Time for which unreferenced servers stay: the drain time and a lookup's deadline."""
     router_drain_seconds: float
     """Seconds that servers stay for lookups that come in through a router that is being stopped."""
     keep_previous_seconds: float
@@ -327,7 +327,7 @@ def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], 
 PATIENCE: Final = 180.0
 """Seconds that a stall may last before its slot may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""Seconds for a stall while the store does not answer, or refuses the credentials. Usually other datasets could not use
+"""The same while the store does not answer, or refuses the credentials. Usually other datasets could not use
 the slot either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two datasets that give up their slots, so that other pods can use the first one's room."""

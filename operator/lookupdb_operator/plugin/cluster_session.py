@@ -44,7 +44,7 @@ async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -
 
 
 PortGet = Callable[[str, Mapping[str, str], Mapping[str, str]], Awaitable[Answer]]
-"""Returns the answer of a pod to GET a path with a query and headers. Raises Unreachable."""
+"""Sends a pod GET with a path, a query and headers, and returns its answer. Raises Unreachable."""
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def open_port(
 
 @asynccontextmanager
 async def _forward(words: Sequence[str]) -> AsyncIterator[str]:
-    """Yield the address on which the program listens, until the block ends."""
+    """Run the program ``words`` until the block ends, and yield the address on which it listens."""
     process = await asyncio.create_subprocess_exec(*words, "--address", "127.0.0.1", stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert process.stderr is not None

@@ -210,8 +210,8 @@ async def run_job(
     take_line: Callable[[str], None] | None = None,
 ) -> tuple[JobProgress, str]:
     """Run ``job``, whose only container is called ``component``, and print what it waits for. Return how it ended, and
-    its log, whose lines ``take_line`` gets meanwhile. The Job is always deleted. Raises JobFailed at a time limit,
-    ApiError."""
+    its log, whose lines ``take_line`` gets meanwhile. The Job is always deleted. Raises ApiError, and
+    JobFailed at a time limit."""
     name = str(job["metadata"]["name"])
     creation = asyncio.ensure_future(session.create_job(namespace, job))
     following: list[asyncio.Task[None]] = []

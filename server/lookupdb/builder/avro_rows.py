@@ -167,7 +167,7 @@ class _Schema:
         self.fields: dict[str, Any] = {field["name"]: field["type"] for field in parsed["fields"]}
         self.nested: list[str] = []
         self.binaries: list[str] = []
-        """The names of the binaries in planned columns."""
+        """The names of the binary fields in planned columns."""
         self.has_choices = False
         """A planned column has a union of several types that are not null."""
 
@@ -210,8 +210,8 @@ class _Schema:
         return kept
 
     def plan(self, schema: Any, path: str, column: str, owners: tuple[str, ...] = ()) -> Convert | None:
-        """Return the function for values of ``schema`` that are not null, within ``column`` and the types ``owners``;
-        None if they stay as they are. Raises BadSource."""
+        """Return the function that converts values of ``schema`` other than null; None if they need no conversion. The
+        schema is within ``column`` and the named types ``owners``. Raises BadSource."""
         schema = self._resolve(schema)
         if isinstance(schema, list):
             return self._plan_union(schema, path, column, owners)

@@ -438,7 +438,7 @@ class Duplicates:
 
     count: int = 0
     samples: list[tuple[bytes, int, int]] = field(default_factory=list)
-    """Key, place and place of the row kept, of the first rows dropped in the order of keys."""
+    """The first dropped rows, in the order of keys: key, place, and place of the row that is kept."""
 
     def describe(
         self, policy: Policy, files: Sequence[str], find_origin: Callable[[int], tuple[int, int]]

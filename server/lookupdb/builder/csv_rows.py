@@ -233,7 +233,7 @@ class CsvParser:
         self._csv, self._file, self._slice, self._max_row = spec.source.csv, file, piece, max_row_bytes
         self._raw = raw
         self._mark = f"\\{self._csv.quote}"
-        """A quote as a file that escapes it has it."""
+        """A quote after a backslash, as in a file that escapes quotes."""
         self.partitions = find_partitions(spec, file.name)
         """The columns from the file's path. Without a header, none of them is in the file."""
         self._row_end_lines = (
@@ -257,7 +257,7 @@ class CsvParser:
         self.value = _make_value_function(spec, self.names, file.name, file.delimiter)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False, extends: bool = True) -> Any:
-        """Return the rows of ``text``. If it is the slice's and ``extends_to_row_end``, the last one is whole."""
+        """Return the rows of ``text``. With ``extends``, a slice that ``extends_to_row_end`` ends after a whole row."""
         lines = _read_lines(text, self._max_row, self._file.name)
         if extends and self._row_end_lines is not None:
             lines = self._row_end_lines.extend(lines)

@@ -44,7 +44,7 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 
 Json = dict[str, Any]
 Notes = dict[str, str]
-"""Maps what was guessed to the guess and its reason."""
+"""The name of each guess → the guess and its reason."""
 T = TypeVar("T", LocatedFile, SourceObject)
 
 # The source of the command line, as source.url or source.urls.

@@ -80,10 +80,10 @@ def compare_sampled(
     totals: Totals,
     scratch: Path,
 ) -> SampledDifference:
-    """Compare ``before`` with the files that ``open_after`` opens, of ``shards`` shards and ``totals``.
+    """Compare ``before`` with a generation of ``shards`` shards and ``totals``, whose files ``open_after`` opens.
 
-    Copies one file of a store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile if
-    the part of a generation that is read is damaged, NotEnoughRoom.
+    Copies one file of a store at a time to ``scratch``, unless it is on this machine. Raises StoreError, NotEnoughRoom,
+    and CorruptFile if a part that it reads is damaged.
     """
     every = before.manifest.shards
     chosen = choose_shards(every, totals)
@@ -507,9 +507,9 @@ _MAX_SHOWN: Final = 10
 
 
 def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
-    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it, with its manifest; the
-    manifest is None if it is damaged. Return None if there is no such generation: adopting then brings back no older
-    data. Adopted and rejected generations do not count."""
+    """Return the newest generation that ``dataset`` itself has built and that may have served, and its manifest; the
+    manifest is None if it is damaged. A copy of such a generation counts; adopted and rejected ones do not. Return None
+    if there is none: adopting then brings back no older data."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)

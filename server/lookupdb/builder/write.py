@@ -199,7 +199,7 @@ class Sample:
 def make_sample(max_bytes: int, source_bytes: int = 0) -> Sample:
     """Return an empty sample; one of ``max_bytes`` 0 keeps nothing.
 
-    Skips from the start most values that a source of ``source_bytes`` would displace later. Filling and trimming the
+    For a source of ``source_bytes``, it skips most values that later ones would displace. Filling and trimming the
     sample for every slice of a large source took an eighth of the reading time."""
     bound = min(_RANKS, _RANKS * _AMPLE * max_bytes // max(1, source_bytes)) if max_bytes else 0
     last_rank = bound - 1 if bound else None
@@ -275,8 +275,8 @@ class Sorter:
             self._runs.append(path)
 
     def detach(self) -> tuple[list[str], str | None]:
-        """Write all records, and leave all files to another sorter's ``adopt``: return the names of the runs and of the
-        spool."""
+        """Write all records, and return the names of the runs and of the spool. Another sorter's ``adopt`` takes these
+        files over."""
         self._spill()
         self._open.pop_all()
         if self._spool is None:

@@ -137,7 +137,7 @@ _PLAN_OPTIONS: Final = (
 
 
 def check_bounds(plan: LoadPlan) -> None:
-    """Raise UsageError if ``plan`` needs ``FLAG``."""
+    """Raise UsageError if ``plan`` exceeds the limits that ``FLAG`` lifts."""
     rate, seconds, excess = plan.profile.highest, plan.profile.seconds, []
     if rate > MAX_RATE:
         excess.append(f"{rate:,g} requests/s (the limit is {MAX_RATE:,.0f})")

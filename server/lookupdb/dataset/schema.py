@@ -90,7 +90,7 @@ class ManifestProblem(NamedTuple):
 
     path: str
     describe: Callable[[], str]
-    """Names the field. A comparison with other names takes time, so only the first problems are described."""
+    """Returns the problem with its field. Comparing names takes time, so only the first problems are described."""
     hint: str | None = None
 
 

@@ -83,8 +83,9 @@ Identity = tuple[int, int, int, int]
 """Device, inode, and the two times of the last change: a file that was replaced or changed gets another identity."""
 
 
-# Another process opens a location by its ``path``. ``identity`` changes whenever another generation may be active,
-# and takes one system call. Both methods raise OSError, and ``target`` StoreError.
+# The kinds of locations. Another process opens one by its ``path``. ``identity`` takes one system call, and changes
+# whenever another generation may be active. ``target`` finds the active one. Both raise OSError, ``target`` also
+# StoreError.
 
 
 @dataclass(frozen=True, slots=True)

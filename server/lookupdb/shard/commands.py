@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 DAMAGED: Final = error(
     "ERR the stored value of this key is damaged: fetch the shard file or build its generation again"
 )
-"""The reply for a damaged key, to a GET or within that to an MGET."""
+"""The reply to a GET of a damaged key; in the reply to an MGET, its element."""
 LOG_SECONDS: Final = 60.0
 """Interval of log lines: a damaged key may be requested thousands of times per second."""
 
@@ -444,7 +444,7 @@ def _read(session: Session, command: Command) -> Reply:
 
 
 def _make_read_reply(session: Session, command: Command) -> bytes:
-    # Not in the generator: it would keep the value while the client does not read, which no budget counts.
+    # Not in the generator: that would keep the value, which no budget counts, while the client does not read.
     worker = session.worker
     reply = worker.replies.find(command[1])
     if reply is DAMAGED:

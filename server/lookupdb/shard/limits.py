@@ -136,7 +136,7 @@ class ServerBudget:
         else:
             self._holders.pop(holder.fd, None)
         while self.total > self.limit and len(self._holders) > 1:
-            # Cut the holder of longest standing among those with at least the average. A client that reads its replies
-            # keeps returning to zero, so it is spared.
+            # Of those that hold at least the average, cut the one that has held bytes longest. A client that reads its
+            # replies keeps returning to zero, so it is spared.
             mean = self.total / len(self._holders)
             next(other for other in self._holders.values() if other.held_bytes >= mean).cut()

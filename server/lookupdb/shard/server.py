@@ -225,8 +225,9 @@ _SHOULD_SHOW: Final = "a volume has to show the store's folders: <cluster id>/<n
 def await_shard(folder: Path, shard: int | None, seconds: float) -> ServedShard:
     """Return the shard file once it is complete in the generation's ``folder``, beside its manifest.
 
-    After ``seconds``, raises NotOnVolume if it is missing, too short or unreadable, and CorruptFile if manifest.json is
-    unusable: before, both may be incomplete. Raises UsageError at once if the generation has no such shard.
+    Both may be incomplete at first. After ``seconds``, raises NotOnVolume if the file is missing, too short or
+    unreadable, and CorruptFile if manifest.json is unusable. Raises UsageError at once if the generation has no such
+    shard.
     """
     deadline = time.monotonic() + seconds
     said = ""

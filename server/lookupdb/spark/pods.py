@@ -43,11 +43,11 @@ _FAILED: Final = 400
 
 
 def check_pods(master: str, conf: Mapping[str, str], cores: int, memory: int, account: Path = _ACCOUNT) -> None:
-    """Raise RightsMissing or ExecutorsRefused unless the pod's ServiceAccount may make executors at ``master``, and the
-    API server would let one in: from the template in ``conf``, with so many ``cores`` and bytes of ``memory``.
-    Otherwise Spark would wait for executors forever. Raises EngineMissing if it does not answer.
+    """Check that executors can be created at ``master``, because Spark would wait for them forever.
 
-    Nothing is checked without a token: outside of a pod, or of Kubernetes."""
+    Raises RightsMissing if the pod's ServiceAccount may not create them; ExecutorsRefused if the API server refuses one
+    from the template in ``conf``, with so many ``cores`` and bytes of ``memory``; EngineMissing if the API server does
+    not answer. Without a token, outside of a pod, nothing is checked."""
     if not master.startswith(KUBERNETES) or not (account / "token").exists():
         return
     namespace = (account / "namespace").read_text(encoding="utf-8")

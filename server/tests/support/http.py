@@ -323,7 +323,7 @@ class SocketClient:
 
 
 class Client(SocketClient):
-    """A client of HTTP, which cuts answers out of what comes."""
+    """A client of HTTP. It splits the received bytes into answers."""
 
     def __init__(self, raw: socket.socket) -> None:
         super().__init__(raw)
@@ -390,5 +390,5 @@ def request(target: str, *fields: str, method: str = "GET") -> bytes:
 
 
 def eventually(true: Callable[[], Any], seconds: float = PATIENCE) -> None:
-    """Wait until ``true()`` is."""
+    """Wait until ``true()`` returns something true."""
     until(true, "it comes true", seconds)

@@ -76,7 +76,7 @@ def command(*words: bytes | str) -> bytes:
 
 
 class RespClient(SocketClient):
-    """A client of RESP, and the replies to it: errors are ``hiredis.ReplyError``."""
+    """A client of RESP. It returns errors as ``hiredis.ReplyError``."""
 
     def __init__(self, raw: socket.socket) -> None:
         super().__init__(raw)

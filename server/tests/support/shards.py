@@ -161,7 +161,7 @@ def serving(
     """``lookupdb serve path`` from ready until the block ends; it must then end with status 0, unless it was killed.
 
     ``options`` are passed on as they are. ``ports`` is the first worker's port, 0 for free ones. ``open_files`` is the
-    hard limit of descriptors; the soft one is half of it. ``by_command_line``: by an interpreter of its own.
+    hard limit of descriptors; the soft one is half of it. ``by_command_line`` starts an interpreter of its own.
     """
     words = [str(path), "--port", str(ports), "--admin-port", "0", "--workers", str(workers)]
     words += ["--drain-seconds", str(drain_seconds), *options]

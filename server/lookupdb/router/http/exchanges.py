@@ -182,7 +182,7 @@ class Exchange:
 
     __slots__ = ("answer", "arrived", "bodyless", "charge", "connection", "connection_field", "counter", "histogram")
     counter: int | None
-    """Counts the status of ``answer`` while that is kept."""
+    """The counter for the status of ``answer``, kept with it."""
     is_alone = False
     """True if no other request of the connection may be pending beside it."""
 

@@ -274,7 +274,7 @@ class RespExchange:
 
     __slots__ = ("arrived", "charge", "connection")
     histogram = BATCH
-    """Counts the ``commands`` that one answer ends."""
+    """Counts ``commands`` when the answer is complete."""
     commands = 1
 
     def __init__(self, connection: ExchangeOwner) -> None:
