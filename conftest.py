@@ -22,16 +22,16 @@ if native.kernels() is None and "built from other code" in native.describe():
 
 pytest_plugins = ["e2e.support.plugin"]
 
-# Tests start hundreds of interpreters. Where the environment forbids to keep bytecode, each of them would compile
-# everything it imports, and each of the processes that pytest runs in every test.
+# Tests start hundreds of interpreters. If the environment forbids bytecode files, each of them compiles everything that
+# it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Every process that a test starts says where it stood when it crashed, or was aborted because it did not end.
+# Every process that a test starts prints its stack when it crashes, or is aborted because it does not end.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 
-# What is imported and collected lives until the end: looking through it again and again for garbage took a tenth of the
-# processor time of the whole suite.
+# Imported modules and collected tests live until the end. Searching them for garbage again and again took a tenth of
+# the processor time of the whole suite.
 gc.disable()
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and nohup SIGHUP: their child processes would
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems() -> Generator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, and only of what tests make; not at every 700 objects, of which most still live."""
+    """From now on collect the garbage of tests. The default threshold of 700 objects finds mostly live ones."""
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()
@@ -101,8 +101,8 @@ TLS_TESTS: tuple[str, ...] = (
     "test_route_resp_commands",
     "test_route_resp_connection",
 )
-"""The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. A fixture that lives for the
-module asks for ``transport``, to be made again."""
+"""The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. Their module-scoped
+fixtures use ``transport``, so that they are made for each."""
 
 
 def pytest_report_header() -> str:
@@ -137,6 +137,6 @@ def transport(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    """What is entered here is left when the test ends."""
+    """A stack of contexts that end with the test."""
     async with AsyncExitStack() as stack:
         yield stack

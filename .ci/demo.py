@@ -15,7 +15,7 @@ DEADLINE_SECONDS = 300
 
 def main() -> None:
     """Raises when a step does not hold, after the demo's output was printed."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would make
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         os.environ["LOOKUPDB_PORT"] = str(free.getsockname()[1])

@@ -121,7 +121,7 @@ def _check_who_is_let_in(scenario: Scenario, url: str, tokens: dict[str, str]) -
         return True
 
     # The operator writes the keys of service accounts within a minute.
-    until(look, seconds=SYNC_SECONDS, what="everybody answered as is said of them")
+    until(look, seconds=SYNC_SECONDS, what="everybody got the expected answer")
     ((status, body),) = access.ask(
         scenario.namespace, url.replace("https://", "http://").replace(".svc/", ".svc:443/"), [tokens[OLD]]
     )
@@ -129,7 +129,7 @@ def _check_who_is_let_in(scenario: Scenario, url: str, tokens: dict[str, str]) -
 
 
 def _wait_seen(scenario: Scenario, true: Any, *, seconds: float, nudged: bool = False) -> dict[str, Seen]:
-    """Wait until ``true`` holds for the keeper's document, and return that by token. A fault ends the wait."""
+    """Wait until ``true`` holds for the keeper's document, and return the document, by token. A fault ends the wait."""
 
     def look() -> dict[str, Seen] | None:
         if nudged:

@@ -44,8 +44,8 @@ def _ask(port: int, method: str, path: str, body: str | None) -> Any:
 
 
 class Callers:
-    """While this context lasts, the products of ``rate`` customers a second are asked for, or of as many as the service
-    has answers for."""
+    """While this context lasts, look up the products of ``rate`` customers a second, or of as many as the service can
+    answer."""
 
     def __init__(self, port: int, customers: Sequence[str], rate: int, batch: int) -> None:
         self._port, self._customers, self._batch = port, customers, batch

@@ -1,6 +1,6 @@
 """The files that the ways of holding the records need, made from a seed: ``python materials.py FOLDER RECORDS WAY...``.
 
-A process of its own makes them, for a pickle needs all records in memory. What is there already is not made again.
+A process of its own makes them, because a pickle needs all records in memory. Existing files are kept.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Memory:
     anonymous: int
     """The process's share of heap and stack (Pss_Anon). The kernel can drop none of it."""
     file: int
-    """Its share of mapped files (Pss_File). They are in the page cache, of which the kernel may drop what it needs."""
+    """Its share of mapped files (Pss_File). They are in the page cache, which the kernel may drop."""
 
     @property
     def resident(self) -> int:
@@ -77,7 +77,7 @@ def in_child(function: Callable[[], Any]) -> Any:
 
 
 def _answer(function: Callable[[], Any], writer: int) -> NoReturn:
-    """The life of a child. It ends as it is: nothing that it has of its parent is cleaned up."""
+    """Run a child. At its end it does not clean up what it has inherited from its parent."""
     status = 1
     try:
         with os.fdopen(writer, "w") as stream:

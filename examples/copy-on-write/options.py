@@ -43,7 +43,7 @@ def parser(topic: str, description: str) -> argparse.ArgumentParser:
 
 
 def run(command: Callable[[argparse.Namespace, Path], None], arguments: argparse.Namespace) -> None:
-    """Run ``command`` with its folder, and exit. What was started ends also by Ctrl-C and SIGTERM."""
+    """Run ``command`` with its folder, and exit. Ctrl-C and SIGTERM also end the processes that it has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with ExitStack() as cleanup:

@@ -51,7 +51,7 @@ def serving(name: str, folder: Path, workers: int) -> Iterator[Service]:
 
 
 def _wait_for_workers(server: Server, port: int, workers: int) -> tuple[int, ...]:
-    """The pids of all workers, when each has loaded the application: of several requests at once each answers one."""
+    """Return the pids of all workers once each has loaded the application. Each answers one of several requests."""
     answered: set[int] = set()
     deadline = time.monotonic() + _START_SECONDS
     with ThreadPoolExecutor(2 * workers) as pool:

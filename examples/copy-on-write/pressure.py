@@ -52,7 +52,7 @@ def _read(records: ways.Records) -> int:
 
 
 def _page_out() -> None:
-    """Have the kernel reclaim what it can. What it cannot it refuses, mapping by mapping."""
+    """Have the kernel reclaim every mapping that it can; it refuses the others."""
     libc = ctypes.CDLL(None)
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(address, 16) for address in line.split()[0].split("-"))

@@ -31,8 +31,8 @@ def load_dict(folder: Path) -> Records:
 
 
 def load_frozen_dict(folder: Path) -> Records:
-    """The same, as Python's documentation of ``gc.freeze`` advises who forks: no garbage is looked for before the fork,
-    nor ever again among what is loaded."""
+    """The same, as Python's documentation of ``gc.freeze`` advises before a fork: collect no garbage until then, and
+    never among the loaded objects."""
     gc.disable()
     records = load_dict(folder)
     gc.freeze()

@@ -161,7 +161,7 @@ class DatasetEvents:
             self.builds.labels(namespace, dataset, outcome)
 
     def note(self, namespace: str, dataset: str, before: DatasetStatus, after: DatasetStatus) -> None:
-        """Count what ended between two statuses of a dataset, of which the second was written over the first."""
+        """Count the builds and rollouts that ended between two successive statuses of a dataset."""
         ended = {(record.generation, record.finished_at) for record in before.builds}
         for record in after.builds:
             if record.outcome in _OUTCOMES and (record.generation, record.finished_at) not in ended:

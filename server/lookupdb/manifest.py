@@ -253,8 +253,8 @@ class Manifest:
 
 
 def check_density(text: bytes) -> None:
-    """Raise ValueError for JSON of so many small parts that it takes thirty times its size in memory, as ``[[],[],…``
-    does: no manifest is like that, nor a claim with one."""
+    """Raise ValueError for JSON of very many small parts, such as ``[[],[],…``, which takes thirty times its size in
+    memory. Manifests and claims are never like that."""
     containers, members = text.count(b"[") + text.count(b"{"), text.count(b",")
     if containers > _MIN_PARTS + len(text) // 32 or members > _MIN_PARTS + len(text) // 8:
         raise ValueError(f"too many parts: {containers} lists and objects, {members} members in {len(text)} bytes")

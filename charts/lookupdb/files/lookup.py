@@ -27,8 +27,8 @@ class StrangerError(Exception):
 
 
 def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
-    """Why the lookup failed, as a sentence; None when it succeeded. Of several ``namespaces``, with commas between
-    them, the first one counts in which somebody answers."""
+    """Return why the lookup failed, as a sentence; None if it succeeded. Of ``namespaces``, separated by commas, the
+    first one with an answer counts."""
     unanswered = []
     for namespace in namespaces.split(","):
         name = host or f"{dataset}-router.{namespace}.svc"

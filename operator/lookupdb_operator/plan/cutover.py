@@ -401,7 +401,7 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
         and rollout != target
         and rollout.template
         and rollout.generation != table.generation
-        and rollout.shard_ranges == ALL  # what is left of one that was replaced shard by shard is of no use
+        and rollout.shard_ranges == ALL  # a rollout replaced shard by shard is no longer whole
         and not windows.is_in_table(rollout.rollout, table)
     )
     kept = find_kept(status)

@@ -418,7 +418,7 @@ def make_generation(kind: type[G], built: BuiltGeneration, **members: Any) -> G:
 
 
 def add_generation(status: DatasetStatus, generation: GenerationStatus) -> DatasetStatus:
-    """``status`` with a new whole generation. Added twice, it is there once."""
+    """Return ``status`` with a new whole generation. It replaces one of the same name."""
     others = tuple(existing for existing in status.generations if existing.generation != generation.generation)
     ordered = sorted((*others, generation), key=lambda item: names.read_number(item.generation))
     return replace(status, generations=tuple(ordered))

@@ -89,7 +89,7 @@ class RolloutPhase(Enum):
     KEPT = "kept"
     """It has drained, and its servers stay for a while, to go back to (``rollout.keepPrevious``)."""
     GONE = "gone"
-    """Its number is past, and nothing of it is kept."""
+    """It existed once, and nothing of it is kept."""
 
 
 Phase = GenerationPhase | RolloutPhase

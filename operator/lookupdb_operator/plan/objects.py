@@ -198,7 +198,8 @@ def without_contested_manifests(repairs: Iterable[Manifest], observed: Observed)
 
 
 def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` with the refusals of objects that are still to be written, and of Secrets, which cannot be read."""
+    """``observed`` without the refusals of objects that need no write any more. Those of Secrets stay: nobody may read
+    Secrets to see whether they need one."""
     pending = {object_name(manifest) for manifest in apply}
     refusals = {name: why for name, why in observed.refusals.items() if name in pending or name[0] == "Secret"}
     return replace(observed, refusals=refusals)

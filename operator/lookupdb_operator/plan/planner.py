@@ -522,7 +522,7 @@ PENDING: Final = "Pending"
 
 
 def find_phase(status: DatasetStatus, spec: Mapping[str, Any]) -> str:
-    """The word for ``status``, whose conditions are those of now, and for ``spec``, which may be unusable."""
+    """Return the word for ``status``, whose conditions must be up to date, and ``spec``, which may be unusable."""
     facts = Facts(status, spec)
     return next((phase.name for phase in PHASES if phase.holds(facts)), PENDING)
 
@@ -618,7 +618,7 @@ def _list_names(predecessors: Iterable[Predecessor]) -> str:
 # operator, or has an unreadable status or an unusable spec, or while an earlier dataset of its name is collected.
 #
 # Kubernetes collects the objects of a dataset a while after it is gone. Until then its servers and its routing table
-# have the names that those of its successor will have, and hold the old data.
+# hold the old data, under names that its successor needs.
 
 
 _MAX_PROBLEM_CHARACTERS: Final = 300

@@ -152,7 +152,8 @@ def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> Rollou
     table = status.table
     for rollout in reversed(status.rollouts):
         if table is not None and table.rollout == rollout.rollout:
-            # One that a candidate waits beside was in effect before: routers take the candidate up, or other numbers.
+            # With a candidate beside it, the rollout was in effect before. The new table only adds the candidate, or
+            # changes numbers of servers.
             is_unfinished = (not table.confirmed_at or bool(table.parts)) and status.candidate is None
         else:
             is_unfinished = rollout.is_candidate
@@ -167,8 +168,8 @@ def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> Rollou
 def _find_standing_rollout(
     generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> RolloutStatus | None:
-    """A rollout of ``generation``, which a user has named, that routers can be sent to now, even of an older pod
-    template. None once they answer from this generation: then the present template counts."""
+    """Return a rollout of ``generation``, which a user has named, if routers can use it now. It may have an older pod
+    template. None once routers answer from this generation: then the present template counts."""
     table, desired = status.table, situation.desired
     is_pinned = table is not None and generation.generation == desired.pinned_generation
     if not is_pinned and generation != _find_promoted(status, situation):
@@ -687,8 +688,8 @@ def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStat
 def _list_made_again(
     status: DatasetStatus, observed: Observed, rollout: RolloutStatus | None = None
 ) -> Iterator[tuple[ExistingObject, datetime]]:
-    """Pushes to be made again, of ``rollout`` or of all, and when: failed ones, and those whose servers miss an image.
-    None in a cluster without image volumes."""
+    """Yield the pushes to repeat, of ``rollout`` or of all, and when: those that failed, and those whose servers lack
+    an image. In a cluster without image volumes there are none."""
     if observed.lacks_image_volumes:
         return
     missing = {

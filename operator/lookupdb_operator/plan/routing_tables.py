@@ -190,9 +190,9 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 # Whether the version of the routing table is taken: other content was written under it, or a router reports that it
 # answers from such content. Somebody has edited the ConfigMap, or the status that it is rendered from.
 #
-# A router takes up no second content under one version, and one that has started meanwhile may have read the other one.
-# So the right content goes out under the next version. It is claimed once for each time: while it is claimed and not
-# written yet, the ConfigMap is of another version. A writer who edits again and again is left alone for longer each
+# A router takes up no second content under one version, and a router that has just started may have read the wrong one.
+# So the right content gets the next version. Each edit claims one version: until that is written, the ConfigMap has
+# another one. A writer who edits again and again is left alone for longer each
 # time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then. The edit is
 # noted at once all the same, because it may be undone meanwhile.
 
@@ -425,7 +425,7 @@ def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TableP
 
 
 def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus, situation: Situation) -> int:
-    """``replicas`` if as many of what ``table`` references are ready, else as many as it references now."""
+    """Return ``replicas`` if each referenced shard has that many ready servers, else the number in ``table``."""
     if replicas <= table.replicas or _is_servable(replicas, status, situation):
         return replicas
     return table.replicas
@@ -470,7 +470,8 @@ def _with_new_version(status: DatasetStatus, table: TableStatus, situation: Situ
     version = newest + 1
     if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
         # The status and the ConfigMap are lost, and routers were not polled. A router that had the chosen version
-        # already would seem to confirm a table that it ignores. There were fewer tables than seconds since 1970.
+        # already would seem to confirm a table that it ignores. The
+        # time exceeds every version: there were fewer tables than seconds since 1970.
         version = int(situation.now.timestamp())
     written = replace(table, version=version, written_at=format_moment(situation.now), confirmed_at="")
     return replace(status, table=written, last_table=version)

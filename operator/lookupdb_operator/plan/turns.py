@@ -1,7 +1,7 @@
 """When a build or a rollout may begin: slots with their queues, and the checks of a schedule.
 
-Without slots an upgrade of the chart, which changes all datasets, would begin everywhere at once. Each candidate
-would be placed only in part, in a cluster that has room for a few.
+Without slots an upgrade of the chart, which changes all datasets, would begin everywhere at once. In a cluster with
+room for a few, each new rollout would get only a part of its servers.
 
 The queues are read from statuses, also after a restart. Nothing is remembered only here. Datasets that serve nothing
 yet come first, then those that have waited longest.
@@ -587,8 +587,8 @@ class _TurnQueue:
         return 0 if lacks_room else max(0, self._limit - len(usable))
 
     def _usable_turns(self, now: datetime) -> dict[Key, _ActiveTurn]:
-        """Return the slots in use, except those of datasets whose status could not be written lately: they can neither
-        end nor be given up."""
+        """Return the slots in use, except those that cannot be freed, because the dataset's status could not be written
+        lately."""
         moment = format_moment(now)
         return {key: turn for key, turn in self._turns.items() if self._postponed.get(key, "") <= moment}
 
@@ -737,7 +737,7 @@ def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int
 
 
 def next_check_in(status: DatasetStatus, now: datetime) -> float | None:
-    """Seconds until the next check is due; None without a schedule, and while one waits to be made."""
+    """Seconds until the next check is due; None without a schedule, and while a due check waits."""
     return remaining_seconds(status.next_check, now) if status.next_check and not is_check_waiting(status) else None
 
 

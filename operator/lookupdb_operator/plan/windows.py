@@ -95,7 +95,7 @@ def pending_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[i
 
 
 def count_replicas(rollout: str, observed: Observed) -> int:
-    """Number of servers of each shard of ``rollout`` in the cluster, at most as many as a status can hold."""
+    """Number of servers per shard of ``rollout`` in the cluster, at most the number that a status can hold."""
     counts = (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout)
     return min(max(counts, default=0), MOST_REPLICAS)
 
@@ -193,7 +193,7 @@ def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Sit
 
 
 def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situation) -> float | None:
-    """Seconds until one of them is overdue; None when there is none that is not."""
+    """Seconds until the next leftover is overdue; None if all are overdue or there are none."""
     leftovers = list_leftovers(status, situation.observed)
     waits = (_remaining_seconds(leftover, table, situation) for leftover in leftovers)
     return min((wait for wait in waits if wait > 0), default=None)

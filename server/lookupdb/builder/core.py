@@ -424,7 +424,7 @@ class MergedSlices:
 
 _BATCHES_AHEAD: Final = 2
 _BYTES_AHEAD: Final = 24 << 20
-"""Bytes of native batches that wait for earlier ones to be written; packed, they take as much again."""
+"""Bytes of native batches that wait for earlier ones to be written; their packed form takes as much again."""
 _FILES_A_SHARD: Final = 2
 _OTHER_FILES: Final = 128
 """Sockets of the store, pipes, and runs to merge: these adapt to the limit of open files."""

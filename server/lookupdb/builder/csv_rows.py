@@ -212,7 +212,7 @@ _TYPES: Final[dict[str, Convert | None]] = {
 
 
 _TOO_LONG: Final = "larger than"
-"""The csv module reports this of a field, we of a row."""
+"""Part of the csv module's message about a long field, and of our message about a long row."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
 """Bytes read at once behind a slice: most rows end soon."""
 _HEAD_BYTES: Final = 256 << 10
@@ -550,8 +550,8 @@ def make_csv_rules(
 
 
 class NativeCsv:
-    """Read a slice of CSV into its records, with ``rules``. Afterwards, ``lines`` is the number of lines, ``position``
-    that of the slice's bytes that were read, and ``end`` as that of ``RowParser``."""
+    """Read a slice of CSV into its records, with ``rules``. Afterwards, ``lines`` is the number of lines, and
+    ``position`` the number of the slice's bytes that were read. For ``end``, see ``RowParser``."""
 
     def __init__(
         self,

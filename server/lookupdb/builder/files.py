@@ -411,8 +411,7 @@ class PathMatches:
     def add(self, folder: PatternFolder, name: str, is_file: Callable[[], bool] = lambda: True) -> bool:
         """Return whether the pattern matches the file ``name`` in ``folder``. ``is_file`` confirms that it is a file.
 
-        Raises BadSource for too many files, and for one that is left out although the pattern matches a folder around
-        it.
+        Raises BadSource for too many files, and for a file that does not match although a folder above it does.
         """
         if len(self._segments) not in self._match_name(folder, name, is_file=True):
             if folder.matched is not None and not is_hidden(name, is_file=True) and is_file():

@@ -610,7 +610,7 @@ def make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, encode: Calla
 
 class NativeJsonLines:
     """Read a slice of JSON lines into its records, with ``rules``. Afterwards, ``lines`` is the number of lines,
-    ``position`` that of the slice's bytes that were read, and ``end`` as that of ``RowParser``."""
+    and ``position`` the number of the slice's bytes that were read. For ``end``, see ``RowParser``."""
 
     def __init__(
         self, rules: Any, file: LocalFile, piece: Slice, max_row: int, parser: JsonLinesParser, records: SliceRecords

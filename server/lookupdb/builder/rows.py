@@ -74,7 +74,7 @@ def format_names(names: Sequence[str], render: Callable[[str], str] = str) -> st
 
 
 def check_names_once(names: Sequence[str], where: str) -> None:
-    """Raise BadSource if a column's name occurs twice in ``names``, those of ``where``, "f.csv: its header"."""
+    """Raise BadSource if a column's name occurs twice in ``names``. ``where`` is "f.csv: its header", for example."""
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise BadSource(

@@ -551,7 +551,7 @@ class ClientCore:
         self.description: DatasetDescription | None = None
         """What a router said last, if keys of several columns were looked up."""
         self.known_columns: Mapping[str, KeyColumns] = {}
-        """Generation → key columns, also of the description before: during a cutover, routers differ."""
+        """Generation → key columns, also from the previous description: during a cutover, routers differ."""
         self.begin()
 
     def begin(self) -> None:
@@ -622,5 +622,5 @@ class ClientCore:
         return found.pop() if len(found) == 1 else None
 
     def confirms(self, generations: Sequence[str]) -> bool:
-        """Return whether the key columns of ``generations``, which answered, are known. () is a batch of several."""
+        """Return whether the key columns of ``generations``, which answered, are known; True for (), several."""
         return not generations or self.find_columns(generations) is not None

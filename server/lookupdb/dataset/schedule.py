@@ -86,8 +86,8 @@ def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
 
 _DAY: Final = timedelta(days=1)
 LONGEST_JITTER: Final = 300.0
-"""The most seconds after its slot at which a check may be due. The builds of as many datasets as are likely to share a
-schedule can start within that, and nobody wonders where a check remains."""
+"""The most seconds after its slot at which a check may be due. In that time the builds of
+all datasets with one schedule can start, and nobody wonders why a check is late."""
 _JITTER_PART: Final = 0.1
 """The share of the interval until the next slot: a check every minute should happen about every minute."""
 _ALLOWED = {

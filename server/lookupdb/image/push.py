@@ -339,7 +339,7 @@ def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) 
         by_place: dict[str, Any] = {}
         for name, found in (config.get("auths") or {}).items():
             place = name.removeprefix("https://").removeprefix("http://").rstrip("/")
-            by_place[place.removesuffix("/v1").removesuffix("/v2")] = found  # old files have the path of an API
+            by_place[place.removesuffix("/v1").removesuffix("/v2")] = found  # old files add the path of an API
         places = [place for place in by_place if f"{repository}/".startswith(f"{place}/")]
         entry = by_place[max(places, key=len)] if places else {}
         helper = (config.get("credHelpers") or {}).get(repository.host) or config.get("credsStore")

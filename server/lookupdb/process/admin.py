@@ -80,7 +80,7 @@ class ProbeServer:
 
     async def start(self, listener: socket.socket) -> None:
         """Accept clients of the bound socket ``listener`` until ``cleanup``."""
-        # This many are accepted at once, before the first of them is counted.
+        # So many clients may be accepted at once, before the first is counted.
         backlog = MAX_CONNECTIONS
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=backlog, limit=MAX_HEAD_BYTES)
 
@@ -271,7 +271,7 @@ def _lines(family: MetricFamily) -> Iterator[str]:
 
 
 METRICS_SECONDS: Final = 10.0
-"""/metrics is answered 503 if figures take longer, as those of a process that hangs in the kernel may."""
+"""/metrics returns 503 if figures take longer, for example those of a process that hangs in the kernel."""
 
 
 class AdminPort:
@@ -325,7 +325,7 @@ class AdminPort:
 class CounterTotals:
     """Sums of shared-memory counters over all workers. ``labels`` returns the labels of each block.
 
-    Of several blocks, all but the first show only what is not 0: a router may serve hundreds of datasets.
+    All blocks but the first omit zeros, because a router may serve hundreds of datasets.
     """
 
     def __init__(self, source: Counters, labels: Callable[[], Sequence[Labels]]) -> None:

@@ -124,8 +124,7 @@ MIN_DESCRIPTORS: Final = 160
 
 
 def max_client_connections(limit: int, endpoints: int = 0) -> int:
-    """Return the number of clients that may connect with ``limit`` descriptors, one of which each of ``endpoints``
-    needs.
+    """Return the number of clients that may connect with ``limit`` descriptors. Each of ``endpoints`` needs one, too.
 
     The next routing table may add as many endpoints before the current ones close. They get as many of the available
     descriptors, but at most half.

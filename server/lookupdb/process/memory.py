@@ -97,8 +97,8 @@ def peak_resident() -> int:
 def return_large_blocks() -> None:
     """Make freed blocks of 1 MiB or more return to the system.
 
-    glibc keeps such blocks of up to 32 MiB after the first was freed. What several threads freed came to 100 MiB in a
-    build of values of 11 MB.
+    glibc keeps such blocks of up to 32 MiB after the first was freed. With several threads it kept 100 MiB in a build
+    of values of 11 MB.
     """
     with contextlib.suppress(AttributeError):  # another C library lacks this setting
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)

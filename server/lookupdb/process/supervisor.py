@@ -213,7 +213,7 @@ class WorkerProcess:
         if self.pid is None or self._liveness is None or self._is_draining:
             return
         beats = self.fleet.counters.beats(self.index)
-        # Whether it waits for the disk, or has since the last check.
+        # Does it wait for the disk, or has it since the last check?
         previous, self._faults = self._faults, memory.major_faults(self.pid)
         waits_for_disk = self._faults != previous or memory.is_in_disk_sleep(self.pid)
         match self._liveness.judge(now, beats, waits_for_disk=waits_for_disk):

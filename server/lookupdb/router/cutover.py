@@ -32,8 +32,8 @@ def awaited_shards(
     """Return the shards that keep ``new`` from taking effect. ``proven`` has an entry for each shard of the active
     entry: whether an endpoint is verified.
 
-    A shard that changes its generation needs a verified endpoint. Any other shard must only be no worse off than
-    before: one that is down must not keep the others from their new addresses.
+    A shard that changes its generation needs a verified endpoint. Any other shard needs one only if it
+    has one now: a shard that is down must not keep the others from their new addresses.
     """
     if current is None:
         return []

@@ -520,7 +520,7 @@ class Lane:
     def is_usable(self) -> bool:
         """Return whether it has a connection, or its lookups can wait for a new one.
 
-        Large work waits: elsewhere, small work would queue behind it.
+        Large work waits here: in another lane, small work would queue behind it.
         """
         return self._is_returning or self.link.state is LinkState.READY
 

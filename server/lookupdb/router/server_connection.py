@@ -262,7 +262,7 @@ PONG: Final = b"+PONG\r\n"
 READ_BYTES: Final = 256_000
 """Bytes that uvloop reads at once, repeating if it got that many; asyncio reads 256 KiB."""
 _FULL_BYTES: Final = READ_BYTES - len(PONG)
-"""After so many bytes, more may wait to be read: a full read, less a PONG that was cut off its front."""
+"""After a read of so many bytes, more may wait. It is less than a full read by a PONG that may have been cut off."""
 SURPLUS: Final = "sent more than was requested"
 """The reason for closing a connection after unrequested bytes."""
 

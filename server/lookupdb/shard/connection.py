@@ -205,7 +205,7 @@ _OPEN: Final = (READING, SENDING, ANSWERING)
 _DRAIN: Final = (HALF_CLOSED, DRAIN_SENDING, DRAIN_ANSWERING)
 _CLOSE: Final = (CLOSED, CLOSING, CLOSING)
 _OUTCOMES: Final = (*[_OPEN] * 3, *[_DRAIN] * 3, _CLOSE)
-"""The states that follow each state: when no reply is due, some are unsent, or some are to be made."""
+"""For each state, the next ones: if no reply is due, if some are unsent, and if some are still to be made."""
 
 
 class RespConnection:

@@ -466,7 +466,7 @@ def main(boot: WorkerBoot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     (listener,) = boot.listeners()
     context = _open_context(boot, listener)
-    context.slot[limits.OPEN_CONNECTIONS] = 0  # those of a previous worker are gone
+    context.slot[limits.OPEN_CONNECTIONS] = 0  # the connections of a previous worker are gone
     # Existing objects live as long as the process. Requests make no cycles, so collections may be rare.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)

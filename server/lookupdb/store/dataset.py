@@ -246,8 +246,8 @@ class BuildClaim(ABC):
 
     @abstractmethod
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
-        """``publish``, with the shard files of the generation ``original`` of ``source``, which ``manifest`` lists as
-        they are there; ``on_copied`` gets the bytes of each as it is copied.
+        """``publish`` with copies of the shard files of ``source``'s generation ``original``. ``manifest`` lists them
+        by their names there. ``on_copied`` gets the number of bytes of each as it is copied.
 
         A copy within a store is verified by its size, any other by its checksum. Raises CorruptFile if a file of
         ``original`` is missing or does not match its manifest, and what ``publish`` raises.

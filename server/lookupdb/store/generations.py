@@ -153,7 +153,7 @@ SAMPLES: Final = 5
 MAX_VALUE_CHARACTERS: Final = 4000
 """The most characters of a sampled value. A longer one is shown with an ellipsis, so that logs can hold a document."""
 MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
-"""Bytes of a sampled value to keep in memory: enough to show that it is longer, whatever its characters."""
+"""Bytes of a sampled value to keep in memory: enough to show that it is longer, even if each character takes 4."""
 
 _Entry = tuple[bytes, Any, ShardReader]
 """A key, the cursor that points at it until the next entry of its shard is read, and the shard."""

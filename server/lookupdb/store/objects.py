@@ -89,8 +89,8 @@ class ObjectStore(Protocol):
         """Yield the same names as they arrive, in bounded memory but with many requests."""
 
     def probe(self, folder: str) -> None:
-        """Ask the store once, with a short timeout, for a sign of life: any answer is one, even a refusal. ``folder``
-        is one that the caller may list. Raises StoreUnreachable."""
+        """Ask the store once, with a short timeout, for a sign of life. Any answer counts, even a refusal. The caller
+        must be allowed to list ``folder``. Raises StoreUnreachable."""
 
 
 def check_small(message: str, size: int) -> None:

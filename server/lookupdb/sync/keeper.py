@@ -393,7 +393,7 @@ class DatasetKeeper:
         current = self.folder.current()
         if current is None:
             return ()
-        # A manifest that cannot be read for a moment raises: its generation must not be removed, nor all the others.
+        # Raises if a manifest cannot be read for a moment: no generation is removed then.
         return find_superseded(self.folder.look_around(), current.generation, keep)
 
     def _measure(self) -> None:

@@ -163,7 +163,7 @@ class TracedConnection:
 
     @property
     def lookups(self) -> LookupCore:
-        """A copy of the lookup core, as it is now, that notes its pending lookups in the trace."""
+        """A copy of the current lookup core. It notes its pending lookups in the trace."""
         core = copy.copy(self._connection.lookups)
         core.make_key = partial(_TracedKey, self._trace)
         core.make_slice = partial(_TracedSlice, self._trace)

@@ -175,7 +175,7 @@ class RedisClientConnection(ConnectionLife):
                 return
             if isinstance(request, LookupCommands):
                 if is_continued and request.kind == GETS and len(request.keys) > 1:
-                    self.arrived = monotonic_ns()  # all but the first arrived now, and a group has one time
+                    self.arrived = monotonic_ns()  # a group has one time: now, when all but the first arrived
                 self._look_up(request)
             else:
                 self._execute(request)
