@@ -3,8 +3,8 @@
 The same image gives the same bytes: it has no time in it, and its serial number is of its content. It needs nothing but
 Python's library, because the image's build runs it where nothing more is to be installed.
 
-``python -m supply_chain.sbom`` writes what the lock files name. ``--image`` is for the image's build: it holds the lock
-to what is installed, and adds licences and Debian's packages.
+``python -m supply_chain.sbom`` writes what the lock files name. ``--image`` is for the image's build: it checks that
+the lock and the installed packages agree, and adds licences and Debian's packages.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def test_the_pin_of_a_number_yet_to_come_gives_nothing_up_to_the_sweep(status: D
 
 
 class TestAdopted:
-    """The address that a dataset adopts is named for as long as a builder may adopt it."""
+    """The list names the address that a dataset adopts as long as a builder may adopt it."""
 
     def entry(self, adopt: Any, status: DatasetStatus) -> dict[str, Any]:
         waiting = replace(dataset("airports"), spec={"adopt": adopt}, status=status)

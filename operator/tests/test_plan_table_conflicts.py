@@ -425,7 +425,7 @@ def _answered_by(world: World, *generations: str) -> Observed:
 
 
 class TestARouterThatAnswersFromAnotherGeneration:
-    """Under the same version: the other table may still be mounted there, so that it refuses nothing."""
+    """Another table has the same version. The router may still have that one mounted, so it refuses nothing."""
 
     def test_has_not_confirmed_and_says_from_which(self) -> None:
         world = serving()

@@ -1,7 +1,7 @@
-"""A number that the store has already: it is taken over by the build that published it, and by no other.
+"""Only the build that published a generation may take it over.
 
-An operator that lost its status, or got an older one back, gives out numbers again that were used before it. What they
-stand for is whole, and of this very spec, and not what is asked for today.
+An operator that lost its status, or got an older one back, uses numbers again. The generations with these numbers are
+whole and of the same spec, but they are not today's data.
 """
 
 from __future__ import annotations

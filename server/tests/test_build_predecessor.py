@@ -182,7 +182,7 @@ class TestWhoDoesNotKnowWhatTheDatasetHas:
     def test_gets_a_copy_of_that_without_a_build(self, project: Project) -> None:
         built_at = json.loads(project.build(NEW).stdout)["builtAt"]
         (project.folder / "people.csv").unlink()
-        for number in (2, 3):  # of an attempt of which nobody heard, too
+        for number in (2, 3):  # also for an attempt whose result was lost
             report = project.adopt(NEW, OLD, "--generation", f"g{number}", "--build-id", "monday")
             assert (report["outcome"], report["generation"]) == ("adopted", f"g{number}")
             found = (report["builtAt"], report["records"], report["adoptedFrom"])

@@ -112,7 +112,7 @@ def test_of_more_a_sample_is_compared_that_is_like_all_of_it(
 def test_what_is_counted_is_exactly_what_differs_of_the_sampled_keys(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    """The keys of the first shards, of which one in 2^k: in either generation, whatever its number of shards."""
+    """The sample is one in 2^k keys of the first shards, in both generations, also with different numbers of shards."""
     monkeypatch.setattr(existing, "MAX_KEYS", 600)
     found = comparison.of(before, after)
     shards = [sum(shard_number(key.encode(), before) == number for key in BEFORE) for number in range(before)]

@@ -71,7 +71,7 @@ def test_every_option_has_a_variable_of_its_name() -> None:
 
 
 def test_a_variable_means_the_same_to_every_command() -> None:
-    """Else one that is set for one of them changes another."""
+    """Otherwise a variable that is set for one command would change another."""
     kinds: dict[str, dict[str, list[str]]] = {}
     for verb, option in _list_options(cli, ""):
         name = type(option.type).__name__

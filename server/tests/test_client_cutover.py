@@ -67,8 +67,8 @@ def tables(tmp_path: Path) -> Tables:
 def test_many_keys_are_of_one_generation_while_it_changes(
     generations: dict[str, dict[str, Any]], tables: Tables
 ) -> None:
-    """Five parts each, by threads and by coroutines, over twelve cutovers, of which every other one takes the
-    generation before away at once."""
+    """Threads and coroutines look up five parts each, over twelve cutovers. Every other cutover removes the previous
+    generation at once."""
     tables.write(generations["g1"])
     seen: list[str] = []
     stopped = threading.Event()

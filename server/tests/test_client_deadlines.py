@@ -192,8 +192,7 @@ def test_a_deadline_that_passes_before_the_first_step_of_connecting_is_a_timeout
 
 
 async def test_a_request_that_is_sent_again_behind_its_time_has_what_is_left() -> None:
-    """A batch of which one caller has little time left: the others' answer is worth waiting for, also on another
-    connection."""
+    """One caller of a batch has little time left. The others still wait for an answer, also on another connection."""
     with scripted(CLOSE, found_all, CLOSE) as router:
         with Client(router.url, timeout=60) as client:
             now = time.monotonic()

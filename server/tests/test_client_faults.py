@@ -1,5 +1,5 @@
-"""lookupdb.client against a router whose connections break, that is slow, or that is none: what cannot be known is
-unavailable, and never missing; what is not whole is an error, and never an answer."""
+"""lookupdb.client against a router that is slow, breaks connections, or is not a router. A key without an answer is
+unavailable, never missing. An incomplete answer is an error."""
 
 from __future__ import annotations
 

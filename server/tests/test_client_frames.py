@@ -57,7 +57,7 @@ def enrich(
     columns: Sequence[str] | None = None,
     missing: str = "null",
 ) -> Any:
-    """What ``lookup_frame`` makes of a dataset that has just ``found``."""
+    """Return the result of ``lookup_frame`` for a dataset that has only the records ``found``."""
     work = FrameLookup(frame, on, columns, prefix="", suffix="", missing=missing)
     while not work.is_done:
         keys = work.next_keys(2)

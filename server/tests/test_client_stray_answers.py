@@ -1,4 +1,4 @@
-"""lookupdb.client, and bytes behind an answer, for which nobody asked: they are no answer to what is asked next."""
+"""lookupdb.client does not take unrequested bytes after an answer for the answer to its next request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_what_follows_a_piece_that_ends_an_answer_answers_no_coroutine(
 
 
 async def test_a_second_answer_within_one_turn_of_the_loop_is_none(pair: tuple[AsyncConnection, socket.socket]) -> None:
-    """As uvloop reads again at once behind a piece that fills its buffer."""
+    """uvloop reads again at once after a piece that fills its buffer."""
     link, _ = pair
     asked = asyncio.ensure_future(link.exchange(b"1", asyncio.get_running_loop().time() + 30))
     await asyncio.sleep(0)

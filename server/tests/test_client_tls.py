@@ -96,8 +96,8 @@ def test_without_a_token_that_is_accepted_nothing_is_answered(
 
 @contextmanager
 def closing(folder: Path, size: int) -> Iterator[tuple[str, threading.Event, threading.Event]]:
-    """A server that answers one request of each connection with ``size`` bytes, and closes: its URL, what is set when
-    it was asked, and what when it has closed."""
+    """A server that answers one request of each connection with ``size`` bytes, and closes. Yield its URL, an event for
+    the request, and one for the close."""
     certificate, key = make_identity("localhost", by=authority()).write(folder / "closing")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

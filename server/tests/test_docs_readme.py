@@ -1,4 +1,4 @@
-"""The tutorial, played: its own files and commands, one after another, and what it says comes of them; README's too."""
+"""Run the commands of the tutorial and of the README in order, with their files, and compare the output."""
 
 from __future__ import annotations
 

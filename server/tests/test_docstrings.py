@@ -23,7 +23,7 @@ NOT_OURS: Final = frozenset(
         *("LOOKUPDB_GENERATION", "LOOKUPDB_PORT", "lookupdb_router_"),
     }
 )
-"""Ways to write and samples; what LMDB and the kernel name; what is put together when it is needed."""
+"""Samples, names of LMDB and the kernel, and names that are composed at run time."""
 
 _STRING_OR_PROSE = re.compile(r'("(?!"")(?:[^"\\\n]|\\.)*")|""".*?"""|#[^\n]*', re.DOTALL)
 _NAME = re.compile(r"``([A-Za-z_][\w.]*)(?:\(\))?``")

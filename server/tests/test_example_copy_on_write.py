@@ -93,7 +93,7 @@ def test_a_dict_is_copied_by_reading_and_lookupdb_is_not(report: tuple[dict[str,
     # Each record that was read has some 1,000 bytes in pages that it shares with three or so others.
     copied = 1_000 * RECORDS * (1 - math.exp(-3 * lookups / WORKERS / RECORDS))
     assert growth(ways["dict"]) > copied / 2
-    # What a worker needs to answer at all, whoever holds the records, and files that only one worker has mapped yet.
+    # The memory that every worker needs to answer, and files that only one worker has mapped yet.
     assert growth(ways["lookupdb"]) < 4_000_000
     last = ways["lookupdb"]["samples"][-1]
     assert last["file"] > 1_000_000, "its files are mapped"

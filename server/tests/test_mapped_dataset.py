@@ -217,7 +217,7 @@ def test_no_records_at_all(tmp_path: Path) -> None:
 
 
 def test_shards_of_different_depths(tmp_path: Path) -> None:
-    """Some have a leaf, some none, some more levels: many keys of all are looked up together."""
+    """Some shards are empty, some have one leaf, some have more levels. Many keys of all are looked up together."""
     records = {f"{number:0>300}": b"%d" % number for number in range(3000)}
     few = {key: value for key, value in records.items() if keys.shard_number(key.encode(), 8) == 3}
     records = {**few, **dict(list(records.items())[:12])}

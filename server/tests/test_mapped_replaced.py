@@ -38,8 +38,8 @@ def other(tmp_path: Path) -> Path:
 
 
 def exchange_while_opening(monkeypatch: pytest.MonkeyPatch, path: Path, other: Path, times: int) -> Callable[[], int]:
-    """Let the two trade names behind the look at the manifest, and before the files are mapped. Returns how often that
-    was done."""
+    """Let the two folders trade names after the manifest is read and before the files are mapped. Return a function
+    that says how often they did."""
     make, done = choose_make_files(), 0
 
     def make_late(*arguments: Any) -> Any:
@@ -149,7 +149,7 @@ def test_an_announcement_without_end_is_read_no_further(tmp_path: Path) -> None:
 
 
 def test_of_a_key_that_cannot_be_no_copy_is_made(synced: SyncedDataset) -> None:
-    """Without native kernels none is, either way."""
+    """Without native kernels no copy is ever made."""
     import resource
 
     with open_dataset(synced.path) as mapping:

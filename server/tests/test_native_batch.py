@@ -1,4 +1,4 @@
-"""The router's batch kernels beside their twins: whatever is asked and answered, both say the same, byte for byte."""
+"""The router's batch kernels and their Python fallback give the same bytes for any request and reply."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`make native` and the wheel's hook: what they build, what they say where they cannot, what they leave behind.
+"""`make native` and the wheel's hook: what they build, what they say if they cannot, and what they leave behind.
 
-cargo is a script here, and alone on PATH: these tests are the same on a machine that has it and on one that does not.
+PATH has only a script called cargo, so these tests are the same on machines with and without cargo.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ NARROW = ReadLimits(max_arguments=3, max_request_bytes=64, max_inline_bytes=16)
 
 
 def read(keys_type: type[BatchKeys], pieces: list[bytes], limits: ReadLimits) -> list[Any]:
-    """The commands of ``pieces``, each GET apart; why what follows is refused; or whether some of it is not whole."""
+    """Return the commands in ``pieces``, each GET by itself; then why the rest is refused, or if it is incomplete."""
     found: list[Any] = []
     reader = CommandReader(keys_type, limits)
     try:

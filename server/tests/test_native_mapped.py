@@ -1,4 +1,4 @@
-"""The native view of a generation and its twin give the same for whatever is asked, of sound and of damaged files."""
+"""The native view of a generation and its Python fallback give the same answers, for sound and for damaged files."""
 
 from __future__ import annotations
 

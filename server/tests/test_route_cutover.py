@@ -378,7 +378,7 @@ async def test_of_texts_that_say_the_same_it_reports_the_last_one(
 async def test_a_table_of_another_dataset_is_refused_by_a_router_of_one_the_first_too(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
-    """A dataset that is deleted and made again is another one: what the old one's table names is on its way out."""
+    """A dataset that is deleted and made again is another one. The servers in the old one's table are about to go."""
     router = Router(router.path, Core(router.core.limits, dataset_uid="local"))
     strange = {"namespace": "default", "name": "sample", "uid": "of before"}
     router.write(table_file(entries["g1"], version=7, dataset=strange))

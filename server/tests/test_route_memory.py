@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 
 MIB = 1 << 20
 POD_LIMIT = 256 * MIB
-"""Half of what a router's pod has where a dataset says nothing: a quarter of its budget, which is used up sooner."""
+"""Half of the default memory of a router's pod, with a quarter of its budget, so that the budget is used up sooner."""
 LARGE = [f"large{number}" for number in range(40)]
 BODY_BYTES = 1 << 20
 MOST_IS_ANSWERED, MOST_IS_GIVEN_UP = "5000", "300"
@@ -58,7 +58,7 @@ def limited_router(table: Path, deadline: str) -> AbstractContextManager[Router]
 
 @pytest.fixture(scope="module")
 def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
-    """One for all attacks, each of which it must have forgotten before the next."""
+    """One router for all attacks. It must free what one attack used before the next."""
     with limited_router(table, request.param) as router:
         yield router
 

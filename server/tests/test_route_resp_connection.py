@@ -163,7 +163,7 @@ class TestLookups:
         assert client.replies(4) == [b"4", b"1", [b"1", b'{"x": 2}'], b"PONG"]
 
     def test_a_client_is_read_on_after_what_waited(self, server: RespServer, client: RespClient) -> None:
-        """The last of what came meanwhile is answered later than at once, and nothing is left behind it."""
+        """Commands that came in the meantime are answered in later turns of the loop, and none is left."""
         server.lookups.held.add("held")
         client.send(command("GET", "held"))
         eventually(lambda: server.lookups.asked)

@@ -142,7 +142,7 @@ _FIELDS = b'{"a":"%b"}' % (b"x" * 2_999_992)
     ids=["MGET", "GETRANGE", "HGETALL", "EXEC"],
 )
 def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path, asked: bytes) -> None:
-    """A hundred of them: each is owed over 1 MiB of a value, whatever its socket has taken."""
+    """A hundred clients. Each still has to get more than 1 MiB of a value, beyond what its socket has taken."""
     generation = write_generation(tmp_path, {"big": _FIELDS}, value_format="json")
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]

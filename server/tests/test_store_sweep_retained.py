@@ -68,7 +68,7 @@ class TestRetained:
         assert people.generations() == ("g2",)
 
     def test_a_note_beside_which_nothing_is_goes_in_time(self, place: Place, clock: Clock) -> None:
-        """A copy that was killed leaves it, and whoever removes generations by hand."""
+        """A killed copy leaves such a note, and so does somebody who removes generations by hand."""
         people = place.dataset("people")
         retain(people)
         place.living()

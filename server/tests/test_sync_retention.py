@@ -45,7 +45,7 @@ def arrivals(history: str) -> dict[str, FoundGeneration]:
     return there
 
 
-# What has arrived, in its order; what is current; how many are kept; what goes, the first to go first.
+# The generations in the order of their arrival, the current one, the number to keep, and those removed, in order.
 CASES = {
     "the newest stay": ("g1 g2 g10", "g10", 2, "g1"),
     "of one moment": ("g1@10 g2@10 g10@10", "g10", 2, "g1"),

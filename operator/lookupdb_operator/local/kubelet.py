@@ -657,7 +657,7 @@ class LocalCluster(Cluster):
 
 
 def _describe_kill(code: int, generation: str) -> str:
-    """Return the report that a builder of ``generation`` would have made of the signal that killed it; else nothing."""
+    """Return a builder's report, about ``generation``, of the signal that killed the builder; empty for no signal."""
     number = code - _SIGNALLED
     if number not in signal.valid_signals():
         return ""

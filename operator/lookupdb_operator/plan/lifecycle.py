@@ -312,10 +312,10 @@ RECOVER: Final = Transition(
         *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
     ),
     when=(
-        "status was wiped, edited or set back: objects carry numbers, or the routing table a version, that it does not"
-        " know, or its own table references what it lacks or names other servers, or a table is written and it knows"
-        " none, or nothing that routers answer from until they take one up; servers of a past number that are still"
-        " there are kept, too"
+        "the status was wiped, edited or set back. One of these shows it: an object has a number, or the written"
+        " routing table a version, that the status does not know; its own table references something that it lacks, or"
+        " names other servers; a table is written, and the status has none and no rollout that routers may answer from."
+        " Then servers of a past number are kept, too"
     ),
     written_first=(
         "`rollouts` with all servers, `lastRollout`, `lastGeneration`, `lastTable`; no `table`, no `generations`"
@@ -515,11 +515,10 @@ TRANSITIONS: Final = (
             (RolloutPhase.PARTIAL, RolloutPhase.SUPERSEDED),
         ),
         when=(
-            "the servers of the target rollout are ready, or those of its window; or another number of"
-            " replicas is; of a pinned"
-            " generation any rollout whose servers are ready, at once; a candidate is promoted, or is no longer"
-            " desired; or the routing table's version has, or had, other content, or a router has a newer one: it is"
-            " written as it is, under the next version"
+            "the servers of the target rollout or of its window are ready; another number of replicas is ready; any"
+            " rollout of a pinned generation is ready; a candidate is promoted, or is no longer desired. Or the routing"
+            " table's version has, or had, other content, or a router has a newer one: the same table is written under"
+            " the next version"
         ),
         written_first=(
             "`table` with its version, or `lastTable`, `rollouts[].named` and `offered`, `candidate`; `rolledBack`,"

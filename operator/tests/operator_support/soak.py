@@ -31,7 +31,7 @@ _REPORT_EVERY: Final = 30.0
 
 
 class Living(Protocol):
-    """A simulation that can be lived."""
+    """A simulation that runs a whole life."""
 
     @property
     def world(self) -> World:

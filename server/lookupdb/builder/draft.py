@@ -225,8 +225,8 @@ def _count_fields(rows: Sequence[Sequence[str]]) -> int:
 def _looks_like_data(rows: Sequence[Sequence[str]]) -> bool | None:
     """Return whether the first row is data; None if it may be, because its only names are years and dates.
 
-    Columns that have nothing but data below the first row decide. A field of the same kind as those below it is data,
-    and text is a name. A year or a date above data of another kind may be either.
+    Only columns with nothing but data below the first row decide. There, a first field of the same kind is data, and
+    text is a name. A year or a date above data of another kind may be either.
     """
     same: set[str | None] = set()
     others: set[str | None] = set()

@@ -15,7 +15,7 @@ KINDS: tuple[Kind, ...] = ("sync", "async")
 
 
 class BlockingClient:
-    """Calls either client and returns what comes of it."""
+    """Calls either client and returns its result."""
 
     def __init__(self, client: Any, runner: asyncio.Runner | None) -> None:
         self.client = client

@@ -23,7 +23,7 @@ class Asked:
     """A request that came."""
 
     connection: int
-    """The how manieth connection it came on."""
+    """The number of the connection on which it came."""
     method: str
     target: str
     fields: dict[str, str]

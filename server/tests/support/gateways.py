@@ -57,7 +57,7 @@ class Object:
 
 @dataclass
 class Refusal:
-    """An answer that is no success, whatever is asked; without ``kind`` it is no gateway's."""
+    """An error as the answer to any request. Without ``kind`` it does not look like a gateway's."""
 
     status: int
     kind: str | None = None

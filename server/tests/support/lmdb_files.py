@@ -23,7 +23,7 @@ Changes = Mapping[bytes, bytes | None]
 def write_lmdb(
     path: Path, transactions: Sequence[Changes], *, dictionary: bytes = b"", dupsort: bool = False, spare_pages: int = 0
 ) -> Path:
-    """A file that these transactions on ``records`` have made, cut behind its last page and ``spare_pages`` more."""
+    """Write a file with these transactions on ``records``. Cut it ``spare_pages`` after its last page."""
     with lmdb.open(str(path), subdir=False, lock=False, sync=False, max_dbs=2, map_size=1 << 30) as env:
         records, meta = env.open_db(shardfile.RECORDS, dupsort=dupsort), env.open_db(shardfile.META)
         for changes in transactions:

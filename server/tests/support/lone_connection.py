@@ -78,7 +78,7 @@ class LoneConnection:
         self.connection.check_invariants()
 
     def turn(self) -> int:
-        """Handle what is ready as the loop does; which events that were."""
+        """Handle ready events as the loop does, and return them."""
         ready = 0
         for fd, events in self.poller.epoll.poll(0):
             ready |= events

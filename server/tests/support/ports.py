@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and which stays free: it is none of those that the system hands out to clients
-    and to servers that take any, of which there are many while tests run.
+    """A port on which nobody listens, and which stays free: the system never hands it out to clients or to servers that
+    take any port. Tests start many of both.
     """
     handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

@@ -38,7 +38,7 @@ TRICKLES: dict[str, Fault] = {
     "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
     "silence": (b"", b"", 0.02),
 }
-"""Answers that keep whoever reads until the end, by what has none."""
+"""Endless answers, by the part that does not end."""
 USER, PASSWORD = "pusher", "a password: with colons"
 _CODES = {400: "MANIFEST_INVALID", 401: "UNAUTHORIZED", 403: "DENIED", 405: "UNSUPPORTED", 429: "TOOMANYREQUESTS"}
 _SMALL_BYTES = 1 << 20
@@ -144,7 +144,7 @@ class _Handler(QuietHandler):
         return b"".join(parts)
 
     def _answer_on_and_on(self, beginning: bytes, piece: bytes, pause: float) -> None:
-        """Until whoever has asked goes."""
+        """Answer until the client leaves."""
         self.close_connection = True
         self._read()
         with contextlib.suppress(OSError):
@@ -153,7 +153,7 @@ class _Handler(QuietHandler):
                 self.wfile.write(piece)
 
     def _answer_early(self) -> None:
-        """As who judges by a size does."""
+        """Refuse a blob by its size, before its bytes have come."""
         self.rfile.read1(1 << 16)
         self._answer(413, b'{"errors":[{"code":"SIZE_INVALID","message":"at most 1 GB"}]}')
         self.close_connection = True

@@ -57,8 +57,8 @@ def sweeping_often() -> Iterator[None]:
 
 @contextmanager
 def left_in_order(server: RespServer) -> Iterator[None]:
-    """One test's turn at a server that others use, too: behind it nobody is connected, nothing is held, nothing has
-    gone wrong, and what was asked is forgotten."""
+    """Run one test against a shared server. Then check that nobody is connected, nothing is held and nothing failed,
+    and forget the requests."""
     yield
     lookups = server.lookups
     server.call(lookups.release)

@@ -120,7 +120,7 @@ class Answer:
 
 
 SHORT_DEADLINE = 400
-"""Milliseconds: for tests in which it passes."""
+"""In milliseconds, for tests in which the deadline passes."""
 LIMITS = RouterLimits(
     deadline_milliseconds=10_000,  # passes in no test, however busy the machine
     hedge_milliseconds=0,
