@@ -112,7 +112,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makemodule(module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
-    """Have the tests of what TLS carries ask for both transports, by which they run twice."""
+    """Make the tests of ``TLS_TESTS`` run twice, once for each transport."""
     module = yield
     if module_path.stem in TLS_TESTS:
         module.add_marker(pytest.mark.usefixtures("transport"))

@@ -131,7 +131,7 @@ def _check_api(intruder: Scenario, team: Scenario) -> None:
 
 
 def _check_false_executor(intruder: Scenario) -> None:
-    """Assert that the driver told the false executor nothing: without the build's secret it was turned away."""
+    """Assert that the driver rejects an executor without the build's secret, and tells it nothing."""
 
     def look() -> Any:
         (pod,) = find("pods", intruder.namespace, "app=false-executor")

@@ -1,4 +1,4 @@
-"""Two datasets with one build slot and one rollout slot: both come to what is asked for."""
+"""Two datasets with one build slot and one rollout slot: both reach their desired generations."""
 
 from __future__ import annotations
 

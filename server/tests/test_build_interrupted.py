@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 
 DEADLINE_SECONDS = 60.0
 SOON_SECONDS = 15.0
-"""Far less than a source or a bucket is waited for, far more than a busy machine needs."""
+"""Far below the timeouts of sources and buckets, and far more than a busy machine needs."""
 MANIFEST = """\
 apiVersion: lookupdb.dev/v1alpha1
 kind: LookupDataset

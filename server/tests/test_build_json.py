@@ -356,7 +356,7 @@ def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:
 def test_what_is_wrong_in_an_array_is_reported_where_it_is_however_much_follows(
     tmp_path: Path, row: str, column: int
 ) -> None:
-    """It was read on until memory did not suffice, and the error of that has no place."""
+    """Reading on until memory does not suffice would give an error without a place."""
     (tmp_path / "f.json").write_text(f"[{row},\n" + '{"k":"b","v":1},\n' * 100_000)
     with pytest.raises(BadSource, match=rf"f\.json row 1 is not JSON: (?!.* at,).*, at line 1, column {column}\n"):
         read(dataset(tmp_path, "f.json"), tmp_path / "scratch", MIN_MEMORY_LIMIT)

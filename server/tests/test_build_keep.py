@@ -112,7 +112,7 @@ class TestAnotherIsAnnounced:
 
 
 def test_nothing_newer_than_what_is_protected_goes(project: Project) -> None:
-    """The operator claimed this build before the others were built: the Job has waited for a node, say."""
+    """The operator claimed this build before the others were built: for example, its Job has waited for a node."""
     project.built("--keep", "1", "--protect", "g2")
     assert project.dataset.generations() == ("g2", "g3", "g4", "g5", "g6")
 

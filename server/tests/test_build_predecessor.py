@@ -177,7 +177,7 @@ class TestAnAttemptThatIsRepeated:
 
 
 class TestWhoDoesNotKnowWhatTheDatasetHas:
-    """An operator calls each build by a name, and asks to adopt while it knows of nothing: it has not heard of g1."""
+    """An operator gives each build an id. It asks to adopt while it knows no generation, because it has missed g1."""
 
     def test_gets_a_copy_of_that_without_a_build(self, project: Project) -> None:
         built_at = json.loads(project.build(NEW).stdout)["builtAt"]

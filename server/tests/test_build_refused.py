@@ -1,4 +1,4 @@
-"""A generation that a gate has refused: kept, looked at, refused again without a build, let through."""
+"""A generation that a gate has rejected: it is kept, can be read, is rejected again without a build, or is accepted."""
 
 from __future__ import annotations
 

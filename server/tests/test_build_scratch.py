@@ -1,4 +1,4 @@
-"""The folder that a build works in: it goes, and what was made for it goes with it."""
+"""A build removes its scratch folder, and the folders that it made above it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from support.up_stack import write_dataset
 
 DEADLINE_SECONDS = 60.0
 SOON_SECONDS = 15.0
-"""Far less than a bucket is waited for, far more than a busy machine needs."""
+"""Far below the timeout of a bucket, and far more than a busy machine needs."""
 STORE = ["--store", "s3://lookups/people", "--cluster-id", "c1"]
 VERBS = {
     "fetch": ["fetch", *STORE, "--dataset", "people", "--generation", "g1", "--shard", "0", "--json", "data"],

@@ -338,7 +338,7 @@ async def test_closing_ends_lookups_that_are_under_way_or_wait(ask: Callable[...
 
 def test_a_client_may_move_to_another_loop_but_not_be_in_two() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of what is left open when a loop ends without closing it
+        warnings.simplefilter("ignore", ResourceWarning)  # connections stay open if a loop ends without closing them
         _move_between_loops()
         gc.collect()
 

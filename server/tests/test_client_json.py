@@ -1,4 +1,4 @@
-"""Values of answers that are deeper than what parses them also writes."""
+"""Values that are nested so deeply that their parser could not write them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a manifest's fields hold in a cluster alone, and what is said of each."""
+"""The fields of a manifest that apply only in a cluster, and the message about each."""
 
 from __future__ import annotations
 

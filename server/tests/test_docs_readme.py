@@ -31,7 +31,7 @@ PRINTED = {
 }
 """Output of the Python programs; for an airport, its first member."""
 OUTCOMES = {"cut over to g2": "cut over to g2", "g2 keeps serving": "g2 keeps serving. The next attempt is at"}
-"""The tutorial's words of what each change of the file leads to, and the line of `up`."""
+"""The outcome of each change of the file in the tutorial's words → the line that `up` prints."""
 
 
 def indented_blocks(text: str) -> list[str]:

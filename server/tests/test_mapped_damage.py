@@ -233,7 +233,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 
 def test_damage_that_native_kernels_refuse_is_not_tried_by_lmdb(tmp_path: Path) -> None:
-    """Which looks at less before it opens a file, and ends the process where it comes to what is damaged."""
+    """LMDB checks less before it opens a file, and ends the process when it meets the damage."""
     if native.kernels() is None:
         pytest.skip("it is about native kernels")
     folder = write_generation(tmp_path, {f"k{number}": b"v" * 100 for number in range(2000)}, generation="g1")

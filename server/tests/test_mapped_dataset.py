@@ -178,7 +178,7 @@ NUMBERS = (
 
 @pytest.mark.parametrize("form", ["%s", "[%s]", '{"a":[1,"0123456789012345678901234567890",%s]}', '[" %s ",%s]'])
 def test_numbers_of_json_are_those_that_python_reads(tmp_path: Path, form: str) -> None:
-    """And so those of the client: an integer is exact, however long, and beyond a float's range is an infinity."""
+    """The client reads them alike: integers of any length are exact, and floats beyond the range are infinities."""
     texts = [form.replace("%s", number) for number in NUMBERS]
     records = {f"key-{place}": text.encode() for place, text in enumerate(texts)}
     mapping = open_dataset(write_generation(tmp_path, records, shards=2, value_format="json"))

@@ -155,7 +155,7 @@ def test_what_is_being_removed_is_not_opened(synced: SyncedDataset) -> None:
 
 
 def test_who_finds_the_target_gone_looks_again(synced: SyncedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is removed between the look at the link and the opening of what that names."""
+    """The target is removed after the link is read and before its files are opened."""
     synced.add("g2", content("g2"))
     opens = Opener.open
 

@@ -1,4 +1,4 @@
-"""`make check` of the native kernels: which crates it allows, and what it says of what a machine lacks."""
+"""`make check` of the native kernels: the crates that it allows, and its messages about missing tools."""
 
 from __future__ import annotations
 

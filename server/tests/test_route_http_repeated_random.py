@@ -309,7 +309,7 @@ async def converse(random: Random) -> None:
 
 
 def let_read(sides: tuple[Side, Side], piece: bytes) -> None:
-    """Have them read on before ``piece`` comes, unless they are about to leave."""
+    """Make both sides read again before ``piece`` comes, unless they are about to close."""
     while not sides[0].transport.reads and sides[0].connection.phase < ClientPhase.LINGERING:
         step(sides, Side.release, piece)
         step(sides, lambda side: side.connection.resume_writing(), piece)

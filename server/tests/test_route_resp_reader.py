@@ -29,7 +29,7 @@ def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
 
 
 def next_of(reader: CommandReader) -> Any:
-    """The next, in however many turns."""
+    """Return the next request, after any number of turns."""
     while True:
         reader.begin_turn()
         request = reader.next()

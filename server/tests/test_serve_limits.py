@@ -192,7 +192,7 @@ def test_transactions_that_do_not_end_hold_no_more_together_than_the_budget(gene
 
 
 def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) -> None:
-    """50,000 values of 100 KB are looked at for it: a second of work."""
+    """The request reads 50,000 values of 100 KB, which takes a second."""
     keys = [b"key %d" % number for number in range(100)]
     records = {key.decode(): bytes([65 + n % 26]) * 100_000 for n, key in enumerate(keys)}
     generation = write_generation(tmp_path, records, compression="zstd")

@@ -1,4 +1,4 @@
-"""A store that is not there: it is waited for while it may come, and then said to be what it is."""
+"""A store that is not there: commands wait while it may still come, and then say what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands with a gateway for a store: built, fetched, inspected, compared, swept; waited for, and refused."""
+"""Commands whose store is a gateway: build, fetch, inspect, diff and sweep; waiting for the gateway, and refusals."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_a_copy_whose_answer_is_lost_is_found_and_a_second_one_is_not_refused(
 def test_what_a_store_does_not_copy_in_time_passes_through_here(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy may take effect later, and changes nothing then. All else of the generation is not waited for."""
+    """The copy may take effect later, and changes nothing then. The store is not asked to copy the other files."""
     use_server(s3_url, monkeypatch)
     bucket = Bucket(create_bucket(s3_url), patience=0, heartbeat=3600)
     source, target = (BucketDataset(bucket, address) for address in (OLD, NEW))

@@ -235,7 +235,7 @@ def test_a_decision_that_another_completed_is_kept_by_a_builder_that_cannot_read
 
 
 def test_a_claim_that_was_dead_is_watched_if_it_has_changed_since(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looked at it may be slow, and somebody else may have claimed meanwhile."""
+    """The builder that found it dead may be slow, and another builder may have claimed it meanwhile."""
     dataset = site.dataset(site.next())
     look = dataset._find_abandoned_claim
     watched: list[bytes | None] = []

@@ -36,7 +36,7 @@ def test_all_examples_are_fine() -> None:
 
 
 def test_every_problem_is_printed_with_its_file_and_field(tmp_path: Path) -> None:
-    """Those of the schema, of its rules and of what neither can say."""
+    """Problems that the schema finds, that its rules find, and that only the code can find."""
     file = write(
         tmp_path / "a.yaml",
         sorce={"url": "x"},

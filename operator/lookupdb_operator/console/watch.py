@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 ROUTER_SECONDS: Final = 10.0
 SHOWN_SECONDS: Final = 2.0
-"""Interval of the scrapes of what is looked at, and of everything if there are few pods."""
+"""Interval of the scrapes of a dataset that somebody looks at, and of all datasets if there are few pods."""
 FEW_PODS: Final = 64
 SHARD_SECONDS: Final = 60.0
 MAX_SHARDS_PER_SECOND: Final = 25
 """With more shard servers than this rate allows, their interval is longer."""
 SHOWN_FOR_SECONDS: Final = 30.0
-"""Time for which a dataset counts as looked at after a request."""
+"""Time after a request in which somebody is assumed to look at the dataset."""
 MAX_CONCURRENT: Final = 16
 _SCRAPED: Final = (names.ROUTER, names.SHARDS)
 _BETWEEN_PAUSES: Final = 500

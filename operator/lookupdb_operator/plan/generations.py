@@ -372,7 +372,7 @@ def find_reported_damage(generation: GenerationStatus, status: DatasetStatus, si
     """Return why servers cannot fetch ``generation``, as they report now or when their rollout gave its slot up."""
     troubles = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
     ticket = status.rollout_ticket
-    # It gave its slot up, and its pods are gone. The ticket of another generation says nothing of this one.
+    # The rollout gave its slot up, and its pods are gone. The ticket of another generation does not count.
     if ticket is not None and ticket.given_up and ticket.digest == situation.template_for(generation):
         troubles.append(Trouble(ticket.reason, ticket.message))
     return next(

@@ -157,7 +157,7 @@ class Desired:
     pinned_generation: str
     """``spec.generation``: the one generation to serve; empty for none."""
     adopt: str
-    """``spec.adopt``: ``uid`` or ``uid/gN`` of what an earlier dataset has left; empty for nothing."""
+    """``spec.adopt``: the earlier dataset whose data is adopted, as ``uid`` or ``uid/gN``; empty for none."""
     strategy: str
     """``Atomic`` or ``PerShard``."""
     max_surge_shards: int

@@ -226,7 +226,7 @@ def _start(function: Callable[..., T], *arguments: Any) -> Future[T]:
         if outcome.set_running_or_notify_cancel():
             try:
                 outcome.set_result(function(*arguments))
-            except BaseException as error:  # raised where it is waited for
+            except BaseException as error:  # raised in the task that waits for it
                 outcome.set_exception(error)
         _unfinished.discard(thread)
 

@@ -104,7 +104,7 @@ class ShardIdentity:
     normalize: tuple[str, ...]
     value_format: str
     password: PasswordRef | None = None
-    """The endpoint's own password, or None for the common one or none."""
+    """The endpoint's own password; None if it has the common one, or needs none."""
 
     def members(self) -> dict[str, str]:
         """Return the names and values in the answer to ``INFO lookupdb``."""

@@ -62,7 +62,7 @@ PREFIX: Final = "lookupdb_router"
 
 
 class DatasetLabels:
-    """The labels of each block of counters: of the only dataset, or first of none, and then of each in ``names``.
+    """The labels of each block of counters. With several ``names``, the first block has no dataset's.
 
     Workers report the datasets of their routing tables; until then the namespace is unknown.
     """

@@ -30,7 +30,7 @@ def s3_application() -> Application:
 
 @contextlib.contextmanager
 def s3_server(application: Application | None = None, port: int = 0) -> Iterator[str]:
-    """The URL of a server of S3, or of what ``application`` makes of it, on a free port or ``port``."""
+    """Yield the URL of an S3 server on a free port or ``port``. ``application`` replaces the usual one."""
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import make_server
 

@@ -29,7 +29,7 @@ Damage = tuple[int, bytes]
 
 
 def sweep_headers(content: bytes) -> Iterator[list[Damage]]:
-    """Every field of every page's header and node, and the places of nodes, set to what is extreme."""
+    """Set every field of every page's header and nodes, and the places of nodes, to extreme values."""
     for page in range(len(content) // PAGE):
         for place in (0, 2, 6, 8, 10, 12, 14, *(range(16, 152, 2) if page < 2 else ())):
             yield from ([(page * PAGE + place, value.to_bytes(2, "little"))] for value in EXTREMES)

@@ -101,7 +101,7 @@ class LoneConnection:
         self.turn()
 
     def take(self, size: int) -> bytes:
-        """So many bytes of what the client is sent."""
+        """Return ``size`` bytes that the client gets."""
         taken = bytearray()
         while len(taken) < size and select.select([self.client], [], [], 10)[0]:
             taken += self.client.recv(size - len(taken))

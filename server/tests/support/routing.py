@@ -79,7 +79,7 @@ def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members:
 
 
 class Answer:
-    """A Waiter and a BatchWaiter that remembers; ``await`` it for the one thing it was told.
+    """A Waiter and a BatchWaiter that keeps its result; ``await`` it to get that.
 
     bytes (found), None (missing), a list (done), Problem (unavailable), the unknown generation's name as str, or as
     int the limit that the values exceed.

@@ -24,7 +24,7 @@ from support.buckets import create_bucket, read_object, s3_server, use_server
 from support.faults import Proxy, faulty_proxy
 
 LEASE = 0.01
-"""Watching a claim takes a request or two in it, however short it is."""
+"""Even in such a short lease, a watcher of the claim sends one or two requests."""
 
 
 @pytest.fixture(scope="module")

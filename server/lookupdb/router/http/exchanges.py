@@ -114,7 +114,7 @@ _LOOKUP: Final = find_histogram("http", "lookup")
 _BATCH: Final = find_histogram("http", "batch")
 _OTHER: Final = find_histogram("http", "other")
 NOT_COUNTED: Final = 0
-"""The histogram of what is not counted."""
+"""The histogram of requests that are not counted."""
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 _EXCHANGE_BYTES: Final = 1024
