@@ -1,4 +1,4 @@
-"""A generation that was rolled back from does not return by itself; and the generation to go back to."""
+"""A generation that was rolled back from does not return by itself. Which generation a rollback goes to."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def test_another_port_than_that_of_lookups_is_no_outage(
 
 
 def test_a_router_may_be_below_a_path(raw_url: str, kind: Kind) -> None:
-    """A router of its own takes no prefix: it tells so, and the key is not missing."""
+    """A router without a path in its URL rejects a path prefix, and does not report the key as missing."""
     with blocking(kind, f"{raw_url}/people") as client, pytest.raises(RequestRefused, match="no-such-resource"):
         client.get("text")
 

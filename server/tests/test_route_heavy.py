@@ -69,7 +69,7 @@ def slowly(bytes_a_second: int) -> Script:
 
 
 async def warm_up(core: Core) -> Lane:
-    """Have the router see large values once, and its lane for them be there."""
+    """Make the router see large values once, and wait for its lane for them."""
     assert isinstance(await core.find_many(LARGE[:2]), list)
     lane = core.lookups.live.active.shards[0].endpoints[0]._large  # type: ignore[union-attr]
     await asyncio.sleep(0)

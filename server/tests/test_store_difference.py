@@ -60,7 +60,7 @@ def test_values_are_compared_as_lookups_return_them(
 
 
 def test_stored_bytes_tell_nothing_of_those_values(dataset: StoredDataset, tmp_path: Path) -> None:
-    """Else the test before this one could not fail."""
+    """Otherwise the previous test could not fail."""
     stored: list[dict[str, bytes]] = []
     for name, content, dictionary in (
         ("g1", dictionaries.BEFORE, dictionaries.OLD_DICTIONARY),

@@ -380,7 +380,7 @@ class ShardServers:
     troubled: int
     """Not ready, and in trouble, overdue or being deleted."""
     overdue: int
-    """Not ready for longer than servers may take, and they do not say why."""
+    """Not ready for longer than servers may take, for no reported reason."""
 
     @property
     def needed_servers(self) -> int:

@@ -257,7 +257,7 @@ class _Load:
 
     async def run(self, conditions: Sequence[FailCondition]) -> tuple[dict[str, Any], int]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None, "it is run in one"
+        assert task is not None, "run in a task"
         with suppress(ValueError, RuntimeError):  # no signal handlers outside the main thread
             for number in _SIGNALS:
                 loop.add_signal_handler(number, self._take_signal, number, task)
