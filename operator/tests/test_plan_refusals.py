@@ -71,7 +71,10 @@ def test_it_is_reported_and_not_rolled_out() -> None:
     assert (planned.apply, planned.delete) == ((), ())
     assert world.status.refused is not None
     assert (world.status.refused.generation, world.status.refused.records) == ("g2", 10)
-    assert world.status.refused.message.startswith("maxShrinkPercent: expected at most 20 % fewer records")
+    assert world.status.refused.message == (
+        "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %); "
+        "maxRejectedRows: expected at most 0 excluded rows, found 1"
+    )
     assert [generation.generation for generation in world.status.generations] == ["g1"]
     assert "maxShrinkPercent: expected" in shown(planned)
     assert shown(planned).count("lookupdb.dev/override-gates") == 1, "its builder has said how to let it through"
@@ -166,7 +169,7 @@ class TestOverride:
         generation = world.status.find_generation("g2")
         assert generation is not None
         assert generation.overridden.startswith("maxShrinkPercent: expected")
-        assert "though a gate failed and was overridden (maxShrinkPercent: expected" in shown(world.look())
+        assert f"though a gate failed and was overridden ({generation.overridden})" in shown(world.look())
         assert DatasetStatus.from_json(world.status.to_json()) == world.status
 
     def test_answers_the_refresh_that_it_was_built_for(self) -> None:

@@ -549,8 +549,8 @@ def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
 # and its author has not seen the generation that it would admit.
 
 
-MAX_REASON_CHARACTERS: Final = 256
-"""Maximum length of the reason for a rejection, in the list of generations."""
+MAX_REASON_CHARACTERS: Final = 1024
+"""Maximum length of the reasons for a rejection, in the list of generations."""
 _OVERRIDE: Final = names.OVERRIDE_GATES.partition("/")[2]
 """A part of each command that overrides gates: an annotation, a verb, an option."""
 _MAX_REFUSAL_CHARACTERS: Final = 3000
@@ -567,7 +567,7 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
             RefusedGeneration,
             generations.describe_built(build, result, situation.desired),
             slot="" if result.adopted_from else build.slot,
-            message=reasons.shorten(result.message.partition("\n")[0], MAX_REASON_CHARACTERS),
+            message=reasons.shorten(_join_reasons(result.message), MAX_REASON_CHARACTERS),
             premature_override=annotation if annotation == build.generation else "",
         )
         return replace(status, refused=refused)
@@ -578,6 +578,11 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
     refreshed_at = refused.refreshed_at if situation.desired.is_pushed else build.started_at
     again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=refreshed_at)
     return replace(status, refused=again)
+
+
+def _join_reasons(message: str) -> str:
+    """Return why each gate failed, without examples and advice, which the builder indents."""
+    return "; ".join(line for line in message.splitlines() if line and not line[0].isspace())
 
 
 def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus:

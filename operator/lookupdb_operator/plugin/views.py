@@ -91,9 +91,9 @@ def _split(message: str) -> list[str]:
 
 
 def _is_shown(text: str, facts: StatusFacts) -> bool:
-    """Return whether ``text``, or its beginning if it was cut, is shown as what the dataset waits for."""
-    begin = reasons.join_lines(text.removesuffix("…"))
-    return bool(begin) and any(begin in wait.detail for wait in facts.waits)
+    """Return whether each part of ``text``, or its beginning if it was cut, is shown as what the dataset waits for."""
+    parts = reasons.join_lines(text.removesuffix("…")).split("; ")
+    return all(part and any(part in wait.detail for wait in facts.waits) for part in parts)
 
 
 def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:

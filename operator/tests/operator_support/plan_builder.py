@@ -150,6 +150,8 @@ def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:
     # As in lookupdb.builder.existing and lookupdb.cli.addressing.
     message = (
         "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
+        "\n  fewer in shard 0"
+        "\nmaxRejectedRows: expected at most 0 excluded rows, found 1"
         f"\n  {generation} is in the store for inspection, and does not serve: correct the source, change spec.gates,"
         " or override the gate:"
         f"\n    kubectl lookupdb diff airports -n default g1 {generation}"
