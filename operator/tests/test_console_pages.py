@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from operator_support.console_world import MemorySource, one, serving
 from plugin_samples import HEALTHY, condition, generation, router, server
 
 from lookupdb_operator.console.dataset import FoundKey
+from lookupdb_operator.console.pages import make_environment
 from lookupdb_operator.console.server import POLICY
 from lookupdb_operator.console.source import Elsewhere
 
@@ -209,6 +211,15 @@ def test_a_bug_is_a_page_without_details(console: Console) -> None:
     assert answer.status == 500
     assert b"secret" not in answer.data
     assert answer.headers["Content-Security-Policy"] == POLICY
+
+
+@pytest.mark.parametrize(
+    ("phase", "shown"), [("GateClosed", "GateClosed"), ("Serving", "Serving: GateClosed")], ids=["same", "other"]
+)
+def test_a_badge_says_a_reason_once(phase: str, shown: str) -> None:
+    row = SimpleNamespace(level="warning", phase=phase, health="GateClosed")
+    level = make_environment().globals["parts"].level  # type: ignore[attr-defined]
+    assert level(row) == f'<span class="pill warning">{shown}</span>'
 
 
 def test_all_texts_are_escaped() -> None:
