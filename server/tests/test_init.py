@@ -255,6 +255,31 @@ class TestKey:
         )
         assert "choose columns with --key, or set duplicates" in said
 
+    @pytest.mark.parametrize(
+        ("emails", "reason"),
+        [
+            ({3: ""}, "it is empty in row 3"),
+            ({3: "", 4: ""}, "it is empty in row 3 (the first of 2)"),
+            ({5: "p2"}, "rows 2 and 5 have the same email"),
+            ({4: "p1", 5: "p2", 3: ""}, "it is empty in row 3; rows 1 and 4 have the same email (the first of 2)"),
+        ],
+    )
+    def test_says_why_a_better_name_was_passed_over(self, emails: dict[int, str], reason: str) -> None:
+        write("a.csv", "name,email\n" + "".join(f"n{row},{emails.get(row, f'p{row}')}\n" for row in range(1, 6)))
+        said, comment = init("a.csv").stdout, " ".join(Path("a.yaml").read_text().split())
+        advice = "To look up by email, correct these rows and run init again, or give --key email."
+        assert re.sub("^ +", "", said, flags=re.MULTILINE).count(f"\nemail is no key: {reason}.\n{advice}\n") == 1, said
+        assert "key          name: unique in all 5 rows.\n" in said
+        assert f"name: unique in all 5 rows. email is no key: {reason}. {advice}" in comment.replace(" # ", " ")
+
+    def test_of_two_columns_says_so_too_but_never_of_a_name_that_is_no_better(self) -> None:
+        write("a.csv", "name,city,email\na,b,x@x.org\na,c,y@x.org\nb,c,\n")
+        said = init("a.csv").stdout
+        assert "name and city: together they are unique in all 3 rows" in said
+        assert "email is no key: it is empty in row 3." in said
+        write("b.csv", "id,email,city\n1,x@x.org,b\n2,x@x.org,b\n")
+        assert "no key" not in init("b.csv").stdout
+
     def test_is_the_one_that_is_given(self) -> None:
         write("a.jsonl", '{"user":{"id":7},"kind":"a","id":1}\n{"user":{"id":8},"kind":"a","id":2}\n')
         assert guess("a.jsonl", "--key", "user.id")["key"] == {"columns": ["user.id"]}

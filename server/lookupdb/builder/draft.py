@@ -40,7 +40,7 @@ from lookupdb.builder.rows import read_partitions, unknown_column_error
 from lookupdb.dataset.schema import api_version
 from lookupdb.dataset.spec import DatasetSpec, Key, parse_resource
 from lookupdb.errors import BadSource, UsageError
-from lookupdb.wording import format_count, format_some, strip_secrets
+from lookupdb.wording import format_count, format_some, join_clauses, strip_secrets
 
 Json = dict[str, Any]
 Notes = dict[str, str]
@@ -258,6 +258,8 @@ _DIGITS_AS_TEXT: Final = re.compile(
     re.ASCII,
 )
 """Names of columns whose digits are no numbers: some may begin with a zero, or end with one, as the version 1.10."""
+_SHOWN_BETTER: Final = 3
+"""The most columns to explain that are no key in spite of their names."""
 _MAX_COLUMNS: Final = 1024
 _MAX_COLUMN_NAME: Final = 256
 """The limits of source.csv.columns."""
@@ -290,16 +292,52 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
     if unique:
         others = format_some([column.name for column in unique[1:]], 5)
         notes["key"] = f"{unique[0].name}: unique in {where}" + (f"; other unique columns: {others}" if others else "")
+        notes["key"] += _describe_better(usable, unique[:1])
         return [unique[0].name]
     full = [column for column in usable if not column.has_empty]
     for pair in combinations(full[:10], 2):
         if len(set(zip(*(column.values for column in pair), strict=True))) == found.rows:
             names = [column.name for column in pair]
             notes["key"] = f"{' and '.join(names)}: together they are unique in {where}, and no column alone is"
+            notes["key"] += _describe_better(usable, pair)
             return names
     best = usable[0]
     notes["key"] = f"{best.name}, by its name, but no column is unique: {_describe_repeats([best], found)}"
     return [best.name]
+
+
+def _describe_better(usable: Sequence[FirstColumn], key: Sequence[FirstColumn]) -> str:
+    """Return why the columns whose names are more like a key's than those of ``key`` are no key, each on a line."""
+    better = [column for column in usable if _rank(column) < min(map(_rank, key))]
+    if not better:
+        return ""
+    lines = [f"{column.name} is no key: {_explain_repeats(column)}." for column in better[:_SHOWN_BETTER]]
+    name = better[0].name
+    return "\n".join(
+        (".", *lines, f"To look up by {name}, correct these rows and run init again, or give --key {name}.")
+    )
+
+
+def _explain_repeats(column: FirstColumn) -> str:
+    """Return why ``column`` is not unique, with the first rows that show it."""
+    empty, repeats = [], []
+    rows: dict[int, int] = {}
+    for row, value in enumerate(column.values, 1):
+        if value is None:
+            empty.append(row)
+        elif (first := rows.setdefault(value, row)) != row:
+            repeats.append((first, row))
+    clauses = []
+    if empty:
+        clauses.append(f"it is empty in row {empty[0]}" + _count_all(empty))
+    if repeats:
+        first, row = repeats[0]
+        clauses.append(f"rows {first} and {row} have the same {column.name}" + _count_all(repeats))
+    return join_clauses(*clauses)
+
+
+def _count_all(found: Sequence[object]) -> str:
+    return f" (the first of {len(found):,})" if len(found) > 1 else ""
 
 
 def _describe_repeats(columns: Sequence[FirstColumn], found: FirstRows) -> str:
