@@ -109,13 +109,20 @@ class TestManifest:
             "email: unique in all 2 rows; other unique columns: name, zip",
             "';': it divides the first 3 rows into 5 fields each",
             "age integer, active boolean: as in all 2 rows",
-            "zip stay text",
+            "zip stays text: its name says that the digits are not a number",
             f"1: one for each GiB; the source has 1 file of {len(PEOPLE)} bytes",
         ):
             assert reason in said
             assert reason in text
         assert "  email   text     Ada@x.org" in said
         assert "Ada@x.org" not in text, "values of the source stay out of a file that is committed"
+
+    def test_of_several_columns_of_digits_that_stay_text(self) -> None:
+        write("people.csv", PEOPLE.replace("age", "phone"))
+        assert (
+            "text         phone, zip stay text: their names say that the digits are not a number\n"
+            in init("people.csv").stdout
+        )
 
     def test_shows_what_is_no_number_as_one(self) -> None:
         write("a.jsonl", '{"id": 1, "x": NaN, "y": [Infinity]}\n{"id": 2, "x": 5, "y": []}\n')

@@ -372,7 +372,8 @@ def _guess_types(found: FirstRows, key: Sequence[str], notes: Notes) -> dict[str
         listed = format_some([f"{name} {kind}" for name, kind in types.items()], 20)
         notes["types"] = f"{listed}: as in {found.describe_rows()}; all others are text"
     if digits:
-        notes["text"] = f"{format_some(digits, 20)} stay text: by their names, their digits are no numbers"
+        says = "stays text: its name says" if len(digits) == 1 else "stay text: their names say"
+        notes["text"] = f"{format_some(digits, 20)} {says} that the digits are not a number"
     return types
 
 
