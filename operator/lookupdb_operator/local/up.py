@@ -581,9 +581,10 @@ class Up:
     async def _serve(self) -> None:
         """Wait until everything is served, say so, and keep the files with its addresses. Raises BuildFailed if nothing
         can be served, and UsageError if another `up` has created a removed run folder again."""
-        unwritten = ""
+        said = ""
         while True:
             self._changed.clear()
+            problem = ""
             for dataset in self._datasets:
                 if not dataset.active and not self._is_settled(dataset):
                     continue
@@ -592,11 +593,12 @@ class Up:
                 if not dataset.folder.state_file.exists():
                     dataset.state = {}
                     self._kubelet.changed.set()  # other files may be gone as well
-                await self._keep_state(dataset)
-            problem = self._api.flush() or self._kubelet.problem
-            if problem and not unwritten:
-                self._say(f"{problem}; active generations keep serving, retrying every second")
-            unwritten = problem
+                problem = await self._keep_state(dataset) or problem
+            problem = self._api.flush() or self._kubelet.problem or problem
+            if problem and not said:
+                serving = "active generations keep serving, " if any(other.active for other in self._datasets) else ""
+                self._say(f"{problem}; {serving}retrying every second")
+            said = problem
             with suppress(TimeoutError):
                 async with asyncio.timeout(_RETRY_SECONDS):  # wait_for could lose a cancellation
                     await self._changed.wait()
@@ -621,13 +623,14 @@ class Up:
         is_degraded = find_condition(held, "Degraded").get("status") == "True"
         return self._kubelet.router is not None and is_known and (is_done or is_degraded)
 
-    async def _keep_state(self, dataset: LocalDataset) -> None:
-        """Write the file with the addresses of a dataset's servers, and remove generations that are not kept."""
+    async def _keep_state(self, dataset: LocalDataset) -> str:
+        """Write the file with the addresses of a dataset's servers, and remove generations that are not kept. Return
+        why the file cannot be written; empty if it is."""
         held, router = self._api.get(names.DATASET_KIND, *dataset.key) or {}, self._kubelet.router
         status = read_status(held)
         generation = status.get("generation", "")
         if router is None or not generation:
-            return
+            return ""
         urls = {"url": self._find_url(*dataset.key), "admin": f"http://{HOST}:{router['admin']}"}
         if "resp" in router:
             urls["redis"] = f"redis://{HOST}:{router['resp']}"
@@ -635,14 +638,13 @@ class Up:
         rollouts = {table.get("rollout"), *(part.get("rollout") for part in table.get("parts", ()))}
         shards = list(self._kubelet.describe(*dataset.key, rollouts))
         about = {"router": router["pid"], "generation": generation, "watch": self._options.watch, "shards": shards}
-        state = {**urls, **about}
+        state, problem = {**urls, **about}, ""
         if state != dataset.state:
             try:
                 dataset.folder.write_state(state)
                 dataset.state = state
             except OSError as error:
-                why = f"{dataset.folder.state_file} cannot be written: {error.strerror or error}"
-                self._report(dataset, f"{why}, retrying every second")
+                problem = f"{dataset.folder.state_file} cannot be written: {error.strerror or error}"
         if generation != dataset.active:
             if dataset.active:
                 self._say(f"{dataset.spec.name}: cut over to {generation}")
@@ -656,6 +658,7 @@ class Up:
                 await call_in_thread(sweep.prune, dataset.stored, dataset.spec.keep_generations, protect=used)
             except LookupdbError as error:
                 self._say(f"{dataset.spec.name}: older generations are not removed: {error}")
+        return problem
 
     @property
     def _url(self) -> str:

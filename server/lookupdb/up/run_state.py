@@ -170,8 +170,9 @@ class RunFolder:
             lock.close()
             state = read_state(self.state_file)
             holder = f"process {state['pid']}, at {state['url']}" if state else "it is starting or stopping"
+            before = "" if self._lock is None else "the run folder was removed, and this `lookupdb up` ends: "
             raise UsageError(
-                f"another `lookupdb up` serves {self.dataset} from {self.path}: {holder}",
+                f"{before}another `lookupdb up` serves {self.dataset} from {self.path}: {holder}",
                 hint="stop it, or give this one a --data-dir of its own",
             )
         if self._lock is not None:
