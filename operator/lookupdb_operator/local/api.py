@@ -394,8 +394,8 @@ class SocketApi:
                 may_start = isinstance(error, FileNotFoundError | ConnectionRefusedError)
                 if not may_start or time.monotonic() > ends_at or not is_locked(self._folder.path):
                     why = f"does not answer: {str(error) or type(error).__name__}"
-                    if isinstance(error, FileNotFoundError) and is_locked(self._folder.path):
-                        why = "cannot be reached, because its run folder was removed: stop it and start it again"
+                    if may_start and is_locked(self._folder.path):
+                        why = "does not answer: it hangs, or its run folder was removed; stop it and start it again"
                     raise Unreachable(subject, f"the `lookupdb up` of {self._folder.dataset} {why}") from error
             await asyncio.sleep(_POLL_SECONDS)
         if answer.status >= 300:
