@@ -195,6 +195,7 @@ def test_one_connection_too_many() -> None:
         assert first.ask("PING") == second.ask("PING") == b"PONG"
         with server.connect() as third:
             assert third.refusal().startswith("ERR max number of clients reached")
+            assert server.count_commands() == 2  # the refusal answers none
             assert third.ended()
         assert first.ask("GET", "a") == b"1"
         assert server.count("connections_refused") == 1

@@ -110,7 +110,8 @@ def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
     if kinds <= _TEXTUAL:
         return True
     # A float may have been an integer beyond 64 bits; a 0 may have been -0.
-    if float in kinds or (int in kinds and b"-0" in text and 0 in members):
+    text = b"-0" if b"-0" in text else b""  # nested values search no more than this
+    if float in kinds or (text and int in kinds and 0 in members):
         return False
     for member in members:  # noqa: SIM110 - a generator costs as much again
         if type(member) in _NESTED and not is_exact(member, text, depth - 1):
@@ -625,7 +626,7 @@ class NativeJsonLines:
     def read(self, report: ReportProgress) -> bool:
         """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises
         BadSource, NotEnoughRoom."""
-        piece, parser, records, sorter = self._piece, self._parser, self._records, self._records.sorter
+        parser, records, sorter = self._parser, self._records, self._records.sorter
         self._watch()
         reported = (0, 0)
         for block in self._blocks():
@@ -640,19 +641,27 @@ class NativeJsonLines:
                     parser.columns.rows += rows
                 if at < len(block) and not sorter.spill_if_full():
                     end = block.find(b"\n", at) + 1 or len(block)
-                    line, at = block[at:end], end
-                    is_cut = parser.is_cut(line)
-                    if is_cut and line.strip():
+                    if not self._read_unusual_line(block[at:end]):
                         return False  # Python's parser finds rows in parts of a line
-                    self.lines += not is_cut
-                    row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
-                    for record in parser.parse_line(line, row, number)[0]:
-                        records.take(parser.key, parser.value, record)
-                        self._watch()
+                    at = end
             report(self.position - reported[0], records.row - reported[1])
             reported = (self.position, records.row)
         sorter.spill_if_full()
         parser.lines = self.lines
+        return True
+
+    def _read_unusual_line(self, line: bytes) -> bool:
+        """Read a line that the kernel leaves to Python. Return False if it is a part of a row. A method of its own, so
+        that the line and its record, which may be large, are not held while the next ones are read."""
+        piece, parser, records = self._piece, self._parser, self._records
+        is_cut = parser.is_cut(line)
+        if is_cut and line.strip():
+            return False
+        self.lines += not is_cut
+        row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
+        for record in parser.parse_line(line, row, number)[0]:
+            records.take(parser.key, parser.value, record)
+            self._watch()
         return True
 
     def _blocks(self) -> Iterator[bytes]:

@@ -565,7 +565,9 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
                 delimiter=csv.get("delimiter"),
                 quote=csv["quote"],
                 header=csv["header"],
-                columns=tuple(CsvColumn(**column) for column in csv.get("columns", ())),
+                columns=tuple(
+                    CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ())
+                ),
                 escape=csv.get("escape"),
                 null_values=tuple(csv.get("nullValues", ())),
             ),

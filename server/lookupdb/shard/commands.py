@@ -431,6 +431,7 @@ def _exists(session: Session, command: Command) -> Reply:
         cost += _LOOKUP_COST + len(reply or b"")
         if cost > CHUNK_BYTES:
             cost = 0
+            del reply  # not held, uncounted, while other clients have their turn
             yield b""  # its time slice may be over
     yield integer(found)
 

@@ -316,10 +316,7 @@ def write_shard(job: ReduceJob, batches: Batches) -> Batches:
         yield result_batch(shard, "error", value)
         return
     assert place == MARK, "a shard begins with its mark"
-    rows = (
-        list(zip(*(batch.column(number).to_pylist() for number in (1, 2, 3)), strict=True))
-        for batch in chain([first.slice(1)], batches)
-    )
+    rows = map(_to_records, chain([first.slice(1)], batches))  # a generator would hold the batch as well
     attempt = job.target.new_attempt()
     with scratch_folder(scratch_base()) as scratch:
         folder = job.target.folder(scratch)
@@ -340,3 +337,7 @@ def write_shard(job: ReduceJob, batches: Batches) -> Batches:
             yield result_batch(shard, "error", pickle.dumps(error))
             return
         yield result_batch(shard, "written", pickle.dumps(reduced))
+
+
+def _to_records(batch: pa.RecordBatch) -> list[Record]:
+    return list(zip(*(batch.column(number).to_pylist() for number in (1, 2, 3)), strict=True))

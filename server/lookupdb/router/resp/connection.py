@@ -401,9 +401,11 @@ class RedisClientConnection(ConnectionLife):
             replies, self._replies, self._reply_bytes = self._replies, [], 0
             self._write(b"".join(replies))
 
-    def refuse(self, message: str, outcome: int = REFUSED) -> None:
-        """Finish the pending exchange, send the error ``message``, and close."""
-        self.observe(OTHER + outcome, self.arrived)
+    def refuse(self, message: str, outcome: int | None = REFUSED) -> None:
+        """Finish the pending exchange, send the error ``message``, and close. ``outcome`` is None if it answers no
+        request."""
+        if outcome is not None:
+            self.observe(OTHER + outcome, self.arrived)
         if self.phase < FINISHING:
             self._end_requests()
         self._farewell = error(message)
@@ -420,7 +422,7 @@ class RedisClientConnection(ConnectionLife):
     def refuse_connection(self, limit: int) -> None:
         """Answer that ``limit`` connections are already open, and close."""
         error_text = f"ERR max number of clients reached: there are {limit} connections already, which is the limit"
-        self.refuse(error_text, FAILED)
+        self.refuse(error_text, None)
 
     def encode_tls_refusal(self) -> bytes:
         """Return the answer to a client that does not use TLS."""
