@@ -124,6 +124,22 @@ def test_what_is_no_manifest_is_one_problem(tmp_path: Path) -> None:
             assert rest == "1 file, 1 problem\n"
 
 
+def test_a_misspelt_kind_is_a_problem_after_a_dataset_and_in_a_folder(tmp_path: Path) -> None:
+    both = write(tmp_path / "a.yaml")
+    good = both.read_text().replace("\n", "")
+    misspelt = good.replace("LookupDataset", "LookupDatset")
+    both.write_text(f"{good}\n---\n{misspelt}\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "json.json").write_text(misspelt)
+    (tmp_path / "deep" / "plain.yaml").write_text("apiVersion: 'lookupdb.dev/v1'\nkind: LookupDataset2\n")
+    code, lines, rest = validate(tmp_path)
+    kind = "kind must be LookupDataset, found 'LookupDatset'"
+    assert lines[0] == f"{both}: dataset 2: {kind}"
+    assert f"{tmp_path}/deep/json.json: {kind}" in lines
+    assert any("plain.yaml" in line and "found 'LookupDataset2'" in line for line in lines)
+    assert (code, rest.startswith("3 files, ")) == (1, True)
+
+
 def test_a_folder_is_searched_for_datasets(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml")
     write(tmp_path / "deep" / "b.yml", shards=0)

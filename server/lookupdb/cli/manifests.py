@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -100,7 +100,13 @@ def _exists_error(path: Path) -> UsageError:
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 _KIND: Final = "LookupDataset"
-_OUR_KIND: Final = re.compile(rb'^kind:\s*["\']?LookupDataset\b|"kind"\s*:\s*"LookupDataset"', re.MULTILINE)
+_API_GROUP: Final = "lookupdb.dev/"
+_OURS: Final = re.compile(
+    rb'^kind:\s*["\']?LookupDataset\b|"kind"\s*:\s*"LookupDataset"'
+    rb'|^apiVersion:\s*["\']?lookupdb\.dev/|"apiVersion"\s*:\s*"lookupdb\.dev/',
+    re.MULTILINE,
+)
+"""What a file with a dataset holds. A misspelt kind still has our API group."""
 
 
 @click.command()
@@ -116,8 +122,9 @@ def validate(paths: tuple[Path, ...]) -> int:
 
     Reads no source, and needs no network, cluster or store: use it before a commit and in CI. It checks what a
     cluster checks when you apply a manifest, except rules that compare it with the one before. In a FOLDER and its
-    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others. It skips
-    hidden subfolders, such as .lookupdb. `lookupdb build -f FILE --explain` also looks at the source.
+    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others. Another kind
+    of lookupdb.dev is a problem. It skips hidden subfolders, such as .lookupdb. `lookupdb build -f FILE --explain` also
+    looks at the source.
 
     Exit codes: 0 all are valid, 1 there are problems, 2 a path does not exist, or a folder has no manifest.
     """
@@ -136,7 +143,7 @@ def _find_problems(file: Path) -> list[str]:
     problems: list[str] = []
     try:
         documents = read_documents(file)
-        datasets = [document for document in documents if isinstance(document, dict) and document.get("kind") == _KIND]
+        datasets = [document for document in documents if _is_ours(document)]
         if not datasets:
             read_manifest(file)
     except InvalidManifest as error:
@@ -150,6 +157,13 @@ def _find_problems(file: Path) -> list[str]:
     return problems
 
 
+def _is_ours(document: Any) -> bool:
+    """Return whether ``document`` is a dataset, or is meant as one: another kind of our API group."""
+    return isinstance(document, dict) and (
+        document.get("kind") == _KIND or str(document.get("apiVersion")).startswith(_API_GROUP)
+    )
+
+
 def _list_manifests(folder: Path) -> list[Path]:
     """Return the files in ``folder`` that may hold a dataset. Raises UsageError if there are none."""
     found = []
@@ -159,7 +173,7 @@ def _list_manifests(folder: Path) -> list[Path]:
             continue
         try:
             with file.open("rb") as content:
-                is_ours = _OUR_KIND.search(content.read(MAX_MANIFEST_BYTES)) is not None
+                is_ours = _OURS.search(content.read(MAX_MANIFEST_BYTES)) is not None
         except OSError:
             is_ours = True  # reading it reports why
         if is_ours:
