@@ -104,10 +104,13 @@ def test_get_asks_the_up_of_a_folder_or_a_url(running: Stack) -> None:
 def test_ports_and_the_folder_of_another_up_are_refused_before_the_build(running: Stack, tmp_path: Path) -> None:
     holder = f"process {running.process.pid}, at {running.state['url']}"
     refusals = {("--data-dir", str(running.data)): f"default/people from {running.data}/run/default.people: {holder}"}
-    for option, member in (("--port", "url"), ("--resp-port", "redis")):
+    for option, variable, member in (
+        ("--port", "LOOKUPDB_PORT", "url"),
+        ("--resp-port", "LOOKUPDB_RESP_PORT", "redis"),
+    ):
         port = running.state[member].rpartition(":")[2]
         taken = f"cannot listen on 127.0.0.1 port {port}: Address already in use"
-        refusals[option, port] = f"{taken}\n  give another {option} (0 takes a free port)"
+        refusals[option, port] = f"{taken}\n  give another {option}, or set {variable} (0 takes a free port)"
     for words, refusal in refusals.items():
         manifest = str(running.directory / "people.yaml")
         ended = run_here("up", "-f", manifest, "--data-dir", str(tmp_path), "--port", "0", *words)

@@ -740,7 +740,9 @@ def check_ports(port: int, resp_port: int | None) -> None:
         try:
             listeners.check_free(HOST, number)
         except UsageError as error:
-            raise UsageError(error.message, hint=f"give another {option} (0 takes a free port)") from error
+            variable = "LOOKUPDB_" + option.removeprefix("--").replace("-", "_").upper()
+            hint = f"give another {option}, or set {variable} (0 takes a free port)"
+            raise UsageError(error.message, hint=hint) from error
 
 
 def check_servers(specs: Sequence[DatasetSpec], max_servers: int) -> None:
