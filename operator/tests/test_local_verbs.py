@@ -65,7 +65,10 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
 async def test_without_an_up_the_files_say_what_was_and_take_a_change(api: LocalApi, folder: RunFolder) -> None:
     listed = await lookupdb(folder, "ls", "-A")
     assert listed.out.splitlines()[1].split()[:4] == ["shop", "airports", "False", "Stopped"], listed.err
-    assert (await lookupdb(folder, "status", "shop/airports")).out.startswith("shop/airports: Stopped, served g12")
+    status = (await lookupdb(folder, "status", "shop/airports")).out
+    assert status.startswith("shop/airports: Stopped, served g12")
+    (ready,) = (line for line in status.splitlines() if line.startswith("  Ready "))
+    assert ready.split()[:4] == ["Ready", "False", "Stopped", "No"], "the age of the last Ready=True is not shown"
     ended = await lookupdb(folder, "pin", "shop/airports", "g11")
     assert ended.out == "shop/airports: g11 is requested, and is pinned; it takes effect at the next `lookupdb up`\n"
     kept = get_dataset(load(folder))

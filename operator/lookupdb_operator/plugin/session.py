@@ -212,8 +212,9 @@ _STOPPED_READY: Final = {
     "status": "False",
     "reason": STOPPED,
     "message": "No `lookupdb up` is running. This is the state in which it stopped.",
+    "lastTransitionTime": "",
 }
-"""The condition ``Ready`` while nothing serves the dataset."""
+"""The condition ``Ready`` while nothing serves the dataset. A killed `up` leaves no time of its end."""
 
 
 class LocalSession(DatasetSession):
