@@ -191,8 +191,10 @@ class LocalDataset:
         return manifest is not None and bool(manifest.overridden)
 
     def is_built(self, resource: Object) -> bool:
-        """Return whether the newest generation is of the manifest and of the source as it was last seen."""
-        newest = (read_status(resource).get("generations") or [{}])[-1]
+        """Return whether the newest generation, or an overridden one, is of the manifest and the source last seen."""
+        status, override = read_status(resource), read_annotations(resource).get(names.OVERRIDE_GATES)
+        newest, refused = (status.get("generations") or [{}])[-1], status.get("refused") or {}
+        newest = refused if override and override == refused.get("generation") else newest
         identity = (newest.get("fingerprint"), newest.get("successFile"))
         return newest.get("content") == self.spec.content_hash() and self.seen in identity
 
