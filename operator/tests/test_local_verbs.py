@@ -18,9 +18,9 @@ from plugin_samples import body, condition
 from lookupdb import cli
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.store import open_store
-from lookupdb.up.run_state import RunFolder, list_build_logs, note_build_end, renew_build_log
+from lookupdb.up.run_state import DATA_DIRECTORY, RunFolder, list_build_logs, note_build_end, renew_build_log
 from lookupdb_operator import names
-from lookupdb_operator.local.api import LocalApi
+from lookupdb_operator.local.api import LocalApi, localize_advice, parse_local
 from lookupdb_operator.local.up import LocalDataset, keep_pin
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
@@ -70,6 +70,15 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
     target = f"--data {folder.path.parents[1]} shop/airports g13"
     assert f"after lookupdb promote {target}, and ends after lookupdb reject {target}, or" in out
     assert "kubectl" not in out
+
+
+def test_advice_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/venv/bin/lookupdb"])
+    annotate = "kubectl annotate lds airports -n shop --overwrite lookupdb.dev/promote=g13"
+    advice = localize_advice(f"after {annotate}, and ends after lookupdb.dev/reject=g13", DATA_DIRECTORY)
+    promote, reject = (f"/venv/bin/lookupdb {verb} shop/airports g13" for verb in ("promote", "reject"))
+    assert advice == f"after {promote}, and ends after {reject}"
+    assert parse_local(body(), "", DATA_DIRECTORY).command("promote", "g13") == promote
 
 
 async def test_without_an_up_the_files_say_what_was_and_take_a_change(api: LocalApi, folder: RunFolder) -> None:

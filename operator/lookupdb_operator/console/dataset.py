@@ -11,6 +11,7 @@ import orjson
 
 from lookupdb.errors import LookupdbError
 from lookupdb.up.run_state import shorten_name
+from lookupdb.wording import format_command
 from lookupdb_operator.model import Pod
 from lookupdb_operator.status import MAX_SHARDS, DatasetStatus, parse_shards
 
@@ -72,7 +73,7 @@ class Dataset:
         if self.local_options is None:
             return shlex.join(("kubectl", "lookupdb", verb, "-n", self.namespace, self.name, *words))
         name = shorten_name(self.namespace, self.name)
-        return shlex.join(("lookupdb", verb, *self.local_options, name, *words))
+        return format_command(verb, *self.local_options, name, *words)
 
     @property
     def key(self) -> str:

@@ -18,7 +18,6 @@ import itertools
 import logging
 import os
 import re
-import shlex
 import socket
 import time
 import uuid
@@ -38,6 +37,7 @@ from lookupdb.errors import LookupdbError
 from lookupdb.process import launch
 from lookupdb.process.launch import call_in_thread
 from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder, is_locked, shorten_name
+from lookupdb.wording import format_command
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, AlreadyExists, Answer, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.console.dataset import Dataset
@@ -444,7 +444,7 @@ def localize_advice(message: str, data: Path) -> str:
 
     def write_commands(found: re.Match[str]) -> str:
         target = (*_list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
-        return ", and ends after ".join(shlex.join(("lookupdb", verb, *target)) for verb in ("promote", "reject"))
+        return ", and ends after ".join(format_command(verb, *target) for verb in ("promote", "reject"))
 
     return _PROMOTION.sub(write_commands, message).replace(_RETRY, _OUR_RETRY)
 
