@@ -284,6 +284,8 @@ class TestKey:
         said = init("a.csv").stdout
         assert "name and city: together they are unique in all 3 rows" in said
         assert "email is no key: it is empty in row 3." in said
+        write("c.csv", "city,user email\na,x@x.org\nb,x@x.org\n")
+        assert "or give --key 'user email'." in init("c.csv").stdout
         write("b.csv", "id,email,city\n1,x@x.org,b\n2,x@x.org,b\n")
         assert "no key" not in init("b.csv").stdout
 

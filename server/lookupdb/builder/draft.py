@@ -12,6 +12,7 @@ import glob
 import io
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -313,9 +314,8 @@ def _describe_better(usable: Sequence[FirstColumn], key: Sequence[FirstColumn]) 
         return ""
     lines = [f"{column.name} is no key: {_explain_repeats(column)}." for column in better[:_SHOWN_BETTER]]
     name = better[0].name
-    return "\n".join(
-        (".", *lines, f"To look up by {name}, correct these rows and run init again, or give --key {name}.")
-    )
+    advice = f"To look up by {name}, correct these rows and run init again, or give --key {shlex.quote(name)}."
+    return "\n".join((".", *lines, advice))
 
 
 def _explain_repeats(column: FirstColumn) -> str:
