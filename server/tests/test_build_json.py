@@ -428,3 +428,20 @@ def test_a_column_that_holds_no_json_text_hints_at_value_field(tmp_path: Path, v
 def test_a_long_number_that_is_no_key_is_reported_briefly(tmp_path: Path, kind: str) -> None:
     (reason,) = read_rows(tmp_path, kind, [f'{{"k":1.{"0" * 100_000}}}']).reasons
     assert reason == (1, f"the key column k is 1.{'0' * 78}…; a key is text or an integer")
+
+
+def test_a_row_is_searched_once_for_a_negative_zero() -> None:
+    """Not once for each nested value, which would take the square of the row's size."""
+
+    class Text(bytes):
+        searches = 0
+
+        def __contains__(self, part: Any) -> bool:
+            self.searches += 1
+            return super().__contains__(part)
+
+    text = Text(orjson.dumps({"items": [{"quantity": number} for number in range(100)]}))
+    assert json_rows.is_exact(orjson.loads(bytes(text)), text)
+    assert text.searches == 1
+    nested = b'{"items":[{"quantity":1},{"quantity":-0}]}'
+    assert not json_rows.is_exact(orjson.loads(nested), nested)
