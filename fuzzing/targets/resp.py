@@ -7,14 +7,14 @@ from typing import Any, Final
 import hiredis
 
 from fuzzing.target import Target, in_pieces
-from lookupdb.resp.requests import Command, ProtocolError, RequestParser
+from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
 from lookupdb.router.batch_keys import GETS, BatchKeys, choose_keys
-from lookupdb.router.resp.reader import CommandReader, LookupCommands, ReadLimits
+from lookupdb.router.resp.reader import CommandReader, LookupCommands
 from lookupdb.router.server_connection import ElementReader, NotResp
 from lookupdb.shard.limits import ServerLimits
 
 _LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)
-_ROUTER_LIMITS: Final = ReadLimits(max_arguments=100_001, max_request_bytes=8192, max_inline_bytes=256)
+_ROUTER_LIMITS: Final = CommandLimits(max_arguments=100_001, max_request_bytes=8192, max_inline_bytes=256)
 """More bytes than any input has. (Clients without a token have narrow limits: the parser enforces them.)"""
 _KEYS: Final = 3
 

@@ -14,9 +14,9 @@ from support.resp import command
 
 from lookupdb import native
 from lookupdb.keys import make_key_encoder
-from lookupdb.resp.requests import ProtocolError
+from lookupdb.resp.requests import CommandLimits, ProtocolError
 from lookupdb.router.batch_keys import GETS, UNAVAILABLE, BatchKeys
-from lookupdb.router.resp.reader import CommandReader, LookupCommands, ReadLimits
+from lookupdb.router.resp.reader import CommandReader, LookupCommands
 
 
 def _kernels() -> ModuleType:
@@ -44,11 +44,11 @@ commands = st.one_of(
 streams = st.lists(commands, max_size=5).map(b"".join)
 
 
-LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=1 << 20, max_inline_bytes=1 << 16)
-NARROW = ReadLimits(max_arguments=3, max_request_bytes=64, max_inline_bytes=16)
+LIMITS = CommandLimits(max_arguments=100_001, max_request_bytes=1 << 20, max_inline_bytes=1 << 16)
+NARROW = CommandLimits(max_arguments=3, max_request_bytes=64, max_inline_bytes=16)
 
 
-def read(keys_type: type[BatchKeys], pieces: list[bytes], limits: ReadLimits) -> list[Any]:
+def read(keys_type: type[BatchKeys], pieces: list[bytes], limits: CommandLimits) -> list[Any]:
     """Return the commands in ``pieces``, each GET by itself; then why the rest is refused, or if it is incomplete."""
     found: list[Any] = []
     reader = CommandReader(keys_type, limits)
@@ -77,7 +77,9 @@ def in_two(data: bytes, at: int) -> list[bytes]:
 @example(command("MGET", *["k"] * 16_383), 0, 100_000, LIMITS)
 @example(command("MGET", *["k"] * 16_384), 0, 100_000, LIMITS)
 @example(command("GET", "k") * 600, 0, 5_000, LIMITS)
-def test_the_same_commands_are_read_from_the_same_bytes(data: bytes, removed: int, at: int, limits: ReadLimits) -> None:
+def test_the_same_commands_are_read_from_the_same_bytes(
+    data: bytes, removed: int, at: int, limits: CommandLimits
+) -> None:
     for part in (data, data[: len(data) - removed]):
         native_reads, python_reads = (read(kind, in_two(part, at), limits) for kind in KINDS)
         assert native_reads == python_reads

@@ -18,7 +18,6 @@ from support.http import LIMITS, ScriptedLookups, generation, request
 
 from lookupdb.process import worker
 from lookupdb.records import FRAMES
-from lookupdb.router import clients
 from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
 from lookupdb.router.clients import ClientPhase
 from lookupdb.router.counters import NAMES
@@ -34,7 +33,6 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that histograms are equal."""
     for module in (worker, http_connection):
         monkeypatch.setattr(module, "monotonic_ns", lambda: 1)
-    monkeypatch.setattr(clients, "make_observer", lambda counters: partial(worker.observe, counters))
 
 
 CONVERSATIONS = 400
@@ -165,11 +163,13 @@ class Side:
         self.gatekeeper = Gatekeeper(token_folder="tokens", accounts=None)
         self.admit(TOKEN)
         self._counts = memoryview(bytearray(8 * len(NAMES))).cast("Q")
+        lookups = cast("Any", self.lookups)
+        lookups.counters, lookups.observe = self._counts, partial(worker.observe, self._counts)
         limits = replace(LIMITS, max_body_bytes=400, max_keys=6)
-        self.service = HttpService(cast("Any", self.lookups), limits, self._counts, self.gatekeeper)
+        self.service = HttpService(lookups, limits, self.gatekeeper)
         self.service.answers._date = "now"  # of both, whatever second begins meanwhile
         self.transport = _Transport()
-        self.connection = kind(self.service, _Registry())
+        self.connection = kind(self.service, cast("Any", _Registry()))
         self.connection.connection_made(cast("Any", self.transport))
 
     def admit(self, token: str) -> None:

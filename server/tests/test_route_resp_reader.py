@@ -9,22 +9,21 @@ from typing import Any, cast
 import pytest
 from support.resp import command
 
-from lookupdb.resp.requests import ProtocolError, RequestParser
+from lookupdb.resp.requests import CommandLimits, ProtocolError, RequestParser
 from lookupdb.router.batch_keys import GETS, MGET, BatchKeys, choose_keys
 from lookupdb.router.resp.reader import (
     GROUP_KEYS,
     SLICE_BYTES,
     CommandReader,
     LookupCommands,
-    ReadLimits,
 )
 
-LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
-NARROW = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
+LIMITS = CommandLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
+NARROW = CommandLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
 """As of who has shown no token."""
 
 
-def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
+def make_reader(limits: CommandLimits = LIMITS) -> CommandReader:
     return CommandReader(choose_keys(), limits)
 
 
@@ -56,7 +55,7 @@ def take(reader: CommandReader) -> list[Any]:
     return taken
 
 
-def read(data: bytes, pieces: int | None = None, limits: ReadLimits = LIMITS) -> list[Any]:
+def read(data: bytes, pieces: int | None = None, limits: CommandLimits = LIMITS) -> list[Any]:
     taken: list[Any] = []
     reader = make_reader(limits)
     step = pieces or len(data) or 1
@@ -157,7 +156,7 @@ def test_the_parser_is_given_a_slice_a_turn(data: bytes, monkeypatch: pytest.Mon
         feed(parser, data)
 
     monkeypatch.setattr(RequestParser, "feed", watch)
-    reader = make_reader(ReadLimits(100_001, 1 << 20, 1 << 16))
+    reader = make_reader(CommandLimits(100_001, 1 << 20, 1 << 16))
     reader.feed(data)
     turns = 0
     while reader.has_unread:
@@ -185,7 +184,7 @@ def test_bytes_of_a_lookup_that_trickles_are_not_read_again_and_again(monkeypatc
     keys_type = SimpleNamespace(cut=count, from_bytes=choose_keys().from_bytes)
     keys = [b"key %d" % number for number in range(20_000)]
     data = command(b"MGET", *keys)
-    reader = CommandReader(cast("type[BatchKeys]", keys_type), ReadLimits(100_001, 1 << 20, 1 << 16))
+    reader = CommandReader(cast("type[BatchKeys]", keys_type), CommandLimits(100_001, 1 << 20, 1 << 16))
     taken = []
     for at in range(0, len(data), 11):
         reader.feed(data[at : at + 11])
@@ -197,7 +196,7 @@ def test_bytes_of_a_lookup_that_trickles_are_not_read_again_and_again(monkeypatc
 
 
 def test_what_is_held_is_counted_and_forgotten() -> None:
-    reader = make_reader(ReadLimits(100_001, 1 << 20, 1 << 16))
+    reader = make_reader(CommandLimits(100_001, 1 << 20, 1 << 16))
     part = command(b"MGET", *[b"k" * 100] * 1000)[:-5]
     reader.feed(part)
     assert reader.next() is None

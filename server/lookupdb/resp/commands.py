@@ -11,10 +11,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lookupdb import __version__, native
-from lookupdb.resp.requests import OK, PONG, Command, array, bulk, error, integer, list_keys, mapping
+from lookupdb.resp.requests import NIL, OK, PONG, Command, array, bulk, error, integer, list_keys, mapping
 
 # The fields of a value are the members of its JSON object, for HGET and similar commands.
 #
@@ -162,52 +162,54 @@ ANY: Final = 1 << 30
 """The maximum of commands with any number of arguments."""
 
 
-class RespSession(Protocol):
+class RespSession:
     """A server's client, without sockets."""
 
-    name: bytes
-    protocol: int
-    nil: bytes
-    """The reply for a missing key, in ``protocol``."""
-    is_closing: bool
-    transaction: Transaction | None
-    """Commands queued since MULTI, until EXEC or DISCARD."""
+    __slots__ = ("fields", "has_passwords", "id", "is_closing", "name", "nil", "protocol", "transaction")
 
-    @property
-    def fields(self) -> FieldReader:
-        """The reader of fields in values."""
-
-    def begin_transaction(self) -> None:
-        """Start to queue commands."""
-
-    def end_transaction(self) -> None:
-        """Drop queued commands and watches."""
-
-    def watch(self) -> None:
-        """Make the next EXEC execute nothing if the served data changes before it."""
-
-    @property
-    def id(self) -> int:
-        """Its number among all clients of the process."""
-
-    @property
-    def has_passwords(self) -> bool:
-        """True if clients must authenticate."""
-
-    def find_denial(self) -> str | None:
-        """Return why the client may not look up, in the words of Redis, or None."""
-
-    def authorise(self, user: bytes, password: bytes) -> str | None:
-        """Admit the client, or return the error in the words of Redis."""
-
-    def use_protocol(self, protocol: int) -> None:
-        """Use RESP ``protocol``, 2 or 3."""
+    def __init__(self, number: int, fields: FieldReader, *, has_passwords: bool) -> None:
+        """``number`` is its own among all clients of the process. ``has_passwords``: clients must authenticate."""
+        self.id: Final = number
+        self.fields = fields
+        self.has_passwords: Final = has_passwords
+        self.is_closing = False
+        self.reset()
 
     def reset(self) -> None:
         """Forget what the client has set since it connected."""
+        self.name = b""
+        self.end_transaction()
+        self.use_protocol(2)
+
+    def use_protocol(self, protocol: int) -> None:
+        """Use RESP ``protocol``, 2 or 3."""
+        self.protocol = protocol
+        self.nil = NIL[protocol]
+        """The reply for a missing key."""
+
+    def begin_transaction(self) -> None:
+        """Start to queue commands."""
+        raise NotImplementedError
+
+    def end_transaction(self) -> None:
+        """Drop queued commands and watches."""
+        self.transaction: Transaction | None = None
+        """Commands queued since MULTI, until EXEC or DISCARD."""
+
+    def watch(self) -> None:
+        """Make the next EXEC execute nothing if the served data changes before it. A shard's file never does."""
+
+    def find_denial(self) -> str | None:
+        """Return why the client may not look up, in the words of Redis, or None."""
+        raise NotImplementedError
+
+    def authorise(self, user: bytes, password: bytes) -> str | None:
+        """Admit the client, or return the error in the words of Redis."""
+        raise NotImplementedError
 
     def count_error(self) -> None:
         """Count an error reply."""
+        raise NotImplementedError
 
 
 SessionT = TypeVar("SessionT", bound=RespSession)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from lookupdb.keys import MAX_KEY_BYTES
 
@@ -71,20 +72,16 @@ _EMPTY_COMMANDS: Final = re.compile(rb"(?:[ \t\r\x0b\x0c]{0,64}\n|\*(?:0{1,20}|-
 """Empty commands, skipped together: one by one, 256 KiB of them would block all clients for a quarter of a second."""
 
 
-class CommandLimits(Protocol):
+@dataclass(frozen=True, slots=True)
+class CommandLimits:
     """Limits of one command, in bytes except for its words."""
 
-    @property
-    def max_arguments(self) -> int:
-        """Limit of words, including the name."""
-
-    @property
-    def max_request_bytes(self) -> int:
-        """Limit of all words together."""
-
-    @property
-    def max_inline_bytes(self) -> int:
-        """Limit of an inline command or a length line."""
+    max_arguments: int
+    """Limit of words, including the name."""
+    max_request_bytes: int
+    """Limit of all words together, even of an incomplete command."""
+    max_inline_bytes: int
+    """Limit of an inline command or a length line."""
 
 
 class ProtocolError(Exception):

@@ -15,11 +15,10 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from lookupdb.disk import raise_limit
 from lookupdb.process.listeners import BACKLOG, max_client_connections
-from lookupdb.process.worker import make_observer
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX
@@ -70,14 +69,12 @@ class ClientService:
         "write_deadline",
     )
 
-    def __init__(
-        self, lookups: LookupCore, limits: RouterLimits, counters: memoryview, gatekeeper: Gatekeeper | None = None
-    ) -> None:
+    def __init__(self, lookups: LookupCore, limits: RouterLimits, gatekeeper: Gatekeeper | None = None) -> None:
         self.lookups = lookups
         self.budget = lookups.budget
         self.limits = limits
-        self.counters = counters
-        self.observe = make_observer(counters)
+        self.counters = lookups.counters
+        self.observe = lookups.observe
         self.gatekeeper = gatekeeper
         """None if every client may look up."""
         self.draining = False
@@ -221,7 +218,7 @@ class ConnectionLife(asyncio.Protocol):
     _transport: asyncio.Transport
     service: ClientService
 
-    def __init__(self, service: ClientService, registry: ConnectionRegistry) -> None:
+    def __init__(self, service: ClientService, registry: ClientFront) -> None:
         self._registry = registry
         self.budget = service.budget
         self.counters = service.counters
@@ -452,16 +449,6 @@ INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
 """Conditions that hold for every connection between two events."""
 
 
-class ConnectionRegistry(Protocol):
-    """Keeps track of all connections."""
-
-    def admit(self, connection: ConnectionLife) -> None:
-        """Count ``connection``, or refuse it because there are too many."""
-
-    def forget(self, connection: ConnectionLife) -> None:
-        """Remove a lost connection."""
-
-
 # The public ports.
 
 ServiceT = TypeVar("ServiceT", bound=ClientService)
@@ -512,7 +499,7 @@ class ClientFront:
         self,
         listener: socket.socket,
         service: ServiceT,
-        make_connection: Callable[[ServiceT, ConnectionRegistry], ConnectionLife],
+        make_connection: Callable[[ServiceT, ClientFront], ConnectionLife],
     ) -> None:
         """Accept connections on ``listener``, which is already bound, to ``service``."""
         if service not in self._services:

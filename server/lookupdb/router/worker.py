@@ -257,9 +257,10 @@ async def route(boot: WorkerBoot) -> None:
     if await entrance.wait_certificate(stop):
         http, *resp = boot.listeners()
         named = {} if boot.config["table"] else datasets.cores
-        lookups = next(iter(datasets.cores.values()))
+        # With several datasets, requests that name none have a core of their own, without a table.
+        lookups = LookupCore(limits, counters, budget) if others else next(iter(datasets.cores.values()))
         service = HttpService(
-            *(lookups, limits, counters, entrance.gatekeeper, lambda: reports.is_ready, named),
+            *(lookups, limits, entrance.gatekeeper, lambda: reports.is_ready, named),
             begin_trace=None if traces is None else traces.begin,
             samples_roots=traces is not None and traces.samples_roots,
         )
@@ -267,7 +268,7 @@ async def route(boot: WorkerBoot) -> None:
             service.console = ConsoleForwarder(boot.config["console"])
         await front.listen(http, service, HttpConnection)
         for listener in resp:
-            redis = RespService(lookups, limits, counters, entrance.gatekeeper, bound_port(listener))
+            redis = RespService(lookups, limits, entrance.gatekeeper, bound_port(listener))
             await front.listen(listener, redis, RedisClientConnection)
     await stop.wait()
     front.drain()

@@ -21,6 +21,7 @@ from lookupdb.resp.commands import (
     FieldReader,
     InfoFields,
     Reply,
+    RespSession,
     Transaction,
     choose_fields,
     describe_server,
@@ -29,7 +30,7 @@ from lookupdb.resp.commands import (
     render_sections,
     reply_error,
 )
-from lookupdb.resp.requests import NIL, Command, bulk, error, integer
+from lookupdb.resp.requests import Command, bulk, error, integer
 from lookupdb.shard import limits
 from lookupdb.shard.limits import (
     CHUNK_BYTES,
@@ -270,68 +271,31 @@ class WorkerContext:
         )
 
 
-class Session:
-    """One client's state: protocol, access and name."""
+class Session(RespSession):
+    """A client of the shard server."""
 
-    __slots__ = (
-        "id",
-        "is_authorised",
-        "is_closing",
-        "name",
-        "nil",
-        "protocol",
-        "transaction",
-        "unauthenticated_since",
-        "worker",
-    )
-    transaction: Transaction | None
+    __slots__ = ("is_authorised", "unauthenticated_since", "worker")
 
     def __init__(self, worker: WorkerContext) -> None:
         self.worker = worker
         worker.last_id += 1
-        self.id: Final = worker.last_id
-        self.is_closing = False
-        self.reset()
+        super().__init__(worker.last_id, worker.fields, has_passwords=worker.password_sha256 is not None)
 
     def reset(self) -> None:
         """Forget what the client has set since it connected."""
         self.is_authorised = self.worker.password_sha256 is None
         self.unauthenticated_since = time.monotonic()
         """When the client connected or was reset without a password."""
-        self.name = b""
-        self.transaction = None
-        self.use_protocol(2)
-
-    @property
-    def fields(self) -> FieldReader:
-        """The reader of fields in values."""
-        return self.worker.fields
+        super().reset()
 
     def begin_transaction(self) -> None:
         """Start to queue commands, together up to the limits of one command."""
         self.transaction = Transaction(self.limits.max_arguments, self.limits.max_request_bytes)
 
-    def end_transaction(self) -> None:
-        """Drop queued commands."""
-        self.transaction = None
-
-    def watch(self) -> None:
-        """Do nothing: the file never changes."""
-
     @property
     def limits(self) -> ServerLimits:
         """The client's limits, narrow until it has authenticated."""
         return self.worker.limits if self.is_authorised else self.worker.limits_before_auth
-
-    def use_protocol(self, protocol: int) -> None:
-        """Use RESP ``protocol``, 2 or 3."""
-        self.protocol = protocol
-        self.nil = NIL[protocol]
-
-    @property
-    def has_passwords(self) -> bool:
-        """True if clients need a password."""
-        return self.worker.password_sha256 is not None
 
     def find_denial(self) -> str | None:
         """Return why the client may not look up, or None."""

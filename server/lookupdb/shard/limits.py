@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from lookupdb.process.worker import histogram_names
+from lookupdb.resp.requests import CommandLimits
 
 READ_BYTES: Final = 16 << 10
 """Limit of one read: a batch of some 500 keys."""
@@ -20,7 +21,7 @@ WarmPolicy = Literal["auto", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(CommandLimits):
     """Limits of one worker, in bytes and seconds."""
 
     max_connections: int = 10_000
@@ -30,7 +31,7 @@ class ServerLimits:
     max_request_bytes: int = 8 << 20
     """Limit per command, complete or not. Redis allows 512 MiB per argument; the longest key has 511 bytes."""
     max_inline_bytes: int = 64 << 10
-    """Limit of an inline command or length line, as in Redis."""
+    """As in Redis."""
     output_high: int = 1 << 20
     """More unsent replies pause the client: it is read again when half of them are sent."""
     slow_seconds: float = 60.0
@@ -105,29 +106,16 @@ GET, MGET, EXISTS, OTHER = (NAMES.index(DURATIONS[command, "ok"][0]) for command
 """The places of histograms."""
 
 
-class BudgetHolder(Protocol):
-    """A client's connection as the budget uses it."""
-
-    held_bytes: int
-
-    @property
-    def fd(self) -> int:
-        """The client's file descriptor."""
-
-    def cut(self) -> None:
-        """Close the connection, and free what it holds."""
-
-
 class ServerBudget:
     """Cuts clients off to keep ``total`` within ``limit``. A single client may hold more, up to its own limits."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.total = 0
-        self._holders: dict[int, BudgetHolder] = {}
-        """Holders by file descriptor, in the order in which they began to hold something."""
+        self._holders: dict[int, Any] = {}
+        """Client connections by file descriptor, in the order in which they began to hold something."""
 
-    def charge(self, holder: BudgetHolder, size: int) -> None:
+    def charge(self, holder: Any, size: int) -> None:
         """Record that ``holder`` holds ``size`` bytes, and cut clients off while all together hold too much."""
         self.total += size - holder.held_bytes
         holder.held_bytes = size

@@ -27,7 +27,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lookupdb.errors import CorruptFile, opening_error
 from lookupdb.process import listeners
@@ -206,21 +206,6 @@ class ColdData:
 _EVENTS: Final = 256
 
 
-class EventHandler(Protocol):
-    """The loop as a turn uses it, for all events that are no lookups."""
-
-    until: float
-
-    def handle(self, fd: int, events: int) -> None:
-        """Handle ``events`` of ``fd``."""
-
-    def close_broken(self, fd: int, problem: Exception) -> None:
-        """Close the connection of ``fd``, whose event ended in ``problem``."""
-
-    def check_disk(self) -> None:
-        """Check whether lookups wait for a disk."""
-
-
 def make_turn(worker: WorkerContext, poller: Poller) -> NativeTurn | PythonTurn:
     """Make the turn for the worker's replies."""
     replies = worker.replies
@@ -245,7 +230,7 @@ class LateEvents:
         """Queue events behind the waiting ones."""
         self._events.update(events)
 
-    def handle(self, loop: EventHandler) -> None:
+    def handle(self, loop: WorkerLoop) -> None:
         """Handle one event, and more within a time slice. The descriptor may be another socket's by now, so handlers
         check that the event still applies."""
         end = time.monotonic() + TIME_SLICE_SECONDS
@@ -268,7 +253,7 @@ class NativeTurn:
         self._replies = replies
         self._late = LateEvents()
 
-    def run(self, loop: EventHandler) -> None:
+    def run(self, loop: WorkerLoop) -> None:
         """Take turns until ``loop.until``."""
         run, report_damage, now = self._replies.kernel.run, self._replies.report_damage, time.monotonic
         epoll, poller, connections, late = self._poller.epoll.fileno(), self._poller, self._connections, self._late
@@ -298,7 +283,7 @@ class PythonTurn:
         self._epoll = poller.epoll
         self._late = LateEvents()
 
-    def run(self, loop: EventHandler) -> None:
+    def run(self, loop: WorkerLoop) -> None:
         """Take turns until ``loop.until``."""
         while (remaining := loop.until - time.monotonic()) > 0:
             self._late.add(self._epoll.poll(0.0 if self._late else remaining, _EVENTS))

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, cast
 import uvloop
 
 from lookupdb.keys import InvalidKey, make_key_encoder
-from lookupdb.process.worker import Counters
+from lookupdb.process.worker import Counters, make_observer
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
@@ -182,7 +182,8 @@ class Server:
         self.gatekeeper = gatekeeper
         self.limits = limits
         self.tls = tls
-        self._slot = Counters(NAMES, 1).slot(0)
+        self._slot = lookups.counters = Counters(NAMES, 1).slot(0)
+        lookups.observe = make_observer(self._slot)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), daemon=True)
 
@@ -213,7 +214,7 @@ class Server:
             self.certificates.stop()
 
     def _make_service(self) -> Any:
-        return HttpService(cast("Any", self.lookups), self.limits, self._slot, self.gatekeeper)
+        return HttpService(cast("Any", self.lookups), self.limits, self.gatekeeper)
 
     def make_connection(self, service: Any, registry: Any) -> Any:
         return http_connection.HttpConnection(service, registry)

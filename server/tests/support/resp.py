@@ -23,7 +23,7 @@ class RespServer(Server):
     """A Server whose clients speak RESP."""
 
     def _make_service(self) -> Any:
-        return RespService(cast("Any", self.lookups), self.limits, self._slot, self.gatekeeper, 6379)
+        return RespService(cast("Any", self.lookups), self.limits, self.gatekeeper, 6379)
 
     def make_connection(self, service: Any, registry: Any) -> Any:
         return resp_connection.RedisClientConnection(service, registry)

@@ -14,7 +14,7 @@ import socket
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import pytest
 
@@ -84,7 +84,7 @@ class InProcessWorker:
         until = time.monotonic() + seconds
         while self._is_ready():
             self.until = time.monotonic() + 1e-4
-            self._turn.run(self)
+            self._turn.run(cast("Any", self))
             for connection in list(self.worker.connections.values()):
                 connection.check_invariants()
             if time.monotonic() > until:
@@ -93,7 +93,7 @@ class InProcessWorker:
     def take_a_turn(self) -> None:
         """Take one turn."""
         self.until = time.monotonic() + 1e-4
-        self._turn.run(self)
+        self._turn.run(cast("Any", self))
 
     def take(self, client: socket.socket) -> bytes:
         """Take the bytes that have arrived at ``client``; ``replies`` forgets them."""

@@ -30,8 +30,8 @@ from lookupdb.router.clients import (
     READING,
     RECEIVING,
     Answer,
+    ClientFront,
     ConnectionLife,
-    ConnectionRegistry,
 )
 from lookupdb.router.counters import INDEX
 from lookupdb.router.http import problems
@@ -45,7 +45,6 @@ from lookupdb.router.http.exchanges import (
     HttpService,
     ImmediateExchange,
     LookupExchange,
-    NamedDatasetConnection,
     make_exchange,
     make_refusal,
 )
@@ -216,7 +215,7 @@ def _recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatc
     """Return a recogniser of ``request``, the last of ``unmatched`` without repeat. It must be a lookup or batch that
     keeps the connection open, and ``data`` must hold nothing else. That costs a tenth of a batch."""
     is_worth_it = unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
-    if request.connection_field is CLOSE or not is_worth_it or type(exchange.connection) is NamedDatasetConnection:
+    if request.connection_field is CLOSE or not is_worth_it or exchange.lookups is not exchange.connection.lookups:
         return None
     if isinstance(exchange, LookupExchange):
         if len(data) > MAX_REPEATED_HEAD_BYTES or request.method != b"GET":
@@ -259,7 +258,7 @@ class HttpConnection(ConnectionLife):
         "service",
     )
 
-    def __init__(self, service: HttpService, registry: ConnectionRegistry) -> None:
+    def __init__(self, service: HttpService, registry: ClientFront) -> None:
         super().__init__(service, registry)
         self.service: HttpService = service
         self._pending: deque[Exchange] = deque()
@@ -525,7 +524,7 @@ class HttpConnection(ConnectionLife):
         else:
             self._write(answer)
         if exchange.histogram:
-            exchange.connection.observe(exchange.histogram, exchange.arrived, 1, counter)
+            exchange.lookups.observe(exchange.histogram, exchange.arrived, 1, counter)
         if pending or self._waiting or exchange.connection_field is not PERSISTENT or self.phase is not READING:
             self._continue_after(exchange)
         elif not self.is_blocked:
@@ -546,7 +545,7 @@ class HttpConnection(ConnectionLife):
             self._count_waiting_answer(-_size(answer))
             self._write(answer)
             if exchange.histogram:
-                exchange.connection.observe(exchange.histogram, exchange.arrived, 1, exchange.counter)
+                exchange.lookups.observe(exchange.histogram, exchange.arrived, 1, exchange.counter)
         if exchange.connection_field is CLOSE:
             self._end_answers()
             return

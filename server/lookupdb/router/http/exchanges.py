@@ -75,7 +75,6 @@ class HttpService(ClientService):
         self,
         lookups: LookupCore,
         limits: RouterLimits,
-        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         is_ready: Callable[[], bool] = lambda: True,
         datasets: Mapping[str, LookupCore] | None = None,
@@ -83,7 +82,7 @@ class HttpService(ClientService):
         *,
         samples_roots: bool = False,
     ) -> None:
-        super().__init__(lookups, limits, counters, gatekeeper)
+        super().__init__(lookups, limits, gatekeeper)
         self.begin_trace = begin_trace
         """Begins the span of a request, if it is sampled. None without traces."""
         self.samples_roots = samples_roots
@@ -132,10 +131,8 @@ class ClientConnection(Protocol):
     lookups: LookupCore
     budget: RouterBudget
     answers: Answers
-    counters: memoryview
     limits: RouterLimits
     arrived: int
-    observe: Callable[..., None]
 
     def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:
         """Send ``answer`` to ``exchange`` when its turn comes. ``counter`` counts its status."""
@@ -147,40 +144,18 @@ class ClientConnection(Protocol):
         """Count what ``exchange`` holds until it is answered."""
 
 
-class NamedDatasetConnection:
-    """A client connection as the exchanges of a request use it that names its dataset: a ``ClientConnection``."""
-
-    __slots__ = (
-        "answer",
-        "answers",
-        "arrived",
-        "budget",
-        "charge",
-        "choose_connection_field",
-        "counters",
-        "limits",
-        "lookups",
-        "observe",
-        "service",
-    )
-
-    def __init__(self, connection: ClientConnection, lookups: LookupCore) -> None:
-        self.lookups = lookups
-        self.service, self.answers, self.limits = connection.service, connection.answers, connection.limits
-        self.budget, self.counters, self.arrived = connection.budget, lookups.counters, connection.arrived
-        self.observe = lookups.observe
-        self.answer, self.charge = connection.answer, connection.charge
-        self.choose_connection_field = connection.choose_connection_field
-
-
 class Exchange:
     """One request with its answer.
 
     ``answer`` is kept here while an earlier request of the connection is unanswered. ``charge`` is what the exchange
-    has taken from the worker's budget. ``histogram`` counts the request when it is answered.
+    has taken from the worker's budget. ``histogram`` counts the request when it is answered, in the counters of
+    ``lookups``, the dataset that it names.
     """
 
-    __slots__ = ("answer", "arrived", "bodyless", "charge", "connection", "connection_field", "counter", "histogram")
+    __slots__ = (
+        *("answer", "arrived", "bodyless", "charge", "connection", "connection_field", "counter", "histogram"),
+        "lookups",
+    )
     counter: int | None
     """The counter for the status of ``answer``, kept with it."""
     is_alone = False
@@ -190,6 +165,7 @@ class Exchange:
         self, connection: ClientConnection, connection_field: bytes, *, bodyless: bool, histogram: int
     ) -> None:
         self.connection = connection
+        self.lookups = connection.lookups
         self.arrived = connection.arrived
         self.histogram = histogram
         self.connection_field = connection_field
@@ -219,7 +195,7 @@ class Exchange:
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key is unavailable, with the reason."""
         if problem is OVERLOADED:
-            self.connection.counters[_OVERLOADED] += 1
+            self.lookups.counters[_OVERLOADED] += 1
         members: dict[str, object] = {"reason": problem.reason}
         if problem.shard is not None:
             members["shard"] = problem.shard
@@ -277,7 +253,7 @@ def _answer_probe(exchange: Exchange, *, asks_ready: bool) -> None:
 def _describe_dataset(exchange: Exchange) -> None:
     """Answer ``GET /v1/dataset`` from the routing table in effect."""
     connection = exchange.connection
-    info = connection.lookups.dataset()
+    info = exchange.lookups.dataset()
     if info is None:
         exchange.unavailable(NO_TABLE)
         return
@@ -318,6 +294,7 @@ class LookupExchange(Exchange):
     ) -> None:
         # No super().__init__(): this runs for every lookup.
         self.connection = connection
+        self.lookups = connection.lookups
         self.arrived = connection.arrived
         self.histogram = _LOOKUP
         self.connection_field = connection_field
@@ -334,7 +311,7 @@ class LookupExchange(Exchange):
 
     def start(self) -> None:
         """Ask the lookup core."""
-        self.connection.lookups.find(self.key, self, self.generation)
+        self.lookups.find(self.key, self, self.generation)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """Answer with the key's value."""
@@ -405,7 +382,7 @@ class ConditionalLookupExchange(LookupExchange):
 
     def start(self) -> None:
         """Ask the lookup core."""
-        self.connection.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
+        self.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """Answer with the key's value, or 304 if the client has it. A missing key is 404 in any case (RFC 9110,
@@ -456,8 +433,7 @@ class BatchExchange(Exchange):
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.charge(self)
-        lookups = self.connection.lookups
-        self.gather = lookups.find_many(self.keys, self, self.generation, deadline_ms=self.deadline_ms)
+        self.gather = self.lookups.find_many(self.keys, self, self.generation, deadline_ms=self.deadline_ms)
 
     def abandon(self) -> None:
         """Stop, because the client is gone: ask no further shard, and keep nothing."""
@@ -639,9 +615,17 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
         requested = target.to_origin_form(requested)
     if requested.startswith(target.DATASETS):
         name, requested = target.split_dataset(requested)
-        connection = _find_dataset(connection, name)
-    elif connection.service.has_several and requested.startswith((target.LOOKUP, target.DATASET)):
+        lookups = _find_dataset(connection, name)
+        exchange = _route_to_resource(request, requested, connection)
+        exchange.lookups = lookups
+        return exchange
+    if connection.service.has_several and requested.startswith((target.LOOKUP, target.DATASET)):
         _find_dataset(connection, None)
+    return _route_to_resource(request, requested, connection)
+
+
+def _route_to_resource(request: Request, requested: bytes, connection: ClientConnection) -> Exchange:
+    """Return the exchange of ``request`` for the target ``requested``, which names no dataset."""
     if requested.startswith(target.LOOKUP_KEY):
         if request.method == b"GET" or request.method == b"HEAD":
             return _make_lookup(request, connection, target.decode_key_in_path(requested[_KEY_AT:]))
@@ -671,11 +655,11 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
     return _make_options(request, connection, path)
 
 
-def _find_dataset(connection: ClientConnection, name: str | None) -> ClientConnection:
-    """Return ``connection`` for exchanges of the dataset ``name``. Raises HttpProblem if there is none."""
+def _find_dataset(connection: ClientConnection, name: str | None) -> LookupCore:
+    """Return the lookup core of the dataset ``name``. Raises HttpProblem if there is none."""
     datasets = connection.service.datasets
     if name is not None and name in datasets:
-        return NamedDatasetConnection(connection, datasets[name])
+        return datasets[name]
     found = "no name" if name is None else repr(name)
     names = ", ".join(sorted(datasets)) or "none: this router serves one dataset, at /v1/lookup/{key}"
     detail = f"expected /v1/datasets/{{name}}/lookup/{{key}}, found {found}; the names: {names}"

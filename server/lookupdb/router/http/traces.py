@@ -59,8 +59,9 @@ class RequestTraces:
         start = time.time_ns() - (time.monotonic_ns() - exchange.arrived)
         span = self._spans.begin(f"{method} {path or ''}".rstrip(), "SERVER", parent, attributes, start)
         if span.is_kept:
-            traced = TracedConnection(exchange.connection, RequestTrace(span))
-            exchange.connection = cast("ClientConnection", traced)
+            trace = RequestTrace(span)
+            exchange.connection = cast("ClientConnection", TracedConnection(exchange.connection, trace))
+            exchange.lookups = cast("LookupCore", _TracedLookups(exchange.lookups, trace))
 
 
 _PROBE_PATHS: Final = tuple(path.decode() for path in target.PROBES)
@@ -161,20 +162,26 @@ class TracedConnection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    @property
-    def lookups(self) -> LookupCore:
-        """A copy of the current lookup core. It notes its pending lookups in the trace."""
-        core = copy.copy(self._connection.lookups)
-        core.make_key = partial(_TracedKey, self._trace)
-        core.make_slice = partial(_TracedSlice, self._trace)
-        self._trace.note_dataset(core)
-        return core
-
     def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:
         """Answer, and end the span."""
         head = answer if isinstance(answer, bytes) else answer[0]
         self._connection.answer(exchange, answer, counter)
         self._trace.end(int(head[_STATUS]))
+
+
+class _TracedLookups:
+    """A lookup core as the exchange of one traced request uses it. It notes its pending lookups in the trace."""
+
+    def __init__(self, core: LookupCore, trace: RequestTrace) -> None:
+        self._core = core
+        self._trace = trace
+
+    def __getattr__(self, name: str) -> Any:
+        core = copy.copy(self._core)  # now, because the routing table may have changed
+        core.make_key = partial(_TracedKey, self._trace)
+        core.make_slice = partial(_TracedSlice, self._trace)
+        self._trace.note_dataset(core)
+        return getattr(core, name)
 
 
 class _TracedKey(SingleKey):

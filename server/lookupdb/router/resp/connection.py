@@ -37,8 +37,8 @@ from lookupdb.router.clients import (
     READING,
     RECEIVING,
     Answer,
+    ClientFront,
     ConnectionLife,
-    ConnectionRegistry,
 )
 from lookupdb.router.counters import FAILED, INDEX, REFUSED
 from lookupdb.router.lookups import OVERLOADED
@@ -91,7 +91,7 @@ class RedisClientConnection(ConnectionLife):
         "session",
     )
 
-    def __init__(self, service: RespService, registry: ConnectionRegistry) -> None:
+    def __init__(self, service: RespService, registry: ClientFront) -> None:
         super().__init__(service, registry)
         self.service: RespService = service
         self.lookups = service.lookups

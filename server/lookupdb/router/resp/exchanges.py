@@ -23,6 +23,7 @@ from lookupdb.resp.commands import (
     FieldReader,
     InfoFields,
     Reply,
+    RespSession,
     Transaction,
     choose_fields,
     describe_server,
@@ -30,7 +31,7 @@ from lookupdb.resp.commands import (
     render_sections,
     reply_error,
 )
-from lookupdb.resp.requests import CRLF, MANY_KEYS, NIL, OK, Command, CommandLimits, bulk, error, integer, list_keys
+from lookupdb.resp.requests import CRLF, MANY_KEYS, OK, Command, CommandLimits, bulk, error, integer, list_keys
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, Values, choose_keys
 from lookupdb.router.budget import RouterLimits
@@ -38,7 +39,7 @@ from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import FAILED, INDEX, REFUSED, count_requests, find_histogram
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
-from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES, ReadLimits
+from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import BatchKeys, BatchValues
@@ -55,14 +56,13 @@ class RespService(ClientService):
         self,
         lookups: LookupCore,
         limits: RouterLimits,
-        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         port: int = 0,
     ) -> None:
-        super().__init__(lookups, limits, counters, gatekeeper)
+        super().__init__(lookups, limits, gatekeeper)
         self.keys_type: Final = choose_keys()
         self.fields: Final[FieldReader] = choose_fields()
-        self.read_limits: Final = ReadLimits(MAX_ARGUMENTS, limits.max_body_bytes, MAX_INLINE_BYTES)
+        self.read_limits: Final = CommandLimits(MAX_ARGUMENTS, limits.max_body_bytes, MAX_INLINE_BYTES)
         self.port: Final = port
         """The port that clients connect to, for ``INFO``."""
         self.started_at: Final = time.monotonic()
@@ -75,31 +75,16 @@ _UNAUTHENTICATED: Final = INDEX["requests_unauthenticated"]
 _FORBIDDEN: Final = INDEX["requests_forbidden"]
 
 
-class ClientSession:
-    """A ``resp.commands.RespSession``. An accepted token is kept, to judge it again when access changes."""
+class ClientSession(RespSession):
+    """A client of the router. An accepted token is kept, to judge it again when access changes."""
 
-    __slots__ = (
-        "_token",
-        "_until",
-        "_watched",
-        "id",
-        "is_closing",
-        "may_ask",
-        "name",
-        "nil",
-        "protocol",
-        "service",
-        "transaction",
-    )
-    transaction: Transaction | None
+    __slots__ = ("_token", "_until", "_watched", "may_ask", "service")
 
     def __init__(self, service: RespService) -> None:
         self.service = service
         service.last_id += 1
-        self.id: Final = service.last_id
-        self.is_closing = False
         self._token: bytes | None = None
-        self.reset()
+        super().__init__(service.last_id, service.fields, has_passwords=service.gatekeeper is not None)
 
     def reset(self) -> None:
         """Forget what the client has set since it connected."""
@@ -107,16 +92,7 @@ class ClientSession:
         self.may_ask = self.service.gatekeeper is None
         """True if the client may look up; False if ``find_denial`` must judge again."""
         self._until = math.inf
-        self.name = b""
-        self.end_transaction()
-        self.use_protocol(2)
-
-    def use_protocol(self, protocol: int) -> None:
-        """Use RESP ``protocol``, 2 or 3."""
-        self.protocol = protocol
-        self.nil = NIL[protocol]
-
-    # Transactions
+        super().reset()
 
     def begin_transaction(self) -> None:
         """Start to queue commands, up to the keys of one MGET and the bytes of one command."""
@@ -124,7 +100,7 @@ class ClientSession:
 
     def end_transaction(self) -> None:
         """Drop queued commands and watches."""
-        self.transaction = None
+        super().end_transaction()
         self._watched: Callable[[], object] | None = None
         """Returns the routing table in effect at WATCH, or None once it is gone."""
 
@@ -139,11 +115,6 @@ class ClientSession:
         return self._watched is not None and self._watched() is not self.service.lookups.live
 
     @property
-    def fields(self) -> FieldReader:
-        """The reader of fields in values."""
-        return self.service.fields
-
-    @property
     def limits(self) -> CommandLimits:
         """Limits of the client's next command."""
         has_shown = self.may_ask or self._token is not None
@@ -152,11 +123,6 @@ class ClientSession:
     def count_error(self) -> None:
         """Count an error reply."""
         self.service.counters[_ERRORS] += 1
-
-    @property
-    def has_passwords(self) -> bool:
-        """Return whether clients must send tokens."""
-        return self.service.gatekeeper is not None
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
         """Admit the client if ``password`` is an accepted token, else return the error. Any ``user`` will do."""

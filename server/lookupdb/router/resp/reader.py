@@ -7,7 +7,6 @@ combines the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from lookupdb.credentials import MAX_TOKEN_BYTES
@@ -42,16 +41,7 @@ PART_RATIO: Final = 32
 """The limit of reading each byte of an incomplete lookup again natively."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """Limits of one command: ``resp.requests.CommandLimits``."""
-
-    max_arguments: int
-    max_request_bytes: int
-    max_inline_bytes: int
-
-
-BEFORE_AUTH: Final = ReadLimits(
+BEFORE_AUTH: Final = CommandLimits(
     max_arguments=16, max_request_bytes=MAX_TOKEN_BYTES + 1024, max_inline_bytes=MAX_TOKEN_BYTES + 1024
 )
 """Limits before a client has sent a token: HELLO with AUTH and SETNAME has seven words."""
