@@ -14,31 +14,10 @@ from support.waiting import soon
 
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
-from lookupdb.router.link import TRANSITIONS, Link, LinkEvent, LinkSettings, LinkState
+from lookupdb.router.link import Link, LinkSettings
 from lookupdb.router.server_connection import Heartbeat, ServerConnection
 
 NEVER = float("-inf")
-
-
-class TestTransitions:
-    @pytest.mark.parametrize("state", LinkState)
-    def test_whatever_its_state_a_link_can_be_closed_for_good(self, state: LinkState) -> None:
-        assert TRANSITIONS[state, LinkEvent.CLOSE] is LinkState.CLOSED
-        assert [event for event in LinkEvent if (LinkState.CLOSED, event) in TRANSITIONS] == [LinkEvent.CLOSE]
-
-    def test_only_a_proof_makes_a_link_ready(self) -> None:
-        leading = {key for key, state in TRANSITIONS.items() if state is LinkState.READY}
-        assert leading == {(LinkState.CONNECTING, LinkEvent.PROOF)}
-
-    def test_only_a_ready_link_can_lose_its_connection(self) -> None:
-        losing = {state for state, event in TRANSITIONS if event in (LinkEvent.LOSS, LinkEvent.SILENCE)}
-        assert losing == {LinkState.READY}
-
-    def test_every_state_but_closed_leads_on_to_ready(self) -> None:
-        reached = {LinkState.READY}
-        for _ in LinkState:
-            reached |= {state for (state, _), after in TRANSITIONS.items() if after in reached}
-        assert reached == set(LinkState) - {LinkState.CLOSED}
 
 
 class User:
@@ -50,7 +29,8 @@ class User:
             self.counters, random.Random(1), RouterBudget(1 << 20), heartbeat=heartbeat or Heartbeat()
         )
         self.link = Link(address, identity(), settings, self, "small")  # type: ignore[arg-type]
-        self.states: list[LinkState] = [self.link.state]
+        self.states: list[bool] = []
+        """Whether the link was ready after each change."""
         self.connections: list[ServerConnection] = []
         self.reasons: list[str] = []
 
@@ -59,18 +39,14 @@ class User:
         self.connections.append(connection)
 
     def on_no_connection(self, why: str) -> None:
-        assert self.link.state is not LinkState.READY
+        assert not self.link.is_ready
+        assert self.link._connection is None
         self.reasons.append(why)
 
     def on_state_change(self) -> None:
         link = self.link
-        assert (link._connection is not None) == (link.state is LinkState.READY) or self._is_leaving_ready()
-        assert (link.last_failure is None) == (link.state in (LinkState.NEW, LinkState.READY))
-        self.states.append(link.state)
-
-    def _is_leaving_ready(self) -> bool:
-        """The user learns first that the link is not to be used, then that the connection is gone."""
-        return self.states[-1] is LinkState.READY
+        assert (link._connection is not None) == link.is_ready == (link.last_failure is None)
+        self.states.append(link.is_ready)
 
     def expected_keys(self) -> int:
         return 0
@@ -81,8 +57,11 @@ class User:
     def count(self, name: str) -> int:
         return self.counters[INDEX[name]]
 
-    async def reach(self, state: LinkState) -> None:
-        await soon(lambda: self.link.state is state, f"the link is {state}")
+    async def be_ready(self) -> None:
+        await soon(lambda: self.link.is_ready, "the link is ready")
+
+    async def fail(self) -> None:
+        await soon(lambda: self.reasons, "an attempt has failed")
 
 
 @pytest.fixture
@@ -109,11 +88,12 @@ async def test_a_new_link_connects_when_it_is_started_and_is_ready_once_the_serv
     user: User, shard: ScriptedShard
 ) -> None:
     await asyncio.sleep(0.02)
-    assert (user.link.state, shard.proofs) == (LinkState.NEW, 0)
+    assert shard.proofs == 0
     user.link.start()
-    assert user.link.state is LinkState.CONNECTING
-    await user.reach(LinkState.READY)
-    assert user.states == [LinkState.NEW, LinkState.READY]
+    user.link.start()
+    assert not user.link.is_ready
+    await user.be_ready()
+    assert user.states == [True]
     assert user.link.was_ready
     assert len(user.connections) == shard.proofs == 1
 
@@ -121,19 +101,19 @@ async def test_a_new_link_connects_when_it_is_started_and_is_ready_once_the_serv
 async def test_one_that_cannot_be_made_says_why_and_is_tried_again(user: User, shard: ScriptedShard) -> None:
     await shard.stop()
     user.link.start()
-    await user.reach(LinkState.BROKEN)
+    await user.fail()
     assert "cannot be connected to" in (user.link.last_failure or "")
     assert user.reasons[0] == user.link.last_failure
     assert (user.link.was_ready, user.link.broken_at) == (False, NEVER)
     await shard.start()
-    await user.reach(LinkState.READY)
+    await user.be_ready()
     assert user.link.last_failure is None
 
 
 async def test_one_whose_server_proves_to_be_another_is_not_used(user: User, shard: ScriptedShard) -> None:
     shard.identity = identity(generation="g2")
     user.link.start()
-    await user.reach(LinkState.BROKEN)
+    await user.fail()
     assert "serves something else" in (user.link.last_failure or "")
     assert user.count("proofs_failed") >= 1
     assert not user.connections
@@ -143,19 +123,19 @@ async def test_the_same_reason_again_is_no_news(user: User, shard: ScriptedShard
     await shard.stop()
     user.link.start()
     await soon(lambda: len(user.reasons) >= 3, "three attempts have failed")
-    assert user.states == [LinkState.NEW, LinkState.BROKEN]
+    assert user.states == [False]
 
 
 async def test_one_that_breaks_may_be_back_in_a_moment(user: User, shard: ScriptedShard) -> None:
     user.link.start()
-    await user.reach(LinkState.READY)
+    await user.be_ready()
     began = asyncio.get_running_loop().time()
     shard.hang_up()
     await soon(lambda: user.reasons, "the user knows")
     assert user.link.broken_at >= began
     assert user.count("endpoints_broken") == 1
-    await user.reach(LinkState.READY)
-    assert user.states == [LinkState.NEW, LinkState.READY, LinkState.BROKEN, LinkState.READY]
+    await user.be_ready()
+    assert user.states == [True, False, True]
     assert shard.proofs == 2
 
 
@@ -168,53 +148,53 @@ async def test_one_whose_user_fails_to_take_the_news_is_made_again(
     said: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context.get("exception")))
     user.link.start()
-    await user.reach(LinkState.READY)
+    await user.be_ready()
     with monkeypatch.context() as patch:
         patch.setattr(user, "on_no_connection", fail)
         shard.hang_up()
         await soon(lambda: shard.proofs == 2, "the server has proven itself again")
-    await user.reach(LinkState.READY)
+    await user.be_ready()
     assert [type(error) for error in said] == [MemoryError]
 
 
-async def test_one_whose_server_stands_still_is_not_expected_back(user: User, shard: ScriptedShard) -> None:
+async def test_one_whose_server_stands_still_is_made_again(user: User, shard: ScriptedShard) -> None:
     user.link.start()
-    await user.reach(LinkState.READY)
+    await user.be_ready()
     shard.pong, shard.silent = None, True
     await soon(lambda: user.reasons, "the user knows")
     assert user.reasons == ["did not answer PING within 0.1 s"]
-    assert user.link.broken_at == NEVER
     assert user.count("endpoints_broken") == 1
     shard.silent = False
-    await user.reach(LinkState.READY)
+    await user.be_ready()
 
 
 async def test_one_that_its_user_breaks_is_made_again(user: User, shard: ScriptedShard) -> None:
     user.link.start()
-    await user.reach(LinkState.READY)
+    await user.be_ready()
     user.link.break_connection("it is of no use")
-    assert (user.link.state, user.link.last_failure, user.reasons) == (
-        LinkState.BROKEN,
+    assert (user.link.is_ready, user.link.last_failure, user.reasons) == (
+        False,
         "it is of no use",
         ["it is of no use"],
     )
-    await user.reach(LinkState.READY)
+    await user.be_ready()
 
 
-@pytest.mark.parametrize("state", [LinkState.NEW, LinkState.CONNECTING, LinkState.READY, LinkState.BROKEN])
-async def test_a_closed_one_stays_closed_whatever_it_was_doing(
-    user: User, shard: ScriptedShard, state: LinkState
-) -> None:
-    if state is LinkState.BROKEN:
+@pytest.mark.parametrize("state", ["new", "connecting", "ready", "broken"])
+async def test_a_closed_one_stays_closed_whatever_it_was_doing(user: User, shard: ScriptedShard, state: str) -> None:
+    if state == "broken":
         await shard.stop()
-    if state is not LinkState.NEW:
+    if state != "new":
         user.link.start()
-    await user.reach(state)
+    if state == "ready":
+        await user.be_ready()
+    elif state == "broken":
+        await user.fail()
     user.link.close()
     user.link.close()
-    assert (user.link.state, user.link._connection) == (LinkState.CLOSED, None)
+    assert (user.link.is_ready, user.link._connection, user.link.last_failure) == (False, None, "closed")
     if user.link._life:
         await asyncio.wait([user.link._life])
     await asyncio.sleep(0.02)
-    assert user.link.state is LinkState.CLOSED
+    assert not user.link.is_ready
     assert all(connection.is_closed for connection in user.connections)

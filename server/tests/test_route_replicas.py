@@ -15,7 +15,7 @@ from lookupdb.router import replicas as replicas_module
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.lane import EndpointSettings
-from lookupdb.router.link import LinkSettings, LinkState
+from lookupdb.router.link import LinkSettings
 from lookupdb.router.lookups import PendingLookup, Problem, ServedGeneration
 from lookupdb.router.replicas import ShardReplicas
 from lookupdb.router.server_connection import ServerAddress
@@ -29,7 +29,7 @@ class Endpoint:
     def __init__(self, host: str = "10.0.0.1", *, is_ready: bool = True) -> None:
         self.address = ServerAddress(host, 7000)
         self.link = self
-        self.state = LinkState.READY if is_ready else LinkState.BROKEN
+        self.is_ready = is_ready
         self.last_failure = None if is_ready else "no route to host"
         self.observers: list[Callable[[], None]] = []
         self.outstanding = 0
@@ -48,9 +48,9 @@ class Endpoint:
         lookup.open_tries += 1
         return True
 
-    def enter(self, state: LinkState, broken_at: float = float("-inf")) -> None:
-        self.state, self.broken_at = state, broken_at
-        self.last_failure = None if state is LinkState.READY else "connection lost"
+    def enter(self, is_ready: bool, broken_at: float = float("-inf")) -> None:
+        self.is_ready, self.broken_at = is_ready, broken_at
+        self.last_failure = None if is_ready else "connection lost"
         for observer in self.observers:
             observer()
 
@@ -126,55 +126,55 @@ class TestNoneIsReady:
     async def test_if_one_broke_a_moment_ago_it_waits_and_is_submitted_when_that_is_back(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         lookup = submitted(replicas)
         assert not lookup.is_done
-        endpoint.enter(LinkState.READY)
+        endpoint.enter(True)
         assert endpoint.lookups == [lookup]
         assert replicas.counters[INDEX["retries"]] == 1
 
     async def test_what_is_done_by_then_is_not(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         submitted(replicas).is_done = True
-        endpoint.enter(LinkState.READY)
+        endpoint.enter(True)
         assert endpoint.lookups == []
 
     async def test_for_one_that_fell_silent_it_does_not_wait(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint)
-        endpoint.enter(LinkState.BROKEN)
+        endpoint.enter(False)
         assert submitted(replicas).is_done
 
     async def test_no_more_wait_than_a_queue_may_hold(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint, max_queued_keys=2)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         assert [submitted(replicas).is_done for _ in range(3)] == [False, False, True]
 
     async def test_those_that_are_done_make_room_for_others(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint, max_queued_keys=2)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         first, second = submitted(replicas), submitted(replicas)
         first.is_done = True
         third = submitted(replicas)
         assert not third.is_done
-        endpoint.enter(LinkState.READY)
+        endpoint.enter(True)
         assert endpoint.lookups == [second, third]
 
     async def test_so_do_those_behind_one_that_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(replicas_module, "_COMPACT_SECONDS", 0.0)
         endpoint = Endpoint()
         replicas = replicas_of(endpoint, max_queued_keys=2)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         first, second = submitted(replicas), submitted(replicas)
         second.is_done = True
         third = submitted(replicas)
         assert not third.is_done
         assert submitted(replicas).is_done, "two wait"
-        endpoint.enter(LinkState.READY)
+        endpoint.enter(True)
         assert endpoint.lookups == [first, third]
 
     async def test_what_is_raised_about_one_costs_no_other_its_turn(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -185,12 +185,12 @@ class TestNoneIsReady:
 
         endpoint = Endpoint()
         replicas = replicas_of(endpoint)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         faulty = Faulty(replicas)
         replicas.submit(faulty)
         lookup = submitted(replicas)
         endpoint.room = 0
-        endpoint.enter(LinkState.READY)
+        endpoint.enter(True)
         assert faulty.is_done
         assert lookup.is_done
         assert "a waiter failed" in caplog.text
@@ -198,7 +198,7 @@ class TestNoneIsReady:
     async def test_those_of_a_table_that_is_retired_are_not_kept(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         lookup = submitted(replicas)
         gc.disable()  # a lookup knows its replicas: if these knew it, only the collector would free both
         try:
@@ -212,7 +212,7 @@ class TestNoneIsReady:
     async def test_those_that_are_done_are_not_kept_until_it_is_back(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint, deadline=0.05)
-        endpoint.enter(LinkState.BROKEN, broken_at=now())
+        endpoint.enter(False, broken_at=now())
         lookup = submitted(replicas)
         kept = weakref.ref(lookup)
         lookup.is_done = True

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from lookupdb.keys import make_key_encoder
 from lookupdb.router.counters import INDEX, TABLE_VERSION
 from lookupdb.router.lane import EndpointSettings
-from lookupdb.router.link import LinkState, ShardIdentity
+from lookupdb.router.link import ShardIdentity
 from lookupdb.router.lookups import LookupReplicas, ServedGeneration
 from lookupdb.router.replicas import Endpoint, ShardReplicas
 from lookupdb.router.routing_table import GenerationEntry, RoutingTable, diagnose_refusal
@@ -141,13 +141,12 @@ class LiveTable:
                 "generation": shard.generation.name,
                 "shard": shard.number,
                 "endpoint": str(endpoint.address),
-                "state": endpoint.link.state,
                 "why": endpoint.link.last_failure,
             }
             for generation in (self.active, *self.candidates)
             for shard in generation.shards
             for endpoint in shard.endpoints
-            if endpoint.link.state is not LinkState.READY
+            if not endpoint.link.is_ready
         ]
         return found[:most]
 
@@ -454,6 +453,6 @@ class Cutover:
         active = (live.active,) if live else ()
         candidates = (*(live.candidates if live else ()), *((previous.active,) if previous else ()))
         for (ready, unready), generations in ((_ENDPOINTS, active), (_CANDIDATE_ENDPOINTS, candidates)):
-            states = [endpoint.link.state is LinkState.READY for endpoint in _list_endpoints(generations)]
+            states = [endpoint.link.is_ready for endpoint in _list_endpoints(generations)]
             for gauge, count in ((ready, sum(states)), (unready, len(states) - sum(states))):
                 self._counters[gauge] = count

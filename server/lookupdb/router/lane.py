@@ -29,7 +29,7 @@ from lookupdb import native
 from lookupdb.router.batch_keys import ReplyValues
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, BATCH_SECONDS, INDEX
-from lookupdb.router.link import Link, LinkSettings, LinkState, ShardIdentity
+from lookupdb.router.link import Link, LinkSettings, ShardIdentity
 from lookupdb.router.lookups import (
     PendingLookup,
     Problem,
@@ -522,7 +522,7 @@ class Lane:
 
         Large work waits here: in another lane, small work would queue behind it.
         """
-        return self._is_returning or self.link.state is LinkState.READY
+        return self._is_returning or self.link.is_ready
 
     def on_connection(self, connection: ServerConnection) -> None:
         """Start to use ``connection``."""
@@ -537,7 +537,7 @@ class Lane:
         """Fail the tries in flight, and the queued ones unless they can wait for a new connection."""
         was_open = self._connection is not None
         self._connection = None
-        self._is_returning = self._may_wait and was_open and self.link.state is not LinkState.CLOSED
+        self._is_returning = self._may_wait and was_open
         batch, self._in_flight = self._in_flight, None
         self._measured_since = 0.0
         if batch:

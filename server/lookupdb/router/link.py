@@ -3,13 +3,11 @@
 ``Passwords`` holds the passwords of shard servers: a common one, or one per shard and rollout, derived from a key that
 the routing table names. ``connect`` sends the password, asks ``INFO lookupdb``, and compares the answer with the
 expected ``ShardIdentity``. That is necessary because the address of a deleted pod may belong to another pod by now.
-``TRANSITIONS`` is the table of a link's states; ``Link`` performs each transition.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import random
 from collections.abc import Callable, Iterable
@@ -210,71 +208,21 @@ class _Dialogue:
         return reply
 
 
-# The events of a link:
+# A link connects when a routing table names its endpoint, or when its first slice of large work arrives. It is ready
+# once the server has proven what it serves, until the connection breaks:
 #
-# | event | condition | place |
-# | --- | --- | --- |
-# | START | a routing table names the endpoint | ``Endpoint.start`` |
-# | START | the first slice of large work arrives | ``Endpoint.submit`` |
-# | PROOF | the server is connected and has proven what it serves | ``Link._live`` |
-# | FAILURE | it has not within 2 s (``CONNECT_SECONDS``), or an OSError | ``Link._connect`` |
-# | FAILURE | it serves something else, refuses the password, says too much | ``NotProven``, raised in ``connect`` |
-# | FAILURE | the key of its password is missing | ``UnknownKey``, raised in ``Passwords.find`` |
-# | LOSS | the other end closes or resets, or TCP keepalive gives it up | ``ServerConnection.connection_lost`` |
-# | LOSS | it sends invalid RESP, or more than was requested | ``ServerConnection.data_received``, ``_keep`` |
-# | LOSS | it sends an unrequested reply, or one of the wrong shape | ``Lane._on_reply`` |
-# | LOSS | it stalls: too little of a batch arrives in a deadline | ``StallWatch`` → ``Lane._close_stalled`` |
-# | SILENCE | it is idle and does not answer a PING within 2 s | ``Heartbeat`` → ``Link._on_silence`` |
-# | RETRY | the backoff has passed: at most 2 s (``MAX_BACKOFF_SECONDS``) | ``Link._live`` |
-# | CLOSE | no routing table names the endpoint, or the worker ends | ``EndpointPool.close_unused``, through |
-# | | | ``Endpoint.close``, ``Lane.close``, ``Link.close`` |
+# | cause | place |
+# | --- | --- |
+# | the other end closes or resets, or TCP keepalive gives it up | ``ServerConnection.connection_lost`` |
+# | it sends invalid RESP, or more than was requested | ``ServerConnection.data_received``, ``_keep`` |
+# | it sends an unrequested reply, or one of the wrong shape | ``Lane._on_reply`` |
+# | it stalls: too little of a batch arrives in a deadline | ``StallWatch`` → ``Lane._close_stalled`` |
+# | it is idle and does not answer a PING within 2 s | ``Heartbeat`` |
+# | no routing table names the endpoint, or the worker ends | ``EndpointPool.close_unused`` → ``Link.close`` |
 #
-# LOSS and SILENCE fail the try of what is in flight. If no replica is then ready, a lookup is parked after LOSS until
-# its deadline (``ShardReplicas._park``): a restarted server is back soon, and a stalled one gets a smaller batch. After
-# SILENCE it is given up at once, because nobody knows when a frozen server returns. Queued large work waits in its lane
-# for the next connection after both, while the endpoint is ready.
-#
-# Invariants: a link has a connection exactly when it is READY. It starts once, and does not connect after CLOSE.
-
-
-class LinkState(enum.StrEnum):
-    """The states of a link. Only a READY link is used."""
-
-    NEW = "new"
-    CONNECTING = "connecting"
-    """Lasts until the server has proven what it serves."""
-    READY = "ready"
-    BROKEN = "broken"
-    """Lasts until the backoff has passed."""
-    CLOSED = "closed"
-
-
-class LinkEvent(enum.Enum):
-    """The events of a link."""
-
-    START = enum.auto()
-    PROOF = enum.auto()
-    """The server is connected and has proven itself."""
-    FAILURE = enum.auto()
-    """The connection attempt failed, or the server serves something else."""
-    LOSS = enum.auto()
-    """The connection broke. The server may be back soon, for example after a restart."""
-    SILENCE = enum.auto()
-    """The idle connection is dead. The server is frozen, and nobody knows for how long."""
-    RETRY = enum.auto()
-    CLOSE = enum.auto()
-
-
-TRANSITIONS: Final = {
-    (LinkState.NEW, LinkEvent.START): LinkState.CONNECTING,
-    (LinkState.CONNECTING, LinkEvent.PROOF): LinkState.READY,
-    (LinkState.CONNECTING, LinkEvent.FAILURE): LinkState.BROKEN,
-    (LinkState.READY, LinkEvent.LOSS): LinkState.BROKEN,
-    (LinkState.READY, LinkEvent.SILENCE): LinkState.BROKEN,
-    (LinkState.BROKEN, LinkEvent.RETRY): LinkState.CONNECTING,
-    **{(state, LinkEvent.CLOSE): LinkState.CLOSED for state in LinkState},
-}
-"""All possible transitions; a KeyError is a bug."""
+# The try of what is in flight fails then. If no replica is ready, a lookup is parked until its deadline
+# (``ShardReplicas._park``): a restarted server is back soon, and a stalled one gets a smaller batch. Queued large work
+# waits in its lane for the next connection while the endpoint is ready.
 
 
 log = logging.getLogger(__name__)
@@ -321,11 +269,12 @@ class Link:
     def __init__(
         self, address: ServerAddress, identity: ShardIdentity, settings: LinkSettings, user: LinkUser, lane: str
     ) -> None:
-        self.state = LinkState.NEW
+        self.is_ready = False
+        """True while it has a connection whose server has proven itself. Only then it is used."""
         self.last_failure: str | None = None
         """The reason why it is not ready, or None if nothing has failed since it was ready or started."""
         self.broken_at = float("-inf")
-        """Event loop time when it was last ready, if it may be back soon."""
+        """Event loop time when it was last ready."""
         self.was_ready = False
         self._address = address
         self._identity = identity
@@ -345,15 +294,19 @@ class Link:
 
     def start(self) -> None:
         """Connect, and reconnect whenever the connection breaks."""
-        self._enter(LinkEvent.START)
-        self._life = self._loop.create_task(self._live())
+        if self._life is None:
+            self._life = self._loop.create_task(self._live())
 
     def close(self) -> None:
         """Close the connection for good."""
-        self._enter(LinkEvent.CLOSE, "closed")
         if self._life:
             self._life.cancel()
-        self.break_connection("closed")
+        connection, self._connection = self._connection, None
+        self.is_ready, self.last_failure = False, "closed"
+        if connection:
+            connection.close("closed")
+            self._user.on_state_change()
+            self._user.on_no_connection("closed")
 
     def break_connection(self, why: str) -> None:
         """Close the connection; ``_live`` makes another."""
@@ -369,13 +322,15 @@ class Link:
                 self._connection = connection
                 self._lost.clear()
                 self._user.on_connection(connection)
-                self._enter(LinkEvent.PROOF)
-                self._settings.heartbeat.watch(connection, self._on_silence)
+                self.is_ready = self.was_ready = True
+                self.last_failure = None
+                log.info("endpoint ready", extra=self._log_fields)
+                self._user.on_state_change()
+                self._settings.heartbeat.watch(connection)
                 await self._lost.wait()
                 if self._loop.time() - ready_at > STEADY_SECONDS:
                     backoff.reset()
             await asyncio.sleep(backoff.fail())
-            self._enter(LinkEvent.RETRY, self.last_failure)
 
     async def _connect(self) -> ServerConnection | None:
         """Return a verified connection, or None after reporting the failure to the user."""
@@ -391,42 +346,25 @@ class Link:
             why = str(error)
         except OSError as error:
             why = f"cannot be connected to: {error.strerror or error}"
-        self._enter(LinkEvent.FAILURE, why)
-        self._user.on_no_connection(why)
+        self._fail(why)
         return None
-
-    def _on_silence(self) -> None:
-        """Close the connection: the next lookups on it would wait in vain."""
-        why = f"did not answer PING within {self._settings.heartbeat.silence_seconds:g} s"
-        self._settings.counters[_BROKEN] += 1
-        self._enter(LinkEvent.SILENCE, why)
-        self.break_connection(why)
 
     def _on_lost(self, why: str) -> None:
         """Handle a lost connection. ``_connect`` reports one that was not verified."""
         if self._connection is None:
             return
         self._connection = None
+        self._settings.counters[_BROKEN] += 1
+        self.is_ready, self.broken_at = False, self._loop.time()
         try:
-            if self.state is LinkState.READY:
-                self._settings.counters[_BROKEN] += 1
-                self._enter(LinkEvent.LOSS, why)
-            self._user.on_no_connection(why)
+            self._fail(why)
         finally:  # an error of a lookup must not stop the reconnection
             self._lost.set()
 
-    def _enter(self, event: LinkEvent, why: str | None = None) -> None:
-        """Make the transition of ``event`` for the reason ``why``, and notify the user of a change."""
-        before = self.state
-        state = TRANSITIONS[before, event]
-        is_new_failure = state is LinkState.BROKEN and why != self.last_failure
-        self.state, self.last_failure = state, why
-        if is_new_failure:
+    def _fail(self, why: str) -> None:
+        """Report to the user that there is no connection because of ``why``."""
+        if why != self.last_failure:
+            self.last_failure = why
             log.warning("endpoint not usable: %s", why, extra=self._log_fields)
-        if before is LinkState.READY:
-            self.broken_at = float("-inf") if event is LinkEvent.SILENCE else self._loop.time()
-        if state is LinkState.READY:
-            self.was_ready = True
-            log.info("endpoint ready", extra=self._log_fields)
-        if is_new_failure or (before is LinkState.READY) != (state is LinkState.READY):
             self._user.on_state_change()
+        self._user.on_no_connection(why)

@@ -14,7 +14,7 @@ from typing import Final
 
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lane import LARGE_SLICE_BYTES, SLICE_KEYS, EndpointSettings, Lane
-from lookupdb.router.link import LinkState, ShardIdentity
+from lookupdb.router.link import ShardIdentity
 from lookupdb.router.lookups import (
     CANDIDATE_KEYS_UNAVAILABLE,
     CLIENT_DEADLINE_KEYS_UNAVAILABLE,
@@ -58,8 +58,7 @@ class Endpoint:
                 return small.submit(lookup)
         if large.is_usable:
             return large.submit(lookup)
-        if large.link.state is LinkState.NEW:
-            large.link.start()  # for the next large slices
+        large.link.start()  # for the next large slices
         return small.submit(lookup)
 
     @property
@@ -96,7 +95,7 @@ class Endpoint:
     def _on_state_change(self) -> None:
         for observer in tuple(self.observers):
             observer()
-        if self.link.state is not LinkState.READY:
+        if not self.link.is_ready:
             self._large.stop_waiting(self.link.last_failure or "not ready")
 
 
@@ -224,7 +223,9 @@ class ShardReplicas:
 
     def explain_absence(self) -> str:
         """Return why the first endpoints are not ready, and the number of others."""
-        whys = [f"{e.address}: {e.link.last_failure or e.link.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
+        whys = [
+            f"{e.address}: {e.link.last_failure or 'not connected yet'}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]
+        ]
         more = len(self.endpoints) - len(whys)
         return f"{'; '.join(whys)}{f'; and {more} more' if more else ''}"
 
@@ -279,7 +280,7 @@ class ShardReplicas:
 
     def _on_state_change(self) -> None:
         """Update the ready endpoints, and submit parked lookups."""
-        self._ready = [endpoint for endpoint in self.endpoints if endpoint.link.state is LinkState.READY]
+        self._ready = [endpoint for endpoint in self.endpoints if endpoint.link.is_ready]
         if self._ready and self._parked:
             parked, self._parked, self._parked_keys = self._parked, deque(), 0
             for lookup, _ in parked:

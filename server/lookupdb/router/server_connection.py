@@ -67,15 +67,15 @@ _MAX_LOOKS: Final = 100
 
 
 class Heartbeat:
-    """Calls ``on_silence`` of a watched connection once, when a PING was not answered."""
+    """Closes watched connections that do not answer a PING."""
 
     def __init__(self, look_seconds: float = LOOK_SECONDS, silence_seconds: float = SILENCE_SECONDS) -> None:
-        self.silence_seconds = silence_seconds
+        self._silence = f"did not answer PING within {silence_seconds:g} s"
         self._tick_seconds = silence_seconds / _TICKS
         self._share = self._tick_seconds / look_seconds
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
-        self._watched: deque[tuple[ServerConnection, Callable[[], None]]] = deque()
-        self._pinged: deque[tuple[int, ServerConnection, Callable[[], None]]] = deque()
+        self._watched: deque[ServerConnection] = deque()
+        self._pinged: deque[tuple[int, ServerConnection]] = deque()
         """Pinged connections, with the tick at which the answer is overdue."""
         self._ticks = 0
         self._due = self._random.random()
@@ -85,9 +85,9 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: ServerConnection, on_silence: Callable[[], None]) -> None:
+    def watch(self, connection: ServerConnection) -> None:
         """Check ``connection`` until it is closed."""
-        self._watched.append((connection, on_silence))
+        self._watched.append(connection)
         if self._timer is None:
             self._wait()
 
@@ -99,18 +99,18 @@ class Heartbeat:
         self._ticks += 1
         pinged = self._pinged
         while pinged and pinged[0][0] <= self._ticks:
-            _, connection, on_silence = pinged.popleft()
-            if connection.is_awaited and not connection.is_closed:
-                on_silence()
+            _, connection = pinged.popleft()
+            if connection.is_awaited:
+                connection.close(self._silence)
         self._due = min(self._due + self._share * len(self._watched), _MAX_LOOKS, len(self._watched))
         while self._due >= 1:
             self._due -= 1
-            connection, on_silence = self._watched.popleft()
+            connection = self._watched.popleft()
             if connection.is_closed:
                 continue
-            self._watched.append((connection, on_silence))
+            self._watched.append(connection)
             if connection.ping():
-                self._pinged.append((self._ticks + _TICKS, connection, on_silence))
+                self._pinged.append((self._ticks + _TICKS, connection))
         if self._watched or self._pinged:
             self._wait()
 
