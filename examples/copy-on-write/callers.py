@@ -64,7 +64,7 @@ class Callers:
         return self
 
     def _call(self, number: int) -> None:
-        """Send requests at a fixed rate. If the service is too slow, late requests follow at once."""
+        """Ask, and wait for the next turn. Turns that the service was too slow for are caught up with."""
         rng = random.Random(number)
         sold_out: list[str] = []
         due = time.monotonic() + self._seconds * number / _THREADS

@@ -122,9 +122,7 @@ class ObservedDataset:
     """The value of the operator annotation: the identity that may act; empty: any operator."""
     deleting: bool = False
     renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset that have this
-    spec.
-    """
+    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset with it."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -150,7 +148,7 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class ExistingObject:
-    """An object of the dataset. The only question about it is whether it is as the operator wrote it."""
+    """One object of the dataset for which it only matters that it is as the operator wrote it."""
 
     ref: ObjectRef
     digest: str
@@ -226,7 +224,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """How long a pod has been unready, and how long its deletion has lasted, in seconds."""
+    """Seconds for which a pod has been unready, and has been being deleted."""
 
     unready: float = 0.0
     deleting: float = 0.0
@@ -250,7 +248,7 @@ class Pod:
     ready: bool = False
     deleting: bool = False
     unready_since: str = ""
-    """When the pod became unready, by another machine's clock, so it is only compared for equality. Empty: ready."""
+    """Since when the pod is unready, by another machine's clock; compared only with itself. Empty: ready."""
     lost_after: Absence | None = None
     """For an unready pod that is being deleted: how long the operator must see that before it stops waiting for the
     kubelet."""
@@ -323,9 +321,8 @@ class RouterReport:
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """An object of an earlier dataset of the same name that Kubernetes has not collected yet. It is never a pod: the
-    labels of pods tell the datasets apart.
-    """
+    """An object of an earlier dataset of the same name that Kubernetes has not collected yet. Never a pod: their labels
+    keep them apart."""
 
     kind: str
     name: str
@@ -478,9 +475,8 @@ def clamp_to_now(moment: str, now: datetime) -> str:
 
 
 def seconds_until(since: str, seconds: float, now: datetime) -> float:
-    """Return how long it is until ``seconds`` have passed since ``since``; 0 when they have. The result is never too
-    short, although ``since`` was cut to whole seconds.
-    """
+    """Return how long it is until ``seconds`` have passed ``since``; 0 when they have. Never too short: ``since`` was
+    cut to whole seconds."""
     due = parse_moment(since) + timedelta(seconds=seconds + 1)
     return max(0.0, (due - now).total_seconds())
 

@@ -264,15 +264,12 @@ class TestExplainedColumns:
         columns, reader = self.lines(project, "e.jsonl", "user.mail")
         assert columns.endswith("all that the manifest names are in the first rows of 1 jsonl file")
         assert reader.startswith("read by      jsonl: Python")
-        assert (
-            "which none of its 10 rows has; did you mean 'user.mail'?"
-            in self.lines(project, "e.jsonl", "user.email")[0]
-        )
+        assert "which none of its 10 rows has" in self.lines(project, "e.jsonl", "user.email")[0]
         path.write_text('{"user":{"mail":"a"},"score":1}\n' * 5000 + '{"user":{"email":"b"}}\n')
         doubt, hint, _ = self.lines(project, "e.jsonl", "user.email")
         assert "the beginning of " in doubt
-        assert "'user.email', which none of its 1,000 rows has; did you mean 'user.mail'?" in doubt
-        assert hint == "its columns are user, score, user.mail"
+        assert "'user.email', which none of its 1,000 rows has" in doubt
+        assert hint == "its columns are user, score"
 
     def test_of_others_it_says_that_they_were_not_looked_at(self, project: Project) -> None:
         (project.folder / "e.csv.gz").write_bytes(gzip.compress(b"id,name\n1,a\n"))

@@ -16,7 +16,6 @@ from lookupdb.builder.files import Slice, SliceFile
 from lookupdb.builder.json_rows import JsonLinesParser
 from lookupdb.builder.listing import fetch_files, resolve_source
 from lookupdb.builder.options import MIN_MEMORY_LIMIT, SilentProgress
-from lookupdb.builder.rows import ColumnTracker
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 __all__ = ["small_rows"]
@@ -112,35 +111,13 @@ def test_a_column_that_no_row_has_is_a_mistake(tmp_path: Path, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_nested_column_that_no_row_has_is_reported_with_those_beside_it(tmp_path: Path, kind: str) -> None:
+def test_a_nested_column_that_no_row_has_is_a_mistake(tmp_path: Path, kind: str) -> None:
     rows = ['{"user":{"mail":"a","name":{"first":"A"}},"score":1}', '{"user":7,"score":1}']
     with pytest.raises(BadSource) as caught:
         read_rows(tmp_path, kind, rows, key="user.email")
     message, hint = str(caught.value).splitlines()
-    assert message.endswith(
-        ": key.columns names the column 'user.email', which none of its 2 rows has; did you mean 'user.mail'?"
-    )
-    assert hint == "  its columns are user, score, user.mail, user.name"
-    with pytest.raises(BadSource, match=r"'user.name.frist', which its only row lacks; did you mean 'user.name.first'"):
-        read_rows(tmp_path, kind, rows[:1], key="user.name.frist")
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(("column", "meant"), [("mail", "user.mail"), ("emial", "user.email"), ("EMAIL", "user.email")])
-def test_a_nested_column_whose_dots_are_missing_is_reported(tmp_path: Path, kind: str, column: str, meant: str) -> None:
-    rows = [f'{{"id":1,"user":{{"{meant.removeprefix("user.")}":"a"}}}}', '{"id":2,"user":null}']
-    with pytest.raises(BadSource) as caught:
-        read_rows(tmp_path, kind, rows, key=column)
-    message, hint = str(caught.value).splitlines()
-    assert message.endswith(f"names the column {column!r}, which none of its 2 rows has; did you mean {meant!r}?")
-    assert hint == "  its columns are id, user"
-
-
-def test_names_of_nested_columns_are_not_kept_without_end() -> None:
-    tracker = ColumnTracker(dataset(None, "https://example.org/x.jsonl", key="absent"))
-    for row in range(200):
-        tracker.observe({f"a{row}-{outer}": {f"b{inner}": 1 for inner in range(50)} for outer in range(50)})
-    assert 1000 <= len(tracker.snapshot().nested) <= 1000 + 20 * 20
+    assert ": key.columns names the column 'user.email', which none of its 2 rows has" in message
+    assert hint == "  its columns are user, score"
 
 
 def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
@@ -204,7 +181,7 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
         pytest.param(
             "f.json",
             '[{"k":' + "[" * 100_000,
-            "row 1 is not JSON: the file ends within it, 100,001 brackets deep, at line 1, column 100007",
+            "row 1 is nested more than 250 deep",
             id="deep",
         ),
     ],
@@ -393,16 +370,17 @@ def test_a_blank_line_that_is_longer_than_a_row_may_be_is_one_line(tmp_path: Pat
         read(dataset(tmp_path, "f.jsonl"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json"])
 @pytest.mark.parametrize(
     "deep", [DEEP, "[" * 100_000 + "]" * 100_000, '{"a":[' * 500 + '"]"' + "]}" * 500, "[" + JUST + "]"]
 )
-def test_rows_nested_too_deeply_are_rejected(tmp_path: Path, kind: str, deep: str) -> None:
+def test_rows_nested_too_deeply_are_rejected(tmp_path: Path, deep: str) -> None:
     """It may be anywhere in the row, and behind anything: for example, a number that is parsed again."""
     rows = ['{"k":"a","x":1}', f'{{"k":"b","v":{deep}}}', f'{{"x":1.5,"k":"c","v":{deep}}}', '{"k":"d"}']
-    found = read_rows(tmp_path, kind, rows, value={"columns": ["x"]})
+    found = read_rows(tmp_path, "jsonl", rows, value={"columns": ["x"]})
     assert list(found.values) == ["a", "d"]
     assert found.reasons == [(2, "it is nested more than 250 deep"), (3, "it is nested more than 250 deep")]
+    with pytest.raises(BadSource, match=r"f\.json row 2 is nested more than 250 deep"):
+        read_rows(tmp_path, "json", rows, value={"columns": ["x"]})
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json"])

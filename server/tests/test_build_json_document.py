@@ -97,11 +97,10 @@ def test_names_that_stand_twice_are_duplicates(tmp_path: Path) -> None:
     ]
 
 
-def test_a_member_nested_too_deeply_is_rejected(tmp_path: Path) -> None:
+def test_a_member_nested_too_deeply_fails_the_build(tmp_path: Path) -> None:
     deep = '[{"\\\\\\"]":' * 2000 + "1" + "}]" * 2000
-    found = read_members(tmp_path, f'{{"a":{deep},"b":2}}')
-    assert found.values == {"b": "2"}
-    assert found.reasons == [(1, "it is nested more than 250 deep")]
+    with pytest.raises(BadSource, match=r"f\.json row 1 is nested more than 250 deep"):
+        read_members(tmp_path, f'{{"a":{deep},"b":2}}')
 
 
 def test_it_is_read_through_a_window(tmp_path: Path) -> None:
@@ -161,13 +160,3 @@ def test_a_spec_without_it_keeps_its_digest(tmp_path: Path) -> None:
 def test_it_comes_through_to_another_process(tmp_path: Path) -> None:
     spec = of_members(tmp_path)
     assert DatasetSpec.from_json(spec.to_json()) == spec
-
-
-def test_an_array_within_an_object_is_one_record_and_worth_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert len(read_members(tmp_path, '{"data":[{"k":"a"},{"k":"b"}]}').records) == 1
-    assert "f.json is one record, 'data', whose value is an array" in caplog.text
-    caplog.clear()
-    read_members(tmp_path, '{"a":[1],"b":[2]}')
-    assert caplog.text == ""

@@ -18,7 +18,7 @@ from support.generations import publish
 from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
-from lookupdb.builder import existing
+from lookupdb.builder.build import build_generation
 from lookupdb.builder.options import BuildOptions, EarlierDataset, SilentProgress
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
@@ -254,9 +254,9 @@ def test_a_file_of_another_length_is_not_published_though_the_store_copies_it(si
 
 def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
     """Adopt g1 of the dataset ``old`` as g1 of ``spec``, whose uid is ``new``; the outcome."""
-    options, new = BuildOptions(site.scratch(), generation="g1"), replace(spec, uid="new")
-    store, old = BucketStore(bucket.url, "local", bucket), EarlierDataset("old")
-    return existing.adopt_predecessor(new, store, old, options, SilentProgress()).outcome
+    options = BuildOptions(site.scratch(), generation="g1", adopt=EarlierDataset("old"))
+    store = BucketStore(bucket.url, "local", bucket)
+    return build_generation(replace(spec, uid="new"), store, options, SilentProgress()).outcome
 
 
 Objects = dict[str, bytes]

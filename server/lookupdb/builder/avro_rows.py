@@ -40,6 +40,7 @@ from lookupdb.builder.rows import (
     Convert,
     DictRows,
     Form,
+    RowParser,
     RowRejected,
     UnusableRow,
     check_binaries,
@@ -360,15 +361,12 @@ _CODECS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
 }
 
 
-class AvroParser:
+class AvroParser(RowParser):
     """Parse one Avro file. Rows are dicts."""
 
-    lines = 0
-    columns = None
-    end = None
-
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        self._file, self._raw, self._max_block = file, raw, max_row_bytes
+        super().__init__(file, raw)
+        self._max_block = max_row_bytes
         self._stream = BufferedReader(raw, _WINDOW)
         self._row = 0
         try:
@@ -498,7 +496,3 @@ class AvroParser:
     def _damaged_error(self, damage: _Damaged) -> BadSource:
         after = f" in or after row {self._row:,}" if self._row else ""
         return BadSource(f"{self._file.name} is damaged{after}: {damage}", hint="fetch or write it again")
-
-    def position(self) -> int:
-        """Number of bytes read: a little more than was parsed."""
-        return self._raw.tell()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -91,12 +92,11 @@ def build_generation(
     is published.
 
     With ``options.adopt``, a dataset without generations of its own gets a copy of an earlier dataset's generation, and
-    the source is not read. Raises AdoptionFailed if there is none to adopt. If the dataset already has a generation of
-    its own, the source is built. With ``options.build_id`` that generation is copied instead, because the caller did
-    not know of it.
+    the source is not read. Raises AdoptionFailed if there is none to adopt. A dataset that has its own generation
+    builds; with ``options.build_id`` it gets a copy of that one, which the caller did not know of.
 
-    If generations are pushed to the dataset, the newest push is copied (``_take_push``). If there are rows, from
-    ``source.urls`` or an ``engine``, they are pushed as a generation instead.
+    If generations are pushed to the dataset, the newest push is copied (``_take_push``). With rows, from
+    ``source.urls`` or an ``engine``, a generation is pushed instead.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
@@ -105,11 +105,19 @@ def build_generation(
     dataset = store.inbox(spec) if spec.source.pushed and not takes_push else store.dataset(spec)
     if options.generation is not None and options.generation in dataset.whole_manifests():
         return existing.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
-    if options.adopt is not None and (copy := existing.copy_existing(spec, store, options.adopt, options, progress)):
-        return copy
-    if takes_push:
-        return _take_push(spec, store, options, progress)
-    return _build_from_source(spec, dataset, options, progress, engine, started_at)
+    try:
+        if options.adopt is not None and (
+            copy := existing.copy_existing(spec, store, options.adopt, options, progress)
+        ):
+            return copy
+        if takes_push:
+            return _take_push(spec, dataset, store.inbox(spec), options, progress)
+        return _build_from_source(spec, dataset, options, progress, engine, started_at)
+    except GenerationExists:
+        if options.generation is None:
+            raise
+        # Another builder published it while this build waited for the claim.
+        return existing.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
 
 
 def _build_from_source(
@@ -156,21 +164,15 @@ def _build_from_source(
     if decided := decide(source.fingerprint):
         return decided
     objects = source.list_files()
-    try:
-        with (
-            scratch_folder(options.scratch) as scratch,
-            nullcontext() if engine is None else engine.start(scratch),
-            dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
-        ):
-            build = GenerationBuild(
-                spec, options, progress, scratch, claim, dataset, find_active(), success_file, source, started_at
-            )
-            return build.run(objects, decide) if engine is None else engine.run(build, objects, decide)
-    except GenerationExists:
-        if options.generation is None:
-            raise
-        # Another builder published it while this build waited for the claim.
-        return existing.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
+    with (
+        scratch_folder(options.scratch) as scratch,
+        nullcontext() if engine is None else engine.start(scratch),
+        dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
+    ):
+        build = GenerationBuild(
+            spec, options, progress, scratch, claim, dataset, find_active(), success_file, source, started_at
+        )
+        return build.run(objects, decide) if engine is None else engine.run(build, objects, decide)
 
 
 class SortedRecords:
@@ -258,14 +260,13 @@ class SortedRecords:
                 piece = merged.next_slice(number)
                 if piece is None:
                     continue
-                result = SliceResult.load(folder, number) if states[number] is CrewState.DONE else None
-                if result is not None and piece.start == mapped.start:
+                if states[number] is CrewState.DONE and piece.start == mapped.start:
+                    content = crew.result_path(folder, number).read_bytes()
+                    result: SliceResult = pickle.loads(content)  # noqa: S301 - a member of this build has written it
                     self._sorter.adopt(number, folder, result.runs, result.spool)
                     sample.add_run(folder / result.sample)
                     outcome = result.outcome
                 else:
-                    if result is not None:
-                        result.discard(folder)
                     outcome = map_slice(
                         spec,
                         self._files[piece.file],
@@ -521,13 +522,14 @@ def fingerprint_push(push: Manifest) -> str:
     return hashlib.sha256(push.to_json()).hexdigest()[:32]
 
 
-def _take_push(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
-    """Copy the newest push into the dataset of ``spec``, unless that is what ``options.unless_fingerprint`` names.
+def _take_push(
+    spec: DatasetSpec, dataset: StoredDataset, inbox: StoredDataset, options: BuildOptions, progress: Progress
+) -> BuildReport:
+    """Copy the newest push in ``inbox`` into ``dataset``, unless that is what ``options.unless_fingerprint`` names.
 
     Raises PushRejected, GenerationRefused if it fails a gate, StoreError, NotEnoughRoom.
     """
     started_at = time.monotonic()
-    dataset, inbox = store.dataset(spec), store.inbox(spec)
     push = find_push(inbox)
     if push is None:
         message = f"waiting for the first push to {inbox.url}: nothing was read"
@@ -540,51 +542,25 @@ def _take_push(spec: DatasetSpec, store: Store, options: BuildOptions, progress:
         return idle_report(spec, started_at, "unchanged", "Unchanged", message, fingerprint)
     active = existing.find_active(dataset, options.active, options.active_records, spec.gates)
     existing.check_refusal(dataset, options.unless_refused, spec, fingerprint, active)
-    try:
-        with scratch_folder(options.scratch) as scratch:
-            return _copy(spec, dataset, inbox, push, active, options, scratch, progress, started_at)
-    except GenerationExists:
-        if options.generation is None:
-            raise
-        # Another builder published it while this one waited for the claim.
-        return existing.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
-
-
-def _copy(
-    spec: DatasetSpec,
-    dataset: StoredDataset,
-    inbox: StoredDataset,
-    push: Manifest,
-    active: ActiveGeneration | None,
-    options: BuildOptions,
-    scratch: Path,
-    progress: Progress,
-    started_at: float,
-) -> BuildReport:
-    with _rejecting(inbox, push.generation):
+    source = SourceFile(f"{inbox.url}/{push.generation}", push.totals.file_bytes, None, push.built_at)
+    with scratch_folder(options.scratch) as scratch, _rejecting(inbox, push.generation):
         verify_push(spec, inbox, push, scratch, progress)
-        refused = existing.judge(spec, inbox, push, scratch, progress, dataset, active)
-    with dataset.claim(options.generation or dataset.next_generation(), scratch) as claim:
-        source = SourceFile(f"{inbox.url}/{push.generation}", push.totals.file_bytes, None, push.built_at)
-        copy = replace(
+        published = existing.publish_copy(
+            spec,
+            dataset,
+            inbox,
             push,
-            uid=spec.uid,
-            generation=claim.generation,
-            fingerprint=fingerprint_push(push),
+            options,
+            scratch,
+            progress,
+            fingerprint=fingerprint,
             source=(source,),
+            refused=existing.judge(spec, inbox, push, scratch, progress, dataset, active),
             seconds=round(time.monotonic() - started_at, 3),
-            refused=refused,
             overridden=(),
             adopted=None,
             success_file=None,
-            build=options.build_id,
         )
-        progress.begin_phase("copying", push.totals.file_bytes, "bytes")
-        with _rejecting(inbox, push.generation):
-            published = claim.publish_copy(inbox, push.generation, copy, progress.advance)
-        progress.end_phase()
-    if published.refused is not None:
-        raise existing.refusal_error(published.refused, published)
     report = built_report(published, 0)
     return replace(report, message=f"{report.message}, a copy of push {push.generation}")
 

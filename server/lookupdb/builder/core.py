@@ -31,7 +31,13 @@ from lookupdb import keys, native
 from lookupdb.builder.avro_rows import AvroParser
 from lookupdb.builder.csv_rows import CsvParser, NativeCsv, check_quotes, make_csv_rules
 from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerprint
-from lookupdb.builder.json_rows import JsonLinesParser, NativeJsonLines, make_json_parser, make_json_rules
+from lookupdb.builder.json_rows import (
+    JsonArrayParser,
+    JsonLinesParser,
+    JsonMembersParser,
+    NativeJsonLines,
+    make_json_rules,
+)
 from lookupdb.builder.options import BuildBudget, Progress, transaction_bytes
 from lookupdb.builder.rows import (
     UNFINISHED,
@@ -40,7 +46,6 @@ from lookupdb.builder.rows import (
     ReportProgress,
     Row,
     RowParser,
-    SeenColumns,
     SliceRecords,
     UniformColumns,
     open_csv_reader,
@@ -77,7 +82,7 @@ from lookupdb.shardfile import ShardMeta
 _ROWS_JUDGED: Final = 16
 _CANDIDATES: Final = 2000
 _JUDGED_WINDOWS: Final = 4
-"""To judge the line ends of one window, parse at most this many times its bytes."""
+"""The number of windows' worth of bytes to parse at most to judge the line ends of one window."""
 
 
 class _Verdict(enum.IntEnum):
@@ -228,7 +233,7 @@ _REPORT_EVERY_ROWS: Final = 2000
 _PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, int], RowParser]]] = {
     "avro": AvroParser,
     "csv": CsvParser,
-    "json": make_json_parser,
+    "json": JsonArrayParser,
     "jsonl": JsonLinesParser,
 }
 
@@ -245,7 +250,7 @@ class SliceOutcome:
     """The first rejected rows, numbered within the slice from 1, and why."""
     names: list[str] | None = None
     """The columns that its file declares; None if it declares none, or the slice is not its first."""
-    columns: SeenColumns | None = None
+    columns: ColumnTracker | None = None
     end: int | None = None
     """Offset in the file at which its last row ends, if the reader read behind the slice."""
     quotes: QuotesSeen = (False, False)
@@ -264,8 +269,9 @@ def open_parser(
         # Imported here, because DuckDB takes 20 MB that other formats do not need.
         from lookupdb.builder.parquet_rows import ParquetParser
 
-        return stack.enter_context(closing(ParquetParser(spec, file, budget.duckdb, threads)))
-    return _PARSERS[file.format](spec, file, piece, raw, budget.row)
+        return stack.enter_context(closing(ParquetParser(spec, file, raw, budget.duckdb, threads)))
+    parser = JsonMembersParser if spec.key.member_names else _PARSERS[file.format]
+    return parser(spec, file, piece, raw, budget.row)
 
 
 def map_slice(
@@ -302,9 +308,8 @@ def map_slice(
             quotes = native_rows.quotes_seen
         elif isinstance(parser, CsvParser):
             quotes = parser.quotes_seen
-        columns = None if parser.columns is None else parser.columns.snapshot()
         names = None if parser.names is None or piece.start else list(parser.names)
-        return SliceOutcome(records.row, lines, records.rejected, records.samples, names, columns, end, quotes)
+        return SliceOutcome(records.row, lines, records.rejected, records.samples, names, parser.columns, end, quotes)
 
 
 def _open_native_rows(
@@ -379,9 +384,8 @@ class MergedSlices:
         return ExcludedRows(self._rejected, tuple(self._samples))
 
     def next_slice(self, number: int) -> Slice | None:
-        """Return slice ``number`` with its true start; None if a row of an earlier slice covers all of it. Call this
-        after all earlier slices were merged. If the slice was mapped from another start, map it again.
-        """
+        """Return slice ``number``, after all before it were merged, as it must be mapped; None if a row that began
+        before it covers it. If it was mapped from another start, the cut before it was wrong: map it again."""
         piece = self._slices[number]
         start = self._row_end if piece.start else 0
         if piece.end is not None and start >= piece.end:

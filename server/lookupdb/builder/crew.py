@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import gc
 import os
+import pickle
 import struct
 import subprocess
 import sys
@@ -16,22 +17,18 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
-
-import orjson
 
 from lookupdb import native
 from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
 from lookupdb.builder.options import BuildBudget, scratch_errors
-from lookupdb.builder.rows import ReportProgress, SeenColumns, UnfinishedSlice
-from lookupdb.builder.tables import TableFile
+from lookupdb.builder.rows import ReportProgress, UnfinishedSlice
 from lookupdb.builder.write import Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
-from lookupdb.manifest import SourceFile
 from lookupdb.process.memory import peak_resident
 from lookupdb.process.worker import die_with_supervisor
 
@@ -91,7 +88,7 @@ class Crew:
 
     def _start(self, alive: int, message_pipe: int) -> subprocess.Popen[bytes]:
         job = os.memfd_create("lookupdb-job")
-        os.pwrite(job, self._job.to_json(), 0)
+        os.pwrite(job, pickle.dumps(self._job), 0)
         fds = (job, alive, self._queue, message_pipe)
         # The kernels of the build: native ones and Python write other files of sorted records.
         kernels = {native.VARIABLE: "0" if native.kernels() is None else "1"}
@@ -160,7 +157,7 @@ def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[
         return states, sum(crew.peaks.values())
 
 
-# The data that a build and its crew exchange, as JSON and files.
+# The data that a build and its crew exchange, pickled, and files.
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +169,10 @@ class SliceResult:
     spool: str | None
     sample: str
 
-    def save(self, folder: Path, number: int) -> None:
-        """Write the result for ``load``. Raises NotEnoughRoom."""
-        with scratch_errors(folder):
-            (folder / f"slice-{number:05d}.json").write_bytes(orjson.dumps(asdict(self)))
 
-    def discard(self, folder: Path) -> None:
-        """Remove the files: the slice does not hold whole rows."""
-        for name in (*self.runs, self.sample, *([self.spool] if self.spool else [])):
-            (folder / name).unlink(missing_ok=True)
-
-    @classmethod
-    def load(cls, folder: Path, number: int) -> Self:
-        """Load the result that was saved for slice ``number``."""
-        members = orjson.loads((folder / f"slice-{number:05d}.json").read_bytes())
-        outcome = members.pop("outcome")
-        columns, samples = outcome.pop("columns"), [(row, why) for row, why in outcome.pop("samples")]
-        seen_columns = None if columns is None else SeenColumns(**columns)
-        return cls(outcome=SliceOutcome(columns=seen_columns, samples=samples, **outcome), **members)
+def result_path(folder: Path, number: int) -> Path:
+    """Return the path of the pickled result of slice ``number``."""
+    return folder / f"slice-{number:05d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,36 +185,6 @@ class SliceJob:
     folder: Path
     """A folder in scratch for the results."""
     budget: BuildBudget
-
-    def to_json(self) -> bytes:
-        """Return the JSON for a memory file."""
-        return orjson.dumps(
-            {
-                "spec": self.spec.to_json().decode(),
-                "files": [asdict(file) for file in self.files],
-                "pieces": [asdict(piece) for piece in self.pieces],
-                "folder": str(self.folder),
-                "budget": asdict(self.budget),
-            },
-            default=str,
-        )
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        """Return the job that ``to_json`` wrote."""
-        members = orjson.loads(text)
-        files = []
-        for file in members["files"]:
-            description, path = SourceFile(**file.pop("description")), Path(file.pop("path"))
-            table = None if file["table"] is None else TableFile.from_members(file["table"])
-            files.append(LocalFile(**file | {"description": description, "path": path, "table": table}))
-        return cls(
-            DatasetSpec.from_json(members["spec"]),
-            files,
-            [Slice(**piece) for piece in members["pieces"]],
-            Path(members["folder"]),
-            BuildBudget(**members["budget"]),
-        )
 
     def map(self, number: int, report: ReportProgress) -> SliceResult:
         """Map slice ``number`` into files. Raises BadSource, which may have no message, and NotEnoughRoom."""
@@ -264,7 +217,9 @@ class CrewMember:
             (self._number,) = NUMBER.unpack(number)
             state = CrewState.DONE
             try:
-                self._job.map(self._number, self._report).save(self._job.folder, self._number)
+                result = pickle.dumps(self._job.map(self._number, self._report))
+                with scratch_errors(self._job.folder):
+                    result_path(self._job.folder, self._number).write_bytes(result)
             except (UnfinishedSlice, NotEnoughRoom):
                 state = CrewState.UNFINISHED
             except LookupdbError:
@@ -290,7 +245,7 @@ def main(job_fd: int, alive: int, queue: int, messages: int) -> None:
     """Run the job, until the queue is empty or the build is gone."""
     die_with_supervisor(alive)
     with open(job_fd, "rb") as file:
-        job = SliceJob.from_json(file.read())
+        job: SliceJob = pickle.load(file)  # noqa: S301 - the build has written it
     gc.disable()  # records make no reference cycles
     with suppress(BrokenPipeError):
         CrewMember(job, queue, messages).run()

@@ -26,6 +26,7 @@ from lookupdb.builder.rows import (
     DialectReader,
     QuotesSeen,
     ReportProgress,
+    RowParser,
     RowRejected,
     SliceRecords,
     UnfinishedSlice,
@@ -224,14 +225,14 @@ _ESCAPES: Final = (
 )
 
 
-class CsvParser:
+class CsvParser(RowParser):
     """Parse CSV. Rows are lists of text, as long as the header."""
 
-    columns = None
+    names: list[str]
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        self._csv, self._file, self._slice, self._max_row = spec.source.csv, file, piece, max_row_bytes
-        self._raw = raw
+        super().__init__(file, raw)
+        self._csv, self._slice, self._max_row = spec.source.csv, piece, max_row_bytes
         self._mark = f"\\{self._csv.quote}"
         """A quote after a backslash, as in a file that escapes quotes."""
         self.partitions = find_partitions(spec, file.name)
@@ -292,7 +293,8 @@ class CsvParser:
         return names, reader
 
     def __iter__(self) -> Iterator[list[str | None]]:
-        width, row, more = self._width, self._slice.rows_before, list(self.partitions.values())
+        width, row, lines_before = self._width, self._slice.rows_before, self._slice.lines_before
+        more = list(self.partitions.values())
         rows = self._lines if self._row_end_lines is None else self._row_end_lines.rows(self._lines)
         try:
             for fields in rows:
@@ -301,11 +303,13 @@ class CsvParser:
                     row += 1
                     yield fields + more if more else fields
                 elif fields:  # skip blank lines, which have no fields
-                    raise self._width_error(row + 1, width, len(fields), self._slice.lines_before + self.lines)
+                    raise self._width_error(row + 1, width, len(fields), lines_before + self._lines.line_num)
         except csv.Error as error:
-            raise self._syntax_error(row + 1, str(error), self._slice.lines_before + self.lines) from error
+            raise self._syntax_error(row + 1, str(error), lines_before + self._lines.line_num) from error
         except UnicodeDecodeError as error:
             raise self._utf8_error() from error
+        self.lines = self._lines.line_num
+        self.end = None if self._row_end_lines is None else self._row_end_lines.end
 
     def _utf8_error(self) -> BadSource:
         """Return the first error of a file that is not UTF-8.
@@ -375,27 +379,12 @@ class CsvParser:
             return f"{too_long}, or a quote in it is never closed"
         return reason
 
-    def position(self) -> int:
-        """Number of bytes read: a little more than was parsed."""
-        return self._raw.tell()
-
-    @property
-    def end(self) -> int | None:
-        """Offset in the file at which the last row ends, if the slice extends to it; else None."""
-        return None if self._row_end_lines is None else self._row_end_lines.end
-
     @property
     def quotes_seen(self) -> QuotesSeen:
         """The quotes in the slice that was read, for ``check_quotes``."""
         if isinstance(self._lines, DialectReader):
             return self._lines.escaped_quote, self._lines.plain_quote
         return self._row_length.has_mark, None
-
-    @property
-    def lines(self) -> int:
-        """Number of lines read, including the header."""
-        number: int = self._lines.line_num
-        return number
 
 
 class _RowLength:

@@ -13,13 +13,12 @@ import itertools
 import logging
 import math
 import time
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lookupdb import keys
 from lookupdb.builder import gates
@@ -64,7 +63,7 @@ MAX_KEYS: Final = 100_000
 MAX_BYTES: Final = 1 << 30
 """Bytes to read of each generation's files, except the active one's first and those that may hold the same keys."""
 MAX_KEPT_BYTES: Final = 16 << 20
-"""Bytes of keys in memory while two generations with different numbers of shards are compared."""
+"""Bytes of keys in memory, approximately, while two generations with different numbers of shards are compared."""
 
 
 def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
@@ -89,8 +88,9 @@ def compare_sampled(
     chosen = choose_shards(every, totals)
     halvings = choose_halvings(max(sum(shard.records for shard in chosen), totals.records * len(chosen) // len(every)))
     if shards != len(every):
-        sample = _Sample(len(every), len(chosen), shards, halvings)
-        return _compare_resharded(before, chosen, sample, open_after, scratch)
+        key_bytes = before.manifest.totals.key_bytes * len(chosen) // len(every)
+        halvings = max(halvings, (key_bytes // MAX_KEPT_BYTES).bit_length())
+        return _compare_resharded(before, chosen, halvings, open_after, shards, scratch)
     result, is_sampled = SampledDifference(is_whole=len(chosen) == shards and not halvings), make_sampler(halvings)
     for number, shard in enumerate(chosen):
         with _open(before, shard, scratch) as old, open_after(number) as new:
@@ -137,74 +137,44 @@ def _sampled_keys(shard: ShardReader, is_sampled: Callable[[bytes], bool]) -> It
     return filter(is_sampled, shard.txn.cursor().iternext(keys=True, values=False))
 
 
-class _Sample:
-    """The compared keys of the chosen shards, by the new shard that would hold them, each with a hash of its value. It
-    keeps at most ``MAX_KEPT_BYTES`` of keys."""
-
-    def __init__(self, shards: int, sampled_shards: int, new_shards: int, halvings: int) -> None:
-        self.halvings = halvings
-        self.is_whole = shards == sampled_shards and not halvings
-        self.shards, self.sampled_shards, self.new_shards = shards, sampled_shards, new_shards
-        self._kept: list[tuple[list[bytes], array[int]]] = [([], array("q")) for _ in range(new_shards)]
-        self._kept_bytes = 0
-
-    def add_shard(self, before: ShardReader) -> None:
-        """Keep the sampled keys of a chosen shard."""
-        is_sampled = make_sampler(self.halvings)
-        for key in _sampled_keys(before, is_sampled):
-            if not is_sampled(key):  # the sample was halved meanwhile
-                continue
-            keys, values = self._kept[shard_number(key, self.new_shards)]
-            keys.append(key)
-            values.append(hash(before.expand(before.txn.get(key, b""))))
-            self._kept_bytes += len(key)
-            if self._kept_bytes > MAX_KEPT_BYTES:
-                self.halvings, self.is_whole = self.halvings + 1, False
-                is_sampled = make_sampler(self.halvings)
-                for number in range(self.new_shards):
-                    kept = [entry for entry in self.take_entries(number).items() if is_sampled(entry[0])]
-                    self._kept[number] = ([key for key, _ in kept], array("q", (value for _, value in kept)))
-                self._kept_bytes = sum(len(key) for keys, _ in self._kept for key in keys)
-
-    def take_entries(self, number: int) -> dict[bytes, int]:
-        """Return the keys kept for the new shard ``number``, and forget them."""
-        keys, values = self._kept[number]
-        self._kept[number] = ([], array("q"))
-        return dict(zip(keys, values, strict=True))
-
-
 def _compare_resharded(
     before: StoredGeneration,
     sampled_shards: Sequence[ShardFile],
-    sample: _Sample,
+    halvings: int,
     open_after: Callable[[int], AbstractContextManager[ShardReader]],
+    shards: int,
     scratch: Path,
 ) -> SampledDifference:
     """Compare generations with different numbers of shards: each file is opened once, one at a time. Keys that are not
     in the sample of a chosen shard were added, those left in it were removed."""
+    every, is_sampled = len(before.manifest.shards), make_sampler(halvings)
+    result = SampledDifference(is_whole=len(sampled_shards) == every and not halvings)
+    values: dict[bytes, int] = {}
     for shard in sampled_shards:
-        with _open(before, shard, scratch) as reader:
-            sample.add_shard(reader)
-    result = SampledDifference(is_whole=sample.is_whole)
-    for number in range(sample.new_shards):
+        with _open(before, shard, scratch) as old:
+            values.update((key, _hash_value(old, key)) for key in _sampled_keys(old, is_sampled))
+    for number in range(shards):
         # Only these can hold keys of a chosen shard: both numbers are remainders of the same hash.
-        if number % math.gcd(sample.shards, sample.new_shards) >= sample.sampled_shards:
+        if number % math.gcd(every, shards) >= len(sampled_shards):
             continue
-        entries = sample.take_entries(number)
-        with open_after(number) as after:
-            for key in _sampled_keys(after, make_sampler(sample.halvings)):
-                if shard_number(key, sample.shards) >= sample.sampled_shards:
+        with open_after(number) as new:
+            for key in _sampled_keys(new, is_sampled):
+                if shard_number(key, every) >= len(sampled_shards):
                     continue  # it would be in no chosen shard
-                value = entries.pop(key, None)
+                value = values.pop(key, None)
                 if value is None:
                     result.count("added", key)
-                elif value == hash(after.expand(after.txn.get(key, b""))):
+                elif value == _hash_value(new, key):
                     result.same += 1
                 else:
                     result.count("changed", key)
-        for key in entries:
-            result.count("removed", key)
+    for key in values:
+        result.count("removed", key)
     return result
+
+
+def _hash_value(shard: ShardReader, key: bytes) -> int:
+    return hash(shard.expand(shard.txn.get(key, b"")))
 
 
 # The facts for the gates, from the files of a written generation and those of the active one.
@@ -471,9 +441,7 @@ def refusal_error(refused: Refusal, manifest: Manifest | None, *, is_pushed: boo
 
 
 def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
-    """Return the report of an existing generation that is used instead of a build, from this dataset or an earlier
-    one.
-    """
+    """Return the report of a generation that was adopted: from this dataset or an earlier one."""
     message = f"{manifest.generation} already exists, built from this spec at {manifest.built_at}"
     if manifest.adopted is not None:
         uid, generation = manifest.adopted.uid, manifest.adopted.generation
@@ -536,7 +504,7 @@ def copy_existing(
     generation, known = own
     if options.build_id is not None and known is not None and known.content == spec.content_hash():
         try:
-            return _publish_copy(spec, dataset, dataset, known, options, progress)
+            return _copy_as_adopted(spec, dataset, dataset, known, options, progress)
         except CorruptFile as error:
             log.warning("the dataset's own generation cannot be copied", extra={"reason": error.message})
     if spec.source.volume is not None and options.volume is None:
@@ -564,10 +532,32 @@ def adopt_predecessor(
         is_same = refused.adopted == AdoptedGeneration(original.uid, original.generation)
         if is_same and refused.refused.gates == spec.gates.content_hash():
             raise refusal_error(refused.refused, refused)
-    return _publish_copy(spec, dataset, source, original, options, progress)
+    return _copy_as_adopted(spec, dataset, source, original, options, progress)
 
 
-def _publish_copy(
+def publish_copy(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    origin: StoredDataset,
+    original: Manifest,
+    options: BuildOptions,
+    scratch: Path,
+    progress: Progress,
+    **changes: Any,
+) -> Manifest:
+    """Publish ``original`` from ``origin`` in ``dataset``, with ``changes`` to its manifest. Raises GenerationRefused
+    if the copy is marked as rejected."""
+    with dataset.claim(options.generation or dataset.next_generation(), scratch) as claim:
+        copy = replace(original, uid=spec.uid, generation=claim.generation, build=options.build_id, **changes)
+        progress.begin_phase("copying", original.totals.file_bytes, "bytes")
+        published = claim.publish_copy(origin, original.generation, copy, progress.advance)
+        progress.end_phase()
+    if published.refused is not None:
+        raise refusal_error(published.refused, published)
+    return published
+
+
+def _copy_as_adopted(
     spec: DatasetSpec,
     dataset: StoredDataset,
     source: StoredDataset,
@@ -575,32 +565,18 @@ def _publish_copy(
     options: BuildOptions,
     progress: Progress,
 ) -> BuildReport:
-    """Publish ``original`` from ``source`` in ``dataset``. Gates check it, unless it is the dataset's own."""
-    started_at, generation = time.monotonic(), options.generation
-    with scratch_folder(options.scratch) as folder:
-        refused = None if source is dataset else judge(spec, source, original, folder, progress)
-        try:
-            with dataset.claim(generation or dataset.next_generation(), folder) as claim:
-                # The copy keeps the build time and the source of the original: they show the age of the data, and
-                # whether the source has changed.
-                copy = replace(
-                    original,
-                    uid=spec.uid,
-                    generation=claim.generation,
-                    adopted=AdoptedGeneration(original.uid, original.generation),
-                    refused=refused,
-                    build=options.build_id,
-                )
-                progress.begin_phase("copying", original.totals.file_bytes, "bytes")
-                published = claim.publish_copy(source, original.generation, copy, progress.advance)
-                progress.end_phase()
-        except GenerationExists:
-            if generation is None:
-                raise
-            # Another builder published it while this build waited for the claim.
-            return adopt_generation(spec, dataset, generation, started_at, options.build_id)
-    if published.refused is not None:
-        raise refusal_error(published.refused, published)
+    """Publish ``original`` from ``source`` in ``dataset``. Gates check it, unless it is the dataset's own.
+
+    The copy keeps the build time and the source of the original: they show the age of the data, and whether the source
+    has changed.
+    """
+    started_at = time.monotonic()
+    adopted = AdoptedGeneration(original.uid, original.generation)
+    with scratch_folder(options.scratch) as scratch:
+        refused = None if source is dataset else judge(spec, source, original, scratch, progress)
+        published = publish_copy(
+            spec, dataset, source, original, options, scratch, progress, adopted=adopted, refused=refused
+        )
     return adopted_report(published, started_at)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import codecs
 import json
-import logging
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from io import BufferedReader
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import orjson
@@ -21,9 +21,11 @@ import orjson
 from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.rows import (
     NOT_FINITE,
+    ColumnTracker,
     DictRows,
     QuotesSeen,
     ReportProgress,
+    RowParser,
     RowRejected,
     SliceRecords,
     UnusableRow,
@@ -33,7 +35,6 @@ from lookupdb.builder.rows import (
 )
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, NotEnoughRoom
-from lookupdb.wording import format_count
 
 # JSON values without loss: numbers keep their text, and nesting has a limit of our own.
 #
@@ -135,17 +136,16 @@ _WINDOW: Final = 1 << 18
 _LINES_HINT: Final = "source.format: json is for a file that is one array"
 
 
-class JsonLinesParser:
+class JsonLinesParser(RowParser):
     """Parse JSON lines. Rows are dicts."""
 
-    names = None
-    end = None
+    columns: ColumnTracker
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        self._file, self._piece, self._max_row = file, piece, max_row_bytes
-        self._raw, self._text = raw, BufferedReader(raw, _WINDOW)
+        super().__init__(file, raw)
+        self._piece, self._max_row, self._text = piece, max_row_bytes, BufferedReader(raw, _WINDOW)
         self._objects = DictRows(spec, file.name)
-        self.columns, self.lines, self.partitions = self._objects.columns, 0, self._objects.partitions
+        self.columns, self.partitions = self._objects.columns, self._objects.partitions
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -171,7 +171,7 @@ class JsonLinesParser:
         self, line: bytes, row: int, number: int, *, is_cut: bool = False
     ) -> tuple[list[dict[str, Any]], bytes]:
         """Return the rows in line ``number``: none if it is blank, several for consecutive objects. The first is the
-        file's row ``row``. Also return the beginning of one more if the line ``is_cut``.
+        file's row ``row``. And the beginning of one more, if the line ``is_cut``.
 
         Raises BadSource, NotEnoughRoom.
         """
@@ -239,10 +239,6 @@ class JsonLinesParser:
             hint = f"jsonl is whole objects in lines, as `jq -c` writes them, without commas; {hint}"
         return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
-    def position(self) -> int:
-        """Number of bytes read: a little more than was parsed."""
-        return self._raw.tell()
-
 
 def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
     """Return the error for a row that is JSON but not an object."""
@@ -255,40 +251,28 @@ def _describe_kind(value: Any) -> str:
     return kinds.get(type(value), "a number")
 
 
-log = logging.getLogger(__name__)
-
 _NUMBER_TAIL: Final = len("e+")
 """The longest rest that the decoder leaves of a number cut off by the window: ``e+`` of ``1e+5``, or ``.`` of
 ``1.5``."""
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
 """Longest word or escape that the window may cut off. An error further before the window's end is final."""
-_OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
 _INNER: Final = re.compile(r"\[\s*(\S)")
 _COMMA: Final = re.compile(r"\s*,")
-_INSIDE_TEXT: Final = re.compile(r'["\\]')
 _ROWS_HINT: Final = "a row's columns have names: write objects, as pandas does with orient='records'"
 _CORRECT: Final = "correct it there, or write the file again"
 
 
-def make_json_parser(
-    spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int
-) -> JsonArrayParser | JsonMembersParser:
-    """Return the parser of a file of format json that the spec asks for."""
-    kind = JsonMembersParser if spec.key.member_names else JsonArrayParser
-    return kind(spec, file, piece, raw, max_row_bytes)
-
-
-class _Document:
+class _Document(RowParser):
     """Read the content of a pair of brackets, element by element."""
 
-    lines = 0
-    names = None
-    end = None
+    columns: ColumnTracker
 
-    def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:
-        self._file, self._max_row = file, max_row_bytes
-        self._raw, self._text = raw, _decode_chunks(raw, file.name)
+    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        super().__init__(file, raw)
+        self._max_row, self._text = max_row_bytes, _decode_chunks(raw, file.name)
+        self._objects = DictRows(spec, file.name)
+        self.columns, self.key, self.value = self._objects.columns, self._objects.key, self._objects.value
         self._window, self._offset, self._ended = "", 0, False
         self._dropped_lines = self._dropped_column = 0
         """Line breaks before the window, and characters between the last of them and the window."""
@@ -353,9 +337,8 @@ class _Document:
         while True:
             try:
                 element, end = EXACT_DECODER.raw_decode(self._window, self._offset)
-            except RecursionError:
-                self._skip_element(where)
-                return too_deep_row()
+            except RecursionError as error:
+                raise _too_deep_error(where) from error
             except json.JSONDecodeError as error:
                 self._widen_window(where, error)
                 continue
@@ -367,7 +350,7 @@ class _Document:
             # Most elements have few brackets. Counting them is quick.
             brackets = self._window.count("[", begin, end) + self._window.count("{", begin, end)
             if brackets > MAX_NESTING and is_nested_too_deeply(self._window[begin:end].encode(errors="replace")):
-                return too_deep_row()
+                raise _too_deep_error(where)
             return element
 
     def _widen_window(self, where: str, error: json.JSONDecodeError) -> None:
@@ -382,34 +365,6 @@ class _Document:
                 f"or is not JSON: {why}",
                 hint="raise --memory-limit, or correct the row",
             ) from error
-
-    def _skip_element(self, where: str) -> None:
-        """Skip an element that is nested too deeply to parse, of any length, up to its closing bracket."""
-        depth, in_text = 0, False
-        while True:
-            found = (_INSIDE_TEXT if in_text else _OUTSIDE_TEXT).search(self._window, self._offset)
-            if found is None:
-                self._offset = len(self._window)
-                if not self._read_more(_WINDOW):
-                    brackets = format_count(depth, "bracket")
-                    raise BadSource(
-                        f"{where} is not JSON: the file ends within it, {brackets} deep, at {self._locate()}",
-                        hint=_CORRECT,
-                    )
-                continue
-            self._offset = found.end()
-            match found[0]:
-                case "\\":
-                    if self._offset < len(self._window) or self._read_more(_WINDOW):
-                        self._offset += 1
-                case '"':
-                    in_text = not in_text
-                case "[" | "{":
-                    depth += 1
-                case _:
-                    depth -= 1
-            if not depth:
-                return
 
     def _read_more(self, characters: int) -> bool:
         """Drop what is parsed and read more; False at the end of the file."""
@@ -434,9 +389,9 @@ class _Document:
         line = self._dropped_lines + self._window.count("\n", 0, offset) + 1
         return f"line {line}, column {offset - last_break + (0 if last_break >= 0 else self._dropped_column)}"
 
-    def position(self) -> int:
-        """Number of bytes read: a little more than was parsed."""
-        return self._raw.tell()
+
+def _too_deep_error(where: str) -> BadSource:
+    return BadSource(f"{where} is nested more than {MAX_NESTING} deep", hint="write it as text, or leave it out")
 
 
 def find_wrapped_array(text: str, start: int) -> str | None:
@@ -485,11 +440,6 @@ def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
 class JsonArrayParser(_Document):
     """Parse one array of objects. Rows are dicts."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        super().__init__(file, raw, max_row_bytes)
-        self._objects = DictRows(spec, file.name)
-        self.columns, self.key, self.value = self._objects.columns, self._objects.key, self._objects.value
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         hint = (
             "source.format: jsonl is for objects one behind the other; key.memberNames: true is for one object of "
@@ -499,8 +449,6 @@ class JsonArrayParser(_Document):
 
     def _read_row(self, where: str) -> dict[str, Any]:
         record = self._read_element(where)
-        if type(record) is UnusableRow:
-            return record
         if type(record) is not dict:
             raise not_an_object_error(where, record, _ROWS_HINT)
         self._objects.add_partitions(record)
@@ -512,22 +460,15 @@ class JsonArrayParser(_Document):
 class JsonMembersParser(_Document):
     """Parse one object whose members are the records. Rows are pairs of name and content."""
 
-    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        super().__init__(file, raw, max_row_bytes)
-        self._objects = DictRows(spec, file.name)
-        self.columns = self._objects.columns
+    def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        super().__init__(spec, file, piece, raw, max_row_bytes)
+        self.key, self.value = itemgetter(0), self._write_value
         self._role = value_columns(spec.value)[0] if self.columns.roles else None
         """The field of the spec that selects a part of the member's content."""
 
-    def key(self, row: tuple[str, Any]) -> str:
-        """Return the member's name."""
-        return row[0]
-
-    def value(self, row: tuple[str, Any]) -> bytes:
+    def _write_value(self, row: tuple[str, Any]) -> bytes:
         """Return the member's content, or the part that the spec names. Raises RowRejected."""
         member = row[1]
-        if type(member) is UnusableRow:
-            raise RowRejected(member.reason)
         if self._role is None:
             return orjson.dumps(member)
         if type(member) is not dict:
@@ -536,17 +477,7 @@ class JsonMembersParser(_Document):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"
-        rows, row = 0, None
-        for row in self._read_elements("object", ("{", "}"), hint, self._read_row):
-            rows += 1
-            yield row
-        if rows == 1 and row is not None and type(row[1]) is list:
-            log.warning(
-                "%s is one record, %r, whose value is an array: if that array holds the records, unwrap it first and "
-                "name the key's columns in key.columns",
-                self._file.name,
-                row[0][:80],
-            )
+        return self._read_elements("object", ("{", "}"), hint, self._read_row)
 
     def _read_row(self, where: str) -> tuple[str, Any]:
         found = self._peek()

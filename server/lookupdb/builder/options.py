@@ -308,9 +308,8 @@ _DIRTY_BYTES: Final = 32 * MIB
 _MIN_TRANSACTION_BYTES: Final = 64 << 10
 """Smaller transactions write too many pages twice."""
 _OPEN_SHARD_BYTES: Final = 352 << 10
-"""Memory of an open shard file in addition to its transaction: what LMDB and Python allocate, and the pages that the
-kernel maps around touched ones.
-"""
+"""Memory of an open shard file in addition to its transaction: LMDB's and Python's own, and what the kernel maps around
+touched pages."""
 _BATCHES_BYTES: Final = 80 * MIB
 """Records on their way to the shards, and two threads that compress them."""
 _PACKERS: Final = 2
@@ -521,9 +520,8 @@ def idle_report(
 
 
 def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
-    """Return the report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. If a gate
-    rejected a generation that is in the store, the report describes it as after a success.
-    """
+    """Return the report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. For a
+    rejected generation in the store, it has the fields of a success."""
     lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     manifest = error.manifest if isinstance(error, GenerationRefused) else None
     return replace(
@@ -558,67 +556,44 @@ def _dataset_name(spec: DatasetSpec | None) -> str:
 
 
 _PREFIX: Final = "lookupdb-build-"
-_open_folders: dict[Path, list[Path]] = {}
-"""The scratch folders of this process, with the folders above each that were made for it, the lowest first."""
+_open_folders: set[Path] = set()
+"""The scratch folders of this process."""
 
 
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """Make a new folder under ``base``, readable by this user only. The build removes it at its end, with any empty
-    folders that it made above it. If a build is killed, the next one removes it. Raises NotEnoughRoom if it cannot be
-    made, and UsageError for a path that is not UTF-8."""
+    """Make a new folder under ``base``, readable by this user only. The build removes it at its end. If a build is
+    killed, the next one removes it. Raises NotEnoughRoom if it cannot be made, and UsageError for a path that is not
+    UTF-8."""
     check_path(base)
-    from lookupdb.store.directory import unlock
+    from lookupdb.store.directory import try_lock, unlock
 
     path = base / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     lock_file = path.with_suffix(".lock")
-    new_folders: list[Path] = []
     try:
-        new_folders += [folder for folder in (base, *base.parents) if not folder.exists()]
-        try:
-            lock = _make(path, lock_file)
-        except FileNotFoundError:  # another build has removed its own folder
-            lock = _make(path, lock_file)
+        base.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(base)
+        lock = try_lock(lock_file)
+        path.mkdir(mode=0o700)
     except OSError as error:
-        _remove_empty(new_folders)
         raise NotEnoughRoom(
             f"cannot make a scratch folder in {base}: {error.strerror}", hint="choose another one with --scratch"
         ) from error
-    _open_folders[path] = new_folders
+    _open_folders.add(path)
     try:
         yield path
     finally:
-        _open_folders.pop(path, None)
+        _open_folders.discard(path)
         shutil.rmtree(path, ignore_errors=True)
         if lock is not None:
             unlock(lock_file, lock)
-        _remove_empty(new_folders)
-
-
-def _make(path: Path, lock_file: Path) -> int | None:
-    """Make the folder ``path``; return its lock. Raises OSError."""
-    from lookupdb.store.directory import try_lock
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path.parent)
-    lock = try_lock(lock_file)
-    path.mkdir(mode=0o700)
-    return lock
 
 
 def remove_open_folders() -> None:
     """Remove the scratch folders of this process, which is about to end without their owners."""
-    for path, new_folders in tuple(_open_folders.items()):
+    for path in tuple(_open_folders):
         shutil.rmtree(path, ignore_errors=True)
         path.with_suffix(".lock").unlink(missing_ok=True)
-        _remove_empty(new_folders)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove the empty ones of ``folders``, the lowest first."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def _remove_abandoned(base: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import duckdb
 import orjson
 
-from lookupdb.builder.files import LocalFile
+from lookupdb.builder.files import LocalFile, SliceFile
 from lookupdb.builder.rows import (
     BINARY_CONVERTS,
     MAX_DIGITS,
@@ -33,6 +33,7 @@ from lookupdb.builder.rows import (
     Convert,
     DictRows,
     Form,
+    RowParser,
     RowRejected,
     UnusableRow,
     check_binaries,
@@ -209,18 +210,13 @@ _READ: Final = "read_parquet({}, hive_partitioning=false, int96_as='struct')"
 timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
 
 
-class ParquetParser:
+class ParquetParser(RowParser):
     """Parse one Parquet file. Rows are dicts."""
 
-    lines = 0
-    columns = None
-    end = None
-    names: list[str]
-
-    def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
+    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: SliceFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's limit, in bytes."""
+        super().__init__(file, raw)
         _check_magic(file)
-        self._file = file
         self._connection = connect_duckdb(memory, threads)
         self._forms = make_forms(spec)
         self._objects = DictRows(spec, file.name)
@@ -351,7 +347,7 @@ class ParquetParser:
         return None
 
     def position(self) -> int:
-        """The share of the file's bytes that corresponds to the rows read."""
+        """Return the share of the file's bytes that corresponds to the rows read."""
         return self._file.bytes * self._rows_read // max(1, self._row_count)
 
     def close(self) -> None:

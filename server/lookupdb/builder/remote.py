@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Final
-from urllib.parse import quote, unquote, unquote_plus, urlencode, urlsplit, urlunsplit
-from xml.etree import ElementTree
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import obstore
 from obstore.exceptions import (
@@ -220,34 +219,27 @@ def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, meta
 class _Bucket:
     """A bucket, and what is known of the tables in it."""
 
-    def __init__(self, scheme: str, name: str, **options: str) -> None:
-        self.url, self._scheme, self._name = f"{scheme}://{name}", scheme, name
-        self.store: Any = self._open_store(**options)
+    def __init__(self, scheme: str, name: str, **options: Any) -> None:
+        self.url = f"{scheme}://{name}"
+        # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). obstore ignores the variable that
+        # allows it when other client options are given.
+        provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
+        allow_http = os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+        self.store: Any = obstore.store.from_url(  # type: ignore[call-overload]
+            self.url, client_options={**_CLIENT, "allow_http": allow_http}, retry_config=_RETRIES, **options
+        )
         self._tables: dict[str, str | None] = {}
         """Folder → its table, if known."""
         self._listed: list[str] = []
         """Folders that were listed at any depth."""
-
-    def _open_store(self, **options: Any) -> Any:
-        # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). obstore ignores the variable that
-        # allows it when other client options are given.
-        provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[self._scheme]
-        allow_http = os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
-        return obstore.store.from_url(  # type: ignore[call-overload]
-            self.url, client_options={**_CLIENT, "allow_http": allow_http}, retry_config=_RETRIES, **options
-        )
 
     def locate(self, path: str, meta: Any) -> LocatedFile:
         return LocatedFile(_describe_object(f"{self.url}/{path}", meta), RemoteObject(self.store, path, self))
 
     def list_level(self, folder: str) -> tuple[dict[str, Any], list[str]]:
         """Return the objects in ``folder`` by name, and the names of its folders."""
-        try:
-            found: Any = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
-            objects, prefixes = found["objects"], [f"{prefix}/" for prefix in found["common_prefixes"]]
-        except InvalidPathError as error:
-            objects, prefixes = self._list_signed(folder, "/", error)
-        names = [prefix[len(folder) : -1] for prefix in prefixes]
+        found: Any = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
+        names = [prefix[len(folder) :] for prefix in found["common_prefixes"]]
         self._tables.setdefault(folder, None)
         for name in names:
             if name in TABLE_FOLDERS:
@@ -256,7 +248,7 @@ class _Bucket:
             del self._tables[folder]  # ``find_table`` looks into it if needed
         return {
             meta["path"][len(folder) :]: meta
-            for meta in objects
+            for meta in found["objects"]
             if len(meta["path"]) > len(folder) and not _is_mark(meta)
         }, names
 
@@ -276,55 +268,13 @@ class _Bucket:
                 yield path, meta
 
     def _list_all(self, folder: str) -> Iterator[Any]:
-        try:
-            batches: Any = obstore.list(self.store, folder[:-1] or None)
-            for batch in iterate_interruptibly(batches):
-                yield from batch
-        except InvalidPathError as error:
-            yield from self._list_signed(folder, "", error)[0]
+        batches: Any = obstore.list(self.store, folder[:-1] or None)
+        for batch in iterate_interruptibly(batches):
+            yield from batch
 
     def has_any(self, path: str) -> bool:
         """Return whether there is an object below the folder ``path``."""
         return next(self._list_all(f"{path.removesuffix('/')}/"), None) is not None
-
-    def _list_signed(self, folder: str, delimiter: str, error: Exception) -> tuple[list[Any], list[str]]:
-        """List ``folder`` when an odd name in it makes the client fail; return the objects and the folders.
-
-        The client signs the request, and the answer is parsed here. Raises ``error`` if the bucket is not on S3.
-        """
-        if self._scheme != "s3":
-            raise error
-        objects: list[Any] = []
-        prefixes: list[str] = []
-        token: str | None = None
-        bucket_url = self._sign(self.store).partition("?")[0].removesuffix("/x")
-        while True:
-            query = {"list-type": "2", "prefix": folder, "delimiter": delimiter, "encoding-type": "url"}
-            query = {name: text for name, text in query.items() if text}
-            if token is not None:
-                query["continuation-token"] = token
-            # The client appends a path; the endpoint ends in a query parameter that absorbs it.
-            endpoint = f"{bucket_url}?{urlencode(query, quote_via=quote)}&x-path="
-            url = self._sign(self._open_store(endpoint=endpoint, virtual_hosted_style_request=True))
-            page = call_interruptibly(_read_page, url)
-            objects += [
-                {
-                    "path": unquote_plus(entry.findtext("{*}Key", "")),
-                    "size": int(entry.findtext("{*}Size", "0")),
-                    "e_tag": entry.findtext("{*}ETag"),
-                    "last_modified": datetime.datetime.fromisoformat(
-                        entry.findtext("{*}LastModified", "1970-01-01T00:00:00Z")
-                    ),
-                }
-                for entry in page.iterfind("{*}Contents")
-            ]
-            prefixes += [unquote_plus(entry.text or "") for entry in page.iterfind("{*}CommonPrefixes/{*}Prefix")]
-            token = page.findtext("{*}NextContinuationToken")
-            if not token:
-                return objects, prefixes
-
-    def _sign(self, store: Any) -> str:
-        return str(call_interruptibly(obstore.sign, store, "GET", "x", datetime.timedelta(minutes=5)))
 
     def find_table(self, path: str) -> str | None:
         """Return the table that the object at ``path`` belongs to, "a Delta table at …"; None if none is known. Raises
@@ -358,15 +308,6 @@ def open_bucket(scheme: str, name: str, **options: str) -> Any:
 def _is_mark(meta: Any) -> bool:
     """Return whether an object marks a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
     return meta["path"].endswith("/") or (not meta["size"] and meta["path"].endswith("_$folder$"))
-
-
-def _read_page(url: str) -> ElementTree.Element:
-    """Fetch and parse one page of a listing."""
-    content = b"".join(HttpStream(url).open(SourceFile("the bucket's listing", UNKNOWN_BYTES, None, None)))
-    try:
-        return ElementTree.fromstring(content)  # noqa: S314 - the bucket's own server
-    except ElementTree.ParseError as error:
-        raise ValueError(f"its listing is not XML: {error}") from error
 
 
 def _describe_object(url: str, meta: Any) -> SourceFile:

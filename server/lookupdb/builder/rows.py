@@ -13,13 +13,13 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import orjson
 
+from lookupdb.builder.files import LocalFile, SliceFile
 from lookupdb.builder.write import SPOOL_BYTES, Sample, Sorter, encode_place
 from lookupdb.dataset.spec import Csv, DatasetSpec, Value
 from lookupdb.errors import BadSource
@@ -195,19 +195,6 @@ def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
 _ABSENT: Any = object()
 """``_get_column`` returns it for a column that a row does not have: null would be a value."""
 _MAX_TRACKED_NAMES: Final = 1000
-_NESTED_ROWS: Final = 100
-"""The number of rows without a column that are searched for similar nested names."""
-_SIBLINGS: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class SeenColumns:
-    """The columns that some rows of a file had, for another process."""
-
-    missing: list[str]
-    names: list[str]
-    rows: int
-    nested: list[str]
 
 
 class ColumnTracker:
@@ -220,8 +207,6 @@ class ColumnTracker:
         self.missing = set(self.roles)
         """The columns that no record had so far. While there are any, records are passed to ``observe``."""
         self._names: dict[str, None] = {}
-        self._nested: dict[str, None] = {}
-        """Dotted names of members that may have been meant, for messages."""
         self.rows = 0
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -230,52 +215,25 @@ class ColumnTracker:
         self.missing.difference_update([name for name in self.missing if _has_column(record, name)])
         if len(self._names) < _MAX_TRACKED_NAMES:
             self._names.update(dict.fromkeys(record))
-        if self.rows <= _NESTED_ROWS and len(self._nested) < _MAX_TRACKED_NAMES:
-            for name in self.missing:
-                self._nested.update(dict.fromkeys(_list_similar(record, name)))
 
     @property
     def names(self) -> Collection[str] | None:
         """The names noted so far; None if no more are noted."""
         return self._names if len(self._names) < _MAX_TRACKED_NAMES else None
 
-    def snapshot(self) -> SeenColumns:
-        """Return what was observed so far, for another tracker to ``merge``."""
-        names, nested = (
-            [name.encode(errors="backslashreplace").decode() for name in found]  # without lone surrogates
-            for found in (self._names, self._nested)
-        )
-        return SeenColumns(sorted(self.missing), names, self.rows, nested)
-
-    def merge(self, snapshot: SeenColumns) -> None:
-        """Add what another tracker observed in other rows of the same file."""
-        self.missing.intersection_update(snapshot.missing)
-        self._names.update(dict.fromkeys(snapshot.names[: max(0, _MAX_TRACKED_NAMES - len(self._names))]))
-        self._nested.update(dict.fromkeys(snapshot.nested[: max(0, _MAX_TRACKED_NAMES - len(self._nested))]))
-        self.rows += snapshot.rows
+    def merge(self, other: ColumnTracker) -> None:
+        """Add what ``other`` has observed in other rows of the same file."""
+        self.missing.intersection_update(other.missing)
+        self._names.update(dict.fromkeys(islice(other._names, max(0, _MAX_TRACKED_NAMES - len(self._names)))))
+        self.rows += other.rows
 
     def check(self, where: str) -> None:
         """Raise BadSource if a column of the spec occurs in no row of the file ``where``."""
+        names = [name.encode(errors="backslashreplace").decode() for name in self._names]  # without lone surrogates
         for name, role in self.roles.items():
             if self.rows and name in self.missing:
                 lack = "which its only row lacks" if self.rows == 1 else f"which none of its {self.rows:,} rows has"
-                raise unknown_column_error(where, role, name, self._names, nested=self._nested, lack=lack)
-
-
-def _list_similar(record: dict[str, Any], name: str) -> list[str]:
-    """Return a few dotted names from each nested dict that the dots of ``name`` lead through. Without dots, return some
-    from every nested dict: the dots may have been forgotten."""
-    owners: list[tuple[str, Any]] = []
-    if "." in name:
-        owner: Any = record
-        path = ""
-        for part in name.split(".")[:-1]:
-            owner = owner.get(part, {}) if isinstance(owner, dict) else {}
-            path += f"{part}."
-            owners.append((path, owner))
-    else:
-        owners += ((f"{outer}.", inner) for outer, inner in islice(record.items(), _SIBLINGS))
-    return [path + member for path, owner in owners if isinstance(owner, dict) for member in islice(owner, _SIBLINGS)]
+                raise unknown_column_error(where, role, name, names, lack=lack)
 
 
 def _get_column(record: dict[str, Any], name: str) -> Any:
@@ -310,40 +268,34 @@ def _find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | Non
     return (owner if path and isinstance(owner, dict) else None), last
 
 
-class RowParser(Protocol):
-    """Read a slice of a file of any format. ``key`` and ``value`` take a row from iteration; call ``key`` first,
+class RowParser:
+    """Reads a slice of a file of any format. ``key`` and ``value`` take a row from iteration; call ``key`` first,
     because ``value`` may consume the row."""
 
-    @property
-    def key(self) -> Callable[[Row], str]:
-        """Return a row's key, not yet normalised. Raises RowRejected."""
+    key: Callable[[Row], str]
+    """Returns a row's key, not yet normalised. Raises RowRejected."""
+    value: Callable[[Row], bytes]
+    """Returns a row's value; JSON contains no raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
+    end: int | None = None
+    """Once all rows are read: the offset in the file at which the last one ends, for a slice that extends to its row's
+    end; None if the slice's own end is exact."""
+    lines = 0
+    """Once all rows are read: the number of lines of the file that were read; 0 for formats without lines."""
+    names: Sequence[str] | None = None
+    """The column names that the file declares, in a header or a footer; None if its rows name them."""
+    columns: ColumnTracker | None = None
+    """The columns that the rows had; None if the file declares its columns."""
 
-    @property
-    def value(self) -> Callable[[Row], bytes]:
-        """Return a row's value; JSON contains no raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
+    def __init__(self, file: LocalFile, raw: SliceFile) -> None:
+        self._file, self._raw = file, raw
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows in the slice's order. Raises BadSource, which names file and row."""
+        raise NotImplementedError
 
     def position(self) -> int:
-        """Number of bytes of the slice that were read."""
-
-    @property
-    def end(self) -> int | None:
-        """Offset in the file at which the last row ends, for a slice that extends to its row's end; None if the slice's
-        own end is exact."""
-
-    @property
-    def lines(self) -> int:
-        """Number of lines of the file that were read; 0 for formats without lines."""
-
-    @property
-    def names(self) -> Sequence[str] | None:
-        """The column names that the file declares, in a header or a footer; None if its rows name them."""
-
-    @property
-    def columns(self) -> ColumnTracker | None:
-        """The columns that the rows had; None if the file declares its columns."""
+        """Return the number of bytes of the slice that were read: a little more than was parsed."""
+        return self._raw.tell()
 
 
 # Files that declare their columns, CSV and Parquet, must declare the same ones, in any order. Otherwise a column that
@@ -371,19 +323,17 @@ class UniformColumns:
         first, expected = self._first
         if expected.symmetric_difference(names):
             found = frozenset(names)
-            changes = (("lacks", expected - found), ("adds", found - expected))
-            difference = " and ".join(f"{word} {_list_names(columns)}" for word, columns in changes if columns)
+            changes = (("lacks", sorted(expected - found)), ("adds", sorted(found - expected)))
+            difference = " and ".join(
+                f"{word} {format_some([repr(shorten_name(name)) for name in columns], _SHOWN_NAMES)}"
+                for word, columns in changes
+                if columns
+            )
             raise BadSource(
                 f"{where} has other columns than {first}: it {difference}",
                 hint="give all files of a source the same columns, or name those to store: value.columns takes nothing "
                 "else",
             )
-
-
-def _list_names(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    shown = ", ".join(repr(shorten_name(name)) for name in ordered[:_SHOWN_NAMES])
-    return shown + (f" and {len(ordered) - _SHOWN_NAMES:,} more" if len(ordered) > _SHOWN_NAMES else "")
 
 
 class NotFinite:
