@@ -34,8 +34,8 @@ os.environ["PYTHONFAULTHANDLER"] = "1"
 # the processor time of the whole suite.
 gc.disable()
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and nohup SIGHUP: their child processes would
-# inherit that.
+# Restore the signals that the tests were started with ignored: SIGINT by a shell's background job, SIGHUP by nohup.
+# Otherwise the child processes of tests would ignore them too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -26,9 +26,9 @@ Steps = Sequence[tuple[float | None, str]]
 BAD: Final[Steps] = ((None, "green"), (1, "red"))
 POOR: Final[Steps] = ((None, "green"), (1, "orange"))
 FAILURES: Final[Steps] = ((None, "green"), (0.0001, "orange"), (0.001, "red"))
-"""Shares of requests. Above the last, the chart's default objective is missed."""
+"""Shares of requests. Above the last share, the chart's default objective is missed."""
 LATENCIES: Final[Steps] = ((None, "green"), (0.01, "orange"), (0.05, "red"))
-"""Seconds of the 99th percentile. Above the last, the chart's default objective is missed."""
+"""Seconds of the 99th percentile. Above the last value, the chart's default objective is missed."""
 
 _SOURCE: Final = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 

@@ -1,4 +1,4 @@
-"""The service that is measured, as such services are written: a Flask application that recommends products.
+"""The service that is measured: a typical Flask application that recommends products.
 
 COW_WAY says how it holds them (``ways``), COW_FOLDER where their files are.
 """

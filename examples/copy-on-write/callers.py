@@ -64,7 +64,7 @@ class Callers:
         return self
 
     def _call(self, number: int) -> None:
-        """Ask, and wait for the next turn. Turns that the service was too slow for are caught up with."""
+        """Send requests at a fixed rate. If the service is too slow, late requests follow at once."""
         rng = random.Random(number)
         sold_out: list[str] = []
         due = time.monotonic() + self._seconds * number / _THREADS

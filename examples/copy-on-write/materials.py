@@ -52,7 +52,7 @@ def make_generation(folder: Path, source_folder: Path | None = None) -> None:
     source = (source_folder or folder) / ways.SOURCE
     manifest = datasets.manifest(folder, "recommendations", source, shards=4, compression="zstd")
     lookupdb.build(manifest, folder / ways.STORE)
-    os.sync()  # pages that are not on disk yet would count as memory of who maps them
+    os.sync()  # pages that are not on disk yet would count as memory of the processes that map them
 
 
 def _main(folder: Path, records: int, names: list[str]) -> None:

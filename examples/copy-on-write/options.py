@@ -23,7 +23,7 @@ COMMANDS: Final = """commands, each with its own --help:
   run reload     memory while new records take the place of the old
   run arenas     what comes back when nine of ten records are deleted
   run pressure   what the kernel takes back when memory is short
-docs/concepts/memory.md tells what the figures mean.
+docs/concepts/memory.md explains the figures.
 """
 
 

@@ -1,5 +1,6 @@
-"""The plot: how private memory grows while requests come in, and what all processes take at the end. An SVG that needs
-nothing but itself. ``python plot.py samples.json memory.svg`` draws it again."""
+"""The plot: how private memory grows while requests come in, and what all processes take at the end. The SVG needs no
+other file. ``python plot.py samples.json memory.svg`` draws it again.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _PAGEOUT: Final = 21
 
 
 def main() -> None:
-    """Print what each has before and after, and when it has read all again."""
+    """Print the resident memory of each before and after, and once it has read all records again."""
     options.run(_measure, options.parser("pressure", str(__doc__)).parse_args())
 
 

@@ -56,7 +56,7 @@ def _follow(today: Path, tomorrow: Path) -> list[str]:
 
 
 def _read(records: ways.Records) -> int:
-    """Have every value, one after the other, so that all pages are in memory. Returns how many there are."""
+    """Read every value, so that all pages are in memory. Return the number of values."""
     return sum(1 for _ in records.values())
 
 

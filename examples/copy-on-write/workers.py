@@ -29,7 +29,7 @@ from options import megabytes
 from ways import SHELF, SOURCE, WAYS
 
 _SAMPLES: Final = 120
-"""As many of each way, or fewer where the kernel takes long to count."""
+"""Samples of each way; fewer if the kernel takes long to count."""
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def _act(action: Callable[[], object]) -> list[str]:
 
 
 def _read(records: ways.Records, read: Callable[[list[str]], object], step: int = 1) -> None:
-    """Read one value of each ``step``. By values: to look a key up writes to no key, but to iterate over keys does."""
+    """Read one of each ``step`` values. Iterating over keys would write to each key; iterating over values does not."""
     for products in islice(records.values(), None, None, step):
         read(products)
 

@@ -3,8 +3,8 @@
     pip install gunicorn
     LOOKUPDB_SYNC_DIR=/var/lib/lookupdb gunicorn --workers 8 app:app
 
-`lookupdb sync` beside it keeps the files; deployment.yaml has both. Without --preload: each worker opens the dataset,
-and the files are in memory once all the same. The master would hold on to the generation of its start.
+`lookupdb sync` beside it keeps the files; deployment.yaml has both. Do not use --preload: each worker opens the
+dataset, and the files are still in memory only once. The master would keep the generation of its start.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--store-env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the store that is no secret, as AWS_REGION=eu-west-1; may be repeated. With --gateway, its own.",
+    help="A setting of the store that is not secret, as AWS_REGION=eu-west-1. May be repeated. With --gateway it is not"
+    " used.",
 )
 @option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
 @option(

@@ -147,7 +147,7 @@ _COMPARE_EVERY: Final = 0.5
 _WATCH_PATIENCE: Final = 120.0
 """Seconds in which an informer must report what is listed; a watch reconnects in less."""
 _WATCH_LAG: Final = 5.0
-"""Seconds in which a watch reports what is listed."""
+"""Seconds that a healthy watch may lag behind a list."""
 _LIVE_DATASETS_EVERY: Final = 10.0
 
 

@@ -156,7 +156,7 @@ class DatasetEvents:
         )
 
     def show(self, namespace: str, dataset: str) -> None:
-        """Show 0 for what has not happened yet, so that the first time is an increase."""
+        """Show 0 for events that have not happened yet, so that the first one is an increase."""
         for outcome in _OUTCOMES.values():
             self.builds.labels(namespace, dataset, outcome)
 

@@ -122,7 +122,9 @@ class ObservedDataset:
     """The value of the operator annotation: the identity that may act; empty: any operator."""
     deleting: bool = False
     renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset with it."""
+    """A cache of what ``plan.turns`` derives from the spec, shared by all versions of the dataset that have this
+    spec.
+    """
 
     @property
     def key(self) -> tuple[str, str]:
@@ -148,7 +150,7 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class ExistingObject:
-    """One object of the dataset for which it only matters that it is as the operator wrote it."""
+    """An object of the dataset. The only question about it is whether it is as the operator wrote it."""
 
     ref: ObjectRef
     digest: str
@@ -224,7 +226,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Seconds for which a pod has been unready, and has been being deleted."""
+    """How long a pod has been unready, and how long its deletion has lasted, in seconds."""
 
     unready: float = 0.0
     deleting: float = 0.0
@@ -248,7 +250,7 @@ class Pod:
     ready: bool = False
     deleting: bool = False
     unready_since: str = ""
-    """Since when the pod is unready, by another machine's clock; compared only with itself. Empty: ready."""
+    """When the pod became unready, by another machine's clock, so it is only compared for equality. Empty: ready."""
     lost_after: Absence | None = None
     """For an unready pod that is being deleted: how long the operator must see that before it stops waiting for the
     kubelet."""
@@ -321,8 +323,9 @@ class RouterReport:
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """An object of an earlier dataset of the same name that Kubernetes has not collected yet. Never a pod: their labels
-    keep them apart."""
+    """An object of an earlier dataset of the same name that Kubernetes has not collected yet. It is never a pod: the
+    labels of pods tell the datasets apart.
+    """
 
     kind: str
     name: str
@@ -475,8 +478,9 @@ def clamp_to_now(moment: str, now: datetime) -> str:
 
 
 def seconds_until(since: str, seconds: float, now: datetime) -> float:
-    """Return how long it is until ``seconds`` have passed ``since``; 0 when they have. Never too short: ``since`` was
-    cut to whole seconds."""
+    """Return how long it is until ``seconds`` have passed since ``since``; 0 when they have. The result is never too
+    short, although ``since`` was cut to whole seconds.
+    """
     due = parse_moment(since) + timedelta(seconds=seconds + 1)
     return max(0.0, (due - now).total_seconds())
 

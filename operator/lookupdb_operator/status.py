@@ -423,8 +423,9 @@ class RolloutStatus:
     """The shards, as ranges, that no routing table has referenced since they were claimed; empty: none, or all of a
     candidate."""
     overtaken_by: str = ""
-    """The generation that replaced the rest of it because a window was stuck: it keeps its shards and stops. Empty:
-    none."""
+    """The generation that takes its place because a window was stuck. This rollout keeps the shards that it has, and
+    goes no further. Empty: none.
+    """
     password_key: str = ""
     """Fingerprint of the key that its servers' passwords are derived from; empty: no password."""
     lost_template: str = ""
@@ -708,8 +709,7 @@ class DatasetStatus:
 
     def protected_generations(self, pinned: str = "") -> frozenset[str]:
         """Return the generations that are served, fetched, written or referenced here, and the pinned one if it is
-        older. A pin alone never counts as newest, because nothing older than the newest of these is safe from
-        removal."""
+        older. A pin never counts as the newest of these: generations that are older than the newest may be removed."""
         found = {generation.generation for generation in self.generations}
         found.update(rollout.generation for rollout in self.rollouts)
         if self.refused:

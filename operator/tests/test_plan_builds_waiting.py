@@ -50,7 +50,7 @@ def test_nothing_is_wrong_and_built_says_what_is_waited_for() -> None:
     assert says(planned)["Degraded"] == "False Healthy"
     assert says(planned)["Ready"] == "True Serving"
     message = condition(planned, "Built").message
-    assert message.startswith("waiting for the success file s3://data/_SUCCESS. It is looked for at ")
+    assert message.startswith("waiting for the success file s3://data/_SUCCESS. The next check for it is at ")
     assert planned.status.failure is not None
     assert planned.status.failure.retry_at in message
 

@@ -244,7 +244,7 @@ class TestOverride:
         world.override("g2")
         world.settle()
         assert world.status.generation == "g1"
-        assert "names g2, which is of another spec" in shown(world.look())
+        assert "names g2, which cannot be accepted" in shown(world.look())
 
     def test_while_it_is_tried_again_ends_that_attempt(self) -> None:
         world = refused()

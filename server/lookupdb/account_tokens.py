@@ -140,8 +140,9 @@ def _verify_token(token: str, key: VerificationKey, audiences: Sequence[str], no
 
 
 def _is_signed(token: str, key: VerificationKey) -> bool:
-    """Return whether ``key`` has signed the token's first two parts. ``jwt.decode``, which verifies again, first looks
-    at each byte in Python."""
+    """Return whether ``key`` has signed the token's first two parts. This comes first, because ``jwt.decode`` looks at
+    each byte in Python before it verifies.
+    """
     signed, _, signature = token.rpartition(".")
     try:
         return _ALGORITHMS.get_algorithm_by_name(key.algorithm).verify(signed.encode(), key.key, decode_part(signature))
@@ -198,7 +199,7 @@ def parse_keys(text: bytes) -> dict[str, VerificationKey]:
     members = orjson.loads(text)
     entries = members.get("keys") if isinstance(members, dict) else None
     if not isinstance(entries, list):
-        raise ValueError("expected a JSON object with a list of keys")  # noqa: TRY004 - as what is not JSON
+        raise ValueError("expected a JSON object with a list of keys")  # noqa: TRY004 - the same error as for invalid JSON
     keys: dict[str, VerificationKey] = {}
     for entry in entries[:_MAX_KEYS]:
         if isinstance(entry, dict) and (key := _parse_key(entry)):

@@ -99,14 +99,14 @@ async def read_at_most(stream: StreamReader, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An unparsed answer, from the API server or from what it is a proxy for."""
+    """An unparsed answer, from the API server or from a server behind its proxy."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def make_error(self, subject: str) -> ApiError:
-        """Return the error that it means if it is from the API server itself."""
+        """Return the error that the answer means, if it is from the API server itself."""
         try:
             answer = orjson.loads(self.body) if self.body else {}
         except ValueError:

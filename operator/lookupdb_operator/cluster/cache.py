@@ -100,8 +100,9 @@ class ObjectCache:
         return None if was == (header.uid, header.owner_uid, after.item, after.awaits_images) else key
 
     def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
-        """Forget an object; with ``uid``, only that one, and permanently unless a version later than the deletion's
-        ``version`` arrives. Return the dataset to reconcile; None if nothing was forgotten."""
+        """Forget an object. With ``uid``, forget only the object with that uid, and ignore its versions up to that of
+        the deletion, ``version``. Return the dataset to reconcile; None if nothing was forgotten.
+        """
         if uid:
             self._deleted[uid] = version
             if len(self._deleted) > _DELETED_UIDS_REMEMBERED:

@@ -41,7 +41,7 @@ _WATCH_SECONDS: Final = (290, 580)
 _SILENCE_AT_MOST: Final = 150.0
 """Seconds without an event or bookmark after which a connection counts as dead; bookmarks come every minute."""
 _GRACE: Final = 30.0
-"""Seconds after which a watch is closed that the API server should have ended."""
+"""Seconds to wait for the API server to end a watch before the client closes it."""
 _FIRST_DELAY: Final = 0.5
 _LONGEST_DELAY: Final = 30.0
 _LASTED: Final = 5.0
@@ -183,7 +183,7 @@ class Reflector:
         self._version = version
 
 
-# kopf's watch of LookupDatasets. The API server ends it after so many seconds (it accepts integers only); the client
+# kopf's watch of LookupDatasets. The API server ends it after this many seconds (it accepts integers only); the client
 # closes it later. Bookmarks come every minute.
 _SERVER_TIMEOUT: Final = 290
 _CLIENT_TIMEOUT: Final = 310.0

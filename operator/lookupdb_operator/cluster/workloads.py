@@ -96,7 +96,7 @@ PODS_LACK: Final = Cause(
 # A pod is not placed.
 UNSCHEDULABLE: Final = Cause(
     reasons.UNSCHEDULABLE,
-    "no node takes pod {pod}: {why}; add nodes, or change resources, spec.scheduling or what takes its place",
+    "no node takes pod {pod}: {why}; add nodes, make room on them, or change resources or spec.scheduling",
 )
 CLAIM_UNBOUND: Final = Cause(
     reasons.VOLUME_MISSING, "pod {pod} waits for its volume: {why}; create what it names, or correct {field}"
@@ -119,8 +119,8 @@ IMAGE_PULL_FAILED: Final = Cause(
 )
 IMAGE_NOT_FOUND: Final = Cause(
     reasons.IMAGE_NOT_FOUND,
-    "image {image}, which pod {pod} is to mount, is not in its registry{why}; it is pushed again, ever more"
-    " seldom while that does not help, unless the spec asks for other pods by now",
+    "image {image}, which pod {pod} should mount, is not in its registry{why}; it is pushed again, after longer"
+    " and longer pauses, unless the spec has changed the pods since",
 )
 SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
 START_FAILED: Final = Cause(
@@ -129,8 +129,8 @@ START_FAILED: Final = Cause(
 
 IMAGE_VOLUME_DROPPED: Final = Cause(
     reasons.IMAGE_VOLUMES_MISSING,
-    "the cluster has no image volumes: its API server has left that of StatefulSet {name} out; turn its feature"
-    " ImageVolume on (Kubernetes 1.33 or newer), or take another spec.serving.delivery",
+    "the cluster has no image volumes: its API server dropped the one of StatefulSet {name}; turn on its"
+    " feature ImageVolume (Kubernetes 1.33 or newer), or choose another spec.serving.delivery",
 )
 
 # Kubernetes ended it.
@@ -179,8 +179,8 @@ PUSH_FAILED: Final = Cause(
 )
 PUSH_ENDED: Final = Cause(
     reasons.PUSH_FAILED,
-    "Job {name}, which pushes the images of its rollout and tries again by itself, was failed for good ({why}); it will"
-    " be made again. Let no policy set its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
+    "Job {name}, which pushes the images of its rollout should never end, but Kubernetes ended it ({why}); it will be"
+    " made again. Make sure that no policy sets its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
 )
 PUSH_SUSPENDED: Final = Cause(
     reasons.PUSH_FAILED,
@@ -402,7 +402,7 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
     name, reason = container.get("name") or "", terminated.get("reason") or ""
     if reason in _LOST and pod.result is None:
         return CONTAINER_LOST.trouble(container=name, pod=pod.name)
-    # A container without probes is killed without a message for its memory alone, although nothing says so.
+    # A container without probes that was killed without a message was killed for its memory, even if nothing says so.
     has_no_probes = pod.component in _WITHOUT_PROBES or name == FETCH
     is_killed_silently = terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes
     if reason == "OOMKilled" or is_killed_silently:

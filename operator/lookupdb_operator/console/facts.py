@@ -226,7 +226,7 @@ class BuildFacts:
         return self.outcome + (f" × {self.count}" if self.count > 1 else "")
 
     def explain(self, message: str | None = None) -> str:
-        """Return the reason, unless it is the outcome, and ``message``, or else its own."""
+        """Return the reason, unless it only repeats the outcome, and ``message``, by default the build's own."""
         reason = self.reason if self.reason.lower() != self.outcome.lower() else ""
         return ": ".join(filter(None, (reason, self.message if message is None else message)))
 

@@ -137,7 +137,7 @@ def _is_of_other(labels: str, dataset: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _parse_bound(text: str) -> float:
-    """Return the same object for all pods, which have the same bounds: they may be thousands."""
+    """Return one shared object for equal bounds, because thousands of pods may have them."""
     return math.inf if text == "+Inf" else _parse(text)
 
 

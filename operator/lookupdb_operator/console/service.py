@@ -241,9 +241,10 @@ class VisitorSource:
         return await self._source.look_up(dataset, key, generation, self._visitor.token)
 
     def _explain_no_token(self, dataset: Dataset) -> str:
-        """Return why the visitor's token must not be sent to routers of ``dataset``; empty if it may. Whoever creates
-        pods beside a router can read what it receives, so the console's own tokens never leave it, and no other goes to
-        a namespace that it may not be meant for."""
+        """Return why the visitor's token must not be sent to routers of ``dataset``; empty if it may. Anyone who can
+        create pods in a router's namespace can read what the router receives. So tokens for the console itself are
+        never passed on, and other tokens are not sent to a namespace that they may not be meant for.
+        """
         wanted = read_accounts(dataset.spec).get("audience")
         if wanted is None:
             return "Lookups in this dataset need a token of its Secret, which the console cannot verify."

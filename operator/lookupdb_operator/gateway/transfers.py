@@ -67,8 +67,8 @@ from lookupdb_operator.gateway.request import (
 # Concurrent requests, in total and for each namespace.
 #
 # Transfers of files are slow, so they never take all places: a quarter is reserved for short requests, which builds
-# need. One namespace may have half of what the others leave. Of 192 places, nine greedy namespaces leave none for a
-# tenth, which must retry in a second.
+# need. One namespace may have half of what the others leave. For example, if nine namespaces take all that they may of
+# 192 places, none is left for a tenth, which must retry in a second.
 
 
 class Places:
@@ -128,7 +128,7 @@ class Admission:
 
 WAIT_SECONDS: Final = 10.0
 _REQUESTS: Final = 8
-"""Size of the budget in largest requests."""
+"""The budget holds this many requests of the largest size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +252,7 @@ class GatewayMetrics:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answered requests by operation and status."""
         self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
-        """By reason. All begin at 0, so that the first refusals are an increase: they may be the only ones."""
+        """By reason. All begin at 0, so that Prometheus sees even the first refusal as an increase."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.transfers: dict[tuple[str, str], list[float]] = {
@@ -404,8 +404,9 @@ class Objects:
             return object_version(result)
 
     async def copy(self, source: str, target: str, size: int) -> bool:
-        """Copy ``source``, of ``size`` bytes, to ``target``; return False if it is larger than the store copies by
-        itself. Raises RequestProblem."""
+        """Copy ``source``, of ``size`` bytes, to ``target``; return False if it is too large for the store to copy.
+        Raises RequestProblem.
+        """
         store = self._client.patient_store
         if not store.can_copy(size):
             return False

@@ -1,8 +1,8 @@
 """Controllers and kubelet of `lookupdb up`: the pods of Jobs, StatefulSets and Deployments are processes on loopback.
 
 A shard's pod has an address of its own in 127.0.0.0/8, so its ports are those of a cluster, moved only if a program of
-this machine listens on them everywhere. Names of pods in a routing table are replaced by addresses in the file that the
-router reads. Shard servers map the store's own files, so nothing is fetched.
+this machine listens on them at all addresses. Names of pods in a routing table are replaced by addresses in the file
+that the router reads. Shard servers map the store's own files, so nothing is fetched.
 
 A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
 order. `up` holds its standard input; the process ends when that is closed (see ``cli.leash``). So none outlives `up`.

@@ -573,7 +573,7 @@ class Up:
         await self._send("PATCH", dataset, {"metadata": {"annotations": annotations}})
 
     def _report(self, dataset: LocalDataset, problem: str) -> None:
-        """Print ``problem`` once, and that it is over."""
+        """Print ``problem`` once, and print when it is over."""
         if problem != dataset.said:
             dataset.said = problem
             self._say(f"{dataset.spec.name}: {problem or 'manifest and source can be read again'}")
@@ -582,7 +582,7 @@ class Up:
 
     async def _serve(self) -> None:
         """Wait until everything is served, say so, and keep the files with its addresses. Raises BuildFailed if nothing
-        can be served, and UsageError if another `up` has created a removed run folder again."""
+        can be served, and UsageError if the run folder was removed and another `up` has created it again."""
         said = ""
         while True:
             self._changed.clear()

@@ -101,8 +101,8 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
         renewed = replace(last, version=table.version, written_at=table.written_at, confirmed_at=table.confirmed_at)
         if renewed == table:
             message = (
-                f"Routing table {last.version} is written again, as {table.version}: there was other content under its"
-                " version, which a router may have read, or a router has a newer one."
+                f"Routing table {last.version} is written again, as {table.version}: a router may have read other"
+                " content under the old version, or has a newer version."
             )
             reports[reasons.TABLE_RENEWED] = EventReport("Warning", reasons.TABLE_RENEWED, message)
     return tuple(reports.values())
@@ -552,7 +552,7 @@ class Reconciler:
                 if manifests.is_made_once(manifest):
                     await self._cluster.create_secret(manifest)
                     continue
-                # What is not known to be ours may belong to somebody else, so it is not taken over.
+                # An object that is not known to be ours may belong to somebody else, so it is not taken over.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound, Conflict) as error:
                 # The API server treats a patch of an object that is gone as a creation, which is not allowed.

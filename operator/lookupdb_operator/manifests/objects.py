@@ -21,8 +21,8 @@ from lookupdb_operator.model import Config, Manifest, ObservedDataset, StoreAcce
 # Hashes of the operator's fields of an object, as applied and as the API server holds them.
 #
 # ``managedFields`` lists which fields a manager applied and nobody changed since. Only those are compared, not defaults
-# or fields of controllers and other managers. Quantities are compared as numbers, because the API server reformats
-# them, and lists of objects in any order, because it identifies their members by keys.
+# or fields of controllers and other managers. The API server reformats quantities, so these are compared as numbers. It
+# identifies the members of lists of objects by keys, so the order of such lists does not matter.
 
 
 _IDENTITY: Final = frozenset({"apiVersion", "kind", "status"})

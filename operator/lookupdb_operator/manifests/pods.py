@@ -508,8 +508,9 @@ def _find_image(dataset: ObservedDataset, config: Config) -> str:
 
 
 def _driver_flags(dataset: ObservedDataset, config: Config) -> list[str]:
-    """Return a driver's flags, besides a builder's. They override the dataset's settings, which cannot name them anyway
-    by the CRD. Spark itself replaces ``${env:…}``."""
+    """Return a driver's flags, besides a builder's. They override the dataset's settings. The CRD already forbids the
+    dataset to set them. Spark itself replaces ``${env:…}``.
+    """
     settings = {
         "spark.kubernetes.namespace": dataset.namespace,
         "spark.kubernetes.container.image": _find_image(dataset, config),
@@ -518,7 +519,7 @@ def _driver_flags(dataset: ObservedDataset, config: Config) -> list[str]:
         "spark.kubernetes.executor.podNamePrefix": f"${{env:{_POD_NAME}}}",
         "spark.kubernetes.executor.podTemplateFile": f"{names.DATASET_PATH}/{names.EXECUTOR_FILE}",
         "spark.kubernetes.executor.podTemplateContainerName": names.EXECUTOR,
-        # So it needs no right but to pods: no ConfigMaps, Services or claims.
+        # So the driver needs rights to pods only, not to ConfigMaps, Services or claims.
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",

@@ -64,8 +64,10 @@ def render_routers(
 
 
 def router_replicas(dataset: ObservedDataset, present: int) -> int:
-    """Return the number of routers, if ``present`` are requested now: the autoscaler's choice within its bounds. It is
-    always applied, because a field without an owner resets to one."""
+    """Return the number of routers to request. ``present`` is the number requested now, which an autoscaler may have
+    chosen; it is kept within the autoscaler's bounds. The number is always applied, because a field without an owner
+    resets to one.
+    """
     router = dataset.spec["router"]
     if autoscaling := router.get("autoscaling"):
         return int(min(max(present, autoscaling["minReplicas"]), autoscaling["maxReplicas"]))

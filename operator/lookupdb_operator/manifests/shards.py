@@ -454,8 +454,8 @@ def render_shards(
 ) -> tuple[Manifest, ...]:
     """Return a rollout's objects, in the order of application.
 
-    Use it only if the rollout's template is still ``template_digest``, because it would change another one. If it is
-    not, use ``render_scale``.
+    Use it only if the digest of the rollout's template is still ``template_digest``: otherwise it would change the
+    template. In that case, use ``render_scale``.
     """
     return tuple(map(stamp, _render_unstamped(dataset, rollout, generation, replicas, config)))
 

@@ -144,7 +144,8 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     result = next((pod.result for pod in pods if pod.result is not None), None)
     admitted = None
     if result is not None and result.reason == reasons.GATE_CLOSED and result.generation != build.generation:
-        # The source is unchanged since a generation that a gate rejected. If that was admitted since, nothing failed.
+        # The source has not changed since a gate rejected a generation of it. If its gates were overridden since,
+        # nothing failed.
         found = status.find_generation(result.generation)
         if found is not None and (found.content, found.fingerprint) == (build.content, result.fingerprint):
             admitted, result = found, replace(result, outcome="unchanged", reason="", message="")
@@ -380,7 +381,7 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """Built, the obstacle of the build, and the time of the next attempt."""
     next_attempt_in = None
-    if status.build is None and status.failure is not None:  # once it may begin, its slot or its rollout wakes it
+    if status.build is None and status.failure is not None:  # what it waits for wakes it
         next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now) or None
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
     return reasons.assess(
@@ -418,7 +419,7 @@ def _check_source_missing(status: DatasetStatus, target: PassTarget, situation: 
     if failure is None or not is_waiting_for_source(status):
         return None
     message = reasons.write_sentence(reasons.WAITING_FOR_SOURCE, failure.message)
-    return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} It is looked for at {failure.retry_at}.")
+    return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} The next check for it is at {failure.retry_at}.")
 
 
 def _check_rollout_first(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -445,7 +446,7 @@ def _check_damaged(status: DatasetStatus, target: PassTarget, situation: Situati
     damage = None if generation is None else generations.diagnose_damage(generation, status, situation)
     if generation is None or damage is None:
         return None
-    message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
+    message = f"{generation.generation} was built, but the store no longer has it whole: {damage.message}"
     text = reasons.write_sentence(damage.reason, message)
     if situation.desired.pinned_generation:
         text += " Nothing is built in its place while a generation is pinned: remove spec.generation."
@@ -466,7 +467,7 @@ def _check_built(status: DatasetStatus, target: PassTarget, situation: Situation
         return None
     annotation, refused, useless = situation.dataset.override_gates, status.refused, ""
     if refused is not None and refused.generation == annotation:
-        why = "which is of another spec, or of a source that was read again since, and is not accepted"
+        why = "which cannot be accepted: its spec has changed, or its source was read again since"
         useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
     elif annotation and not 0 < names.read_number(annotation) <= status.last_generation:
         useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has rejected."

@@ -153,7 +153,7 @@ def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
         return None
     if not table.confirmed_at:
         return SLOW_POLL_SECONDS if windows.is_confirmation_overdue(status, situation) else POLL_SECONDS
-    # The drain time may have passed, and a router still be behind.
+    # A router may still be behind although the drain time has passed.
     slowest = SLOW_POLL_SECONDS if windows.is_retirement_overdue(table, situation) else POLL_SECONDS
     return max(slowest, remaining_drain(table, situation))
 

@@ -109,9 +109,9 @@ def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
 #     nothing was ever in effect                  there is nothing to compare with
 #
 # An annotation stays, so it names one generation and never the next one. If that generation does not wait, the
-# annotation does nothing. It also does nothing if it was there before the generation was built (as with overridden
-# gates, in ``builds``): it may come from a file that is applied again and again, or from an earlier dataset of this
-# name, and its author has not seen the data. It counts again after it was removed once.
+# annotation does nothing. It also does nothing if it was there before the generation was built, because its author has
+# not seen the data: it may come from a file that is applied again and again, or from an earlier dataset of this name.
+# It has an effect once it is removed and set again. Overridden gates follow the same rule (``builds``).
 
 
 G = TypeVar("G", bound=BuiltGeneration)
@@ -132,13 +132,13 @@ def may_take_effect(generation: str, status: DatasetStatus, desired: Desired) ->
 
 
 def is_premature(generation: str, status: DatasetStatus) -> bool:
-    """Return whether the annotation has promoted ``generation`` since before it was built."""
+    """Return whether the annotation named ``generation`` already before it was built."""
     found = status.find_generation(generation)
     return found is not None and bool(found.premature_promotion)
 
 
 def promoted_candidate(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The generation that waited and may take effect now: it comes before a newer one. None while none may."""
+    """The promoted candidate, if it may take effect now, even before a newer generation; None if there is none."""
     generation = waiting_generation(status, desired)
     return generation if generation is not None and may_take_effect(generation.generation, status, desired) else None
 
@@ -306,7 +306,7 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
     reason = reasons.REJECTED if was_rejected else reasons.ROLLED_BACK
     served = served_generation(status)
     is_newer = served is None or names.read_number(served.generation) < names.read_number(name)
-    which = f"{name} is newer and" if is_newer else f"That is not of this spec: {name}, the newest that is, is"
+    which = f"{name} is newer and" if is_newer else f"That is not of this spec: {name}, the newest one of this spec, is"
     if is_newer and is_of_other_spec(status, desired):
         which = f"That is of an earlier spec: {which}"
     return (
@@ -317,8 +317,9 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
 
 
 def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """Return the newest generation of the present spec. None if a refresh was answered since its source was last read:
-    the active one is newer then, though it is of another spec."""
+    """Return the newest generation of the present spec. None if a refresh was answered after its source was last read:
+    then the active generation has newer data, though of another spec.
+    """
     generation = newest_matching_generation(status, desired)
     return generation if generation is not None and is_up_to_date(generation, status) else None
 
@@ -441,23 +442,24 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 #
 # A server that starts fetches its shard, and reports if the generation is not in the store or a file does not match its
 # checksum. If that is the newest generation of the present spec, the status notes it (``note_loss``), and it asks for a
-# build as a refresh does (``is_build_needed``). The new generation answers it. So there is one build for each loss,
-# whenever an operator ends.
+# build as a refresh does (``is_build_needed``). The new generation answers it. So each loss causes one build, even if
+# an operator ends in between.
 #
 # The active generation stays: its servers have their files. It is replaced when the new generation's servers are ready.
 #
-# With promotion Manual, the active generation gets a new pod template before any other one waits for promotion. That
-# is impossible once the store has lost it, and the candidate would never be offered. So its rollout notes that template
-# (``RolloutStatus.lost_template``) and keeps its servers; with another pod template it is tried again.
+# With promotion Manual, the active generation is rolled out from a new pod template before another one waits for
+# promotion. If the store has lost the active generation, that is impossible, and the candidate would never be offered.
+# So the rollout in effect notes the template (``RolloutStatus.lost_template``) and keeps its servers. The next pod
+# template is tried again.
 #
 # The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
-# a store that loses everything would be filled all the time. A generation that lasted longer was not lost in a row. A
-# build that is needed for another reason does not wait. Until a build has begun, the loss is forgotten when all servers
-# of the generation are ready.
+# a store that loses everything would be filled all the time. The loss of a generation that lasted restarts the count. A
+# build that is needed for another reason does not wait. If all servers of the generation get ready before a build has
+# begun, the loss is forgotten.
 
 
 LASTING_SECONDS: Final = 3600.0
-"""A generation as old as that was not lost as soon as it was built."""
+"""The age in seconds from which the loss of a generation does not count as one more in a row."""
 _MOST_LOSSES: Final = 999_999_999
 """As the CRD has it."""
 

@@ -98,8 +98,8 @@ Phase = GenerationPhase | RolloutPhase
 # Recovery of a status that was wiped or set back, by hand or with a backup, and of times that lie ahead because the
 # clock was set back.
 #
-# What serves keeps serving until something newer is in effect. No number is claimed that an object carries, or
-# another part of the status.
+# What serves keeps serving until something newer is in effect. No number is claimed that an object or another part of
+# the status already has.
 
 
 _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
@@ -110,7 +110,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     """``status`` with the rollouts that only objects know, kept as referenced, and with numbers not below any in
     use."""
     observed = situation.observed
-    # Such a status does not say which rollout serves: those whose numbers are past are kept, too.
+    # Such a status does not say which rollout serves: rollouts whose numbers are past are kept, too.
     serves_unknown_table = routing_tables.is_newer_written(status, observed) or (
         status.table is None
         and routing_tables.written_table_version(observed) > 0
@@ -168,7 +168,9 @@ def is_inconsistent(status: DatasetStatus) -> bool:
 
 
 def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
-    """Return whether routers take ``table`` up, and ``status`` keeps nothing that they answer from until then."""
+    """Return whether routers are still taking ``table`` up, but ``status`` has no rollout that they answer from until
+    then.
+    """
     generation = status.find_generation(table.generation)
     if table.confirmed_at or table.parts or generation is None or generation.served_by == table.version:
         return False
@@ -180,7 +182,7 @@ def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
 
 
 def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
-    """Return whether ``table`` names no servers, or not the workers that these have."""
+    """Return whether ``table`` names no servers, or another number of workers than its rollouts have."""
     candidates = () if table.candidate is None else (table.candidate,)
     for part in (table, *table.parts, *candidates):
         rollout = status.find_rollout(part.rollout)
@@ -312,10 +314,10 @@ RECOVER: Final = Transition(
         *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
     ),
     when=(
-        "the status was wiped, edited or set back. One of these shows it: an object has a number, or the written"
-        " routing table a version, that the status does not know; its own table references something that it lacks, or"
-        " names other servers; a table is written, and the status has none and no rollout that routers may answer from."
-        " Then servers of a past number are kept, too"
+        "the status was wiped, edited or set back. One of these shows it: an object has a number that the status does"
+        " not know, or the written routing table such a version; the status's own table references something that the"
+        " status lacks, or names other servers; a table is written, but the status has neither a table nor a rollout"
+        " that routers may answer from. In the last case, servers with past numbers are kept, too"
     ),
     written_first=(
         "`rollouts` with all servers, `lastRollout`, `lastGeneration`, `lastTable`; no `table`, no `generations`"
@@ -389,8 +391,8 @@ TRANSITIONS: Final = (
         step=generations.read_annotations,
         edges=(),
         when=(
-            "the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned; the"
-            " annotation `lookupdb.dev/promote` was removed that named one before it was built"
+            "the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned; or the"
+            " annotation `lookupdb.dev/promote`, which had named one before it was built, was removed"
         ),
         written_first="`rejected`; `generations[].prematurePromotion` is empty",
         may_be_deleted="nothing yet: it is no longer desired, so its rollout is abandoned, or drains",
@@ -456,7 +458,7 @@ TRANSITIONS: Final = (
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
         when=(
-            "`rollout.keepPrevious` has passed since it had drained, or is turned down so far; a candidate finds no"
+            "`rollout.keepPrevious`, as it is now, has passed since it drained; a candidate finds no"
             " room; another rollout serves its generation. Not while it is desired"
         ),
         written_first="`rollouts` without it",

@@ -142,8 +142,10 @@ def _list_serving_objects(
 
 
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Return those of ``manifests_due`` whose object is missing or differs. A name that an earlier dataset or a
-    deletion still occupies is left out until it is free. So is a Job that exists: it cannot be changed."""
+    """Return those of ``manifests_due`` whose object is missing or differs. Leave out objects whose name is still
+    taken, by an earlier dataset or an object that is being deleted, and Jobs that exist, because a Job cannot be
+    changed.
+    """
     digests, replicas = _read_digests(observed.objects), _observed_replicas(observed)
     taken = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}
     taken |= {(existing.ref.kind, existing.ref.name) for existing in observed.objects if existing.deleting}
@@ -216,7 +218,7 @@ def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Itera
     # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
     due = {object_name(manifest) for manifest in manifests_due} | {table}
-    if manifests.uses_service_accounts(observed.dataset):  # the last ones that are known, while nobody can read them
+    if manifests.uses_service_accounts(observed.dataset):  # while the keys cannot be read, the last known ones stay
         due.add(("ConfigMap", names.router_keys(observed.dataset.name)))
     lost_job = None
     if status.build is not None and builds.has_lost_result(status.build, observed):
@@ -239,7 +241,7 @@ def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: 
         return _has_no_servers(existing.rollout, names.read_shard(existing.ref.name) if is_budget else None, status)
     if existing.generation:
         return _is_past_build(existing.generation, status)
-    # What has no digest was not written by us.
+    # An object without a digest was not written by us.
     return bool(existing.digest) and (existing.ref.kind, existing.ref.name) not in desired_names
 
 
@@ -266,7 +268,7 @@ def next_look_in(apply: Iterable[Manifest], observed: Observed) -> float | None:
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
     if (
-        any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may not be let in
+        any(manifest["kind"] in ("Job", "StatefulSet") for manifest in apply)  # its pods may be refused
         or any(pod.phase == "Pending" and pod.trouble is None and not pod.deleting for pod in observed.pods)
         or any(job.state == "Running" and job.generation not in building for job in observed.jobs)
         or any(item.replicas and (item.rollout, item.shard) not in pods for item in observed.shard_sets)
@@ -301,8 +303,9 @@ def _observed_replicas(observed: Observed) -> dict[Name, int]:
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with the announced generation if the store announces it. Return it with none once another one
-    is due, because a write may succeed although its answer is lost."""
+    """Return ``status`` with the announced generation if the store announces it. Once another announcement is due,
+    return it without any, because a write may succeed although its answer is lost.
+    """
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:
         return status
@@ -344,9 +347,9 @@ def diagnose_announcement(observed: Observed) -> Trouble | None:
 # reports that it lacks the key. Making it again changes nothing: its name determines its content. A Secret of that name
 # from another writer stays, and routers report that its key is wrong.
 #
-# The servers of a rollout keep the key that they were started with. The status has it of each rollout, and so have
-# their StatefulSets, in case the status is lost. An earlier key cannot be made again once the release's has changed:
-# its Secret stays in the namespace, and is mounted, as long as a rollout needs it.
+# The servers of a rollout keep the key that they were started with. The status records which key each rollout has; so
+# do the StatefulSets, in case the status is lost. After a change of the release's key, earlier keys cannot be derived
+# again. So their Secrets stay in the namespace, and are mounted, as long as a rollout needs them.
 
 
 MAKE_AGAIN_AFTER: Final = 60.0

@@ -77,8 +77,7 @@ from lookupdb_operator.status import (
 
 
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Return what to do about ``observed`` at ``now``, which is aware. Planned again at once, it asks for nothing
-    more."""
+    """Return what to do about ``observed`` at ``now``, which is aware. A second call at once asks for nothing more."""
     dataset = observed.dataset
     idle_reason = why_idle(dataset, config)
     if idle_reason:  # the status is not ours: nothing in it is read
@@ -588,7 +587,7 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
         what = f"is changed by the field manager {contest.by!r}" if contest.by else "is changed or deleted by somebody"
         yield Trouble(
             reasons.CONTESTED,
-            f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
+            f"{contest.kind} {contest.name} {what} again and again; it is restored every five minutes at most",
         )
     yield from filter(None, (objects.diagnose_announcement(observed), diagnose_orphans(observed)))
 

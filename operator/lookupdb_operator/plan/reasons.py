@@ -102,9 +102,9 @@ STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
 
 # Events only: no condition is written of a dataset that is not acted on
 OTHER_OPERATOR: Final = "OtherOperator"
-"""It belongs to an operator of another name."""
+"""The dataset belongs to an operator of another name."""
 STATUS_UNREADABLE: Final = "StatusUnreadable"
-"""Its status is not what an operator of this version writes."""
+"""The dataset's status is not what an operator of this version writes."""
 
 # Events only: nothing waits
 TABLE_RENEWED: Final = "RoutingTableRenewed"
@@ -184,11 +184,11 @@ CRASH_LOOPING: Final = "CrashLooping"
 NOT_ON_VOLUME: Final = "NotOnVolume"
 """The volume of spec.serving.delivery does not show what is to be served, or cannot be read."""
 IMAGE_VOLUMES_MISSING: Final = "ImageVolumesMissing"
-"""The cluster has no image volumes, from which servers are to have their shards."""
+"""Servers need image volumes for their shards, and the cluster has none."""
 REGISTRY_UNAVAILABLE: Final = "RegistryUnavailable"
-"""The registry to which images are pushed does not answer, or not as one should."""
+"""The registry to which images are pushed does not answer, or does not answer as a registry should."""
 REGISTRY_DENIED: Final = "RegistryDenied"
-"""It refuses the credentials with which images are pushed."""
+"""The registry refuses the credentials with which images are pushed."""
 PUSH_FAILED: Final = "PushFailed"
 """Images could not be pushed for another reason."""
 FETCH_FAILED: Final = "FetchFailed"
@@ -261,11 +261,11 @@ _WITHOUT_IMAGE_VOLUMES: Final = (
 )
 """The words of an API server that does not know image volumes, or whose feature is off."""
 _REFRESH: Final = (
-    "The newest generation is built again by itself, unless one is pinned or it is held back; anything is, at once,"
-    f" when the annotation {names.REFRESH} gets another value."
+    "The newest generation is built again automatically, unless one is pinned or it is held back. To build at once,"
+    f" give the annotation {names.REFRESH} another value."
 )
 REMEDIES: Final[Mapping[str, str]] = {
-    ADOPTION_FAILED: "Correct spec.adopt, or take it away to build from the source.",
+    ADOPTION_FAILED: "Correct spec.adopt, or remove it to build from the source.",
     BAD_SOURCE: "Correct the source, or the spec.",
     CATALOG_UNREACHABLE: "Check that the catalog can be reached from this cluster, and correct the credentials in the"
     " Secret of source.secretName.",
@@ -276,19 +276,19 @@ REMEDIES: Final[Mapping[str, str]] = {
     EXTRA_MISSING: "Build the image with `make image EXTRA=delta`.",
     PUSH_REJECTED: "Push again.",
     GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
-    STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",
+    STORE_UNAVAILABLE: "Check that the store can be reached from this cluster.",
     STORE_DENIED: "Correct the store's credentials in their Secret: that of spec.store, else that in the namespace of"
     " lookupdb's release.",
     STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
     GENERATION_MISSING: _REFRESH,
     CORRUPT_FILE: _REFRESH,
-    ANNOUNCEMENT_FAILED: "Look whether the gateway answers the operator, and names it as its announcer (--announcer).",
+    ANNOUNCEMENT_FAILED: "Check that the gateway answers, and that its --announcer is this operator.",
     STALE: "Built and RolledOut say what keeps newer data away.",
     NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
     CONTESTED: "Stop that writer, and change the dataset instead.",
-    IMAGE_VOLUMES_MISSING: "Take another spec.serving.delivery, or a cluster of Kubernetes 1.33 or newer whose feature"
-    " ImageVolume is on.",
+    IMAGE_VOLUMES_MISSING: "Choose another spec.serving.delivery, or turn on the cluster's feature ImageVolume"
+    " (Kubernetes 1.33 or newer).",
     DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",
     INVALID_SPEC: "Correct the spec.",
     SPARK_IMAGE_MISSING: "Name one in spec.build.spark.image, or in the chart's spark.image.",
@@ -389,12 +389,13 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
 
 
 FIRST_RETRY_DELAY: Final = 30.0
-"""Seconds. A source that is being uploaded is there the next time."""
+"""Seconds. By then a source that is being uploaded is probably complete."""
 LONGEST_RETRY_DELAY: Final = 1800.0
 """Seconds. A source that has been broken for days is not read every minute. A new spec or refresh is built at once."""
 LONGEST_WAIT: Final = 300.0
-"""Seconds between two looks for a success file that is not there, or for a push after one that was rejected: it is
-expected, and data is late until it is seen."""
+"""Seconds between two checks for a missing success file, or for a push after a rejected one. Both are expected soon,
+and the data is late until the check sees them.
+"""
 MAX_MESSAGE_CHARACTERS: Final = 4000
 """Characters: a little less than the CRD allows."""
 

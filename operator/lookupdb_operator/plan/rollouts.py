@@ -152,8 +152,8 @@ def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> Rollou
     table = status.table
     for rollout in reversed(status.rollouts):
         if table is not None and table.rollout == rollout.rollout:
-            # With a candidate beside it, the rollout was in effect before. The new table only adds the candidate, or
-            # changes numbers of servers.
+            # If the table also has a candidate, the rollout was in effect before: the new table only adds the
+            # candidate, or changes numbers of servers.
             is_unfinished = (not table.confirmed_at or bool(table.parts)) and status.candidate is None
         else:
             is_unfinished = rollout.is_candidate
@@ -307,10 +307,11 @@ def is_servable(
     situation: Situation,
     shards: Collection[int] | None = None,
 ) -> bool:
-    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. All their
-    servers are ready. Or each shard has at least one ready server and lacks at most one, and the missing ones are in
-    trouble after the grace, or the progress deadline has passed. The routing table references missing servers too:
-    routers use them once they come."""
+    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. That is so if all
+    their servers are ready. It is also so if each shard has at least one ready server and lacks at most one, and either
+    the missing ones are in trouble and the grace period is over, or the progress deadline has passed. The routing table
+    references missing servers too: routers use them once they come.
+    """
     chosen = awaited_shards(rollout, status) if shards is None else shards
     if not chosen:
         return False
@@ -443,7 +444,7 @@ def diagnose_candidate(status: DatasetStatus, target: PassTarget, situation: Sit
     servers = tuple(windows.list_shard_servers(rollout, situation.desired.replicas, shards, situation))
     if rollout.is_starting:
         is_overdue = has_exceeded_deadline(rollout, status, situation)
-    else:  # it was ready once, and is not ready for longer than its deadline
+    else:  # it was ready once, and has been unready for longer than its deadline
         is_overdue = any(shard.overdue for shard in servers)
     if is_overdue:
         trouble = _diagnose_overdue(rollout, servers, trouble, situation)

@@ -41,8 +41,9 @@ from lookupdb_operator.status import (
 
 
 _HIGHEST_BELIEVED: Final = 10**14 - 1
-"""The highest version that is overtaken when somebody has written it by hand: one of 14 digits. It leaves room for
-more tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53)."""
+"""The highest version written by hand that the next table still exceeds: it has 14 digits. It leaves room for more
+tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53).
+"""
 
 
 def known_table_version(status: DatasetStatus) -> int:

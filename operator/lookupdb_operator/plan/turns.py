@@ -528,7 +528,7 @@ class _TurnQueue:
         """Note what the status of ``key`` says."""
         before = self._turns.pop(key, None)
         self._leave(key)
-        # The clock was set back, perhaps: nothing waits until it is where it was.
+        # The clock may have been set back: do not wait until it has caught up.
         self._yielded_at = clamp_to_now(self._yielded_at, now)
         if key in self._postponed:
             self._postponed[key] = clamp_moment(self._postponed[key], now + timedelta(seconds=POSTPONEMENT_SECONDS))

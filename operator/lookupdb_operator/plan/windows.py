@@ -83,7 +83,7 @@ def routed_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[in
 
 
 def referenced_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards that any routing table which may still be in effect routes to ``rollout``, but as a candidate."""
+    """The shards that any routing table which may still be in effect routes to ``rollout``, except as a candidate."""
     if not rollout.referenced_replicas:
         return frozenset()
     return held_shards(rollout, status) - parse_shards(rollout.window)
@@ -272,8 +272,9 @@ def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situati
 
 
 def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) -> bool:
-    """Return whether the next window may begin: what the last one replaced is gone. The first window may also begin
-    before, if routers delay the removal for long."""
+    """Return whether the next window may begin: what the last one replaced is gone. The first window may begin earlier
+    if routers delay the removal for long.
+    """
     table = status.table
     if table is None:
         return True

@@ -127,7 +127,7 @@ def with_target(command: F) -> F:
 
 
 def _find_target(values: Mapping[str, Any]) -> Target:
-    """Return the target that options and the name name. Raises UsageError."""
+    """Return the target that the options and the name specify. Raises UsageError."""
     kubeconfig, context, data = values.get("kubeconfig"), values.get("context"), values.get("data")
     if data is None and kubeconfig is None and context is None and not _is_of_kubectl():
         data = Path(os.environ.get("LOOKUPDB_DATA_DIR") or DATA_DIRECTORY)

@@ -92,11 +92,12 @@ def build_generation(
     is published.
 
     With ``options.adopt``, a dataset without generations of its own gets a copy of an earlier dataset's generation, and
-    the source is not read. Raises AdoptionFailed if there is none to adopt. A dataset that has its own generation
-    builds; with ``options.build_id`` it gets a copy of that one, which the caller did not know of.
+    the source is not read. Raises AdoptionFailed if there is none to adopt. If the dataset already has a generation of
+    its own, the source is built. With ``options.build_id`` that generation is copied instead, because the caller did
+    not know of it.
 
-    If generations are pushed to the dataset, the newest push is copied (``_take_push``). With rows, from
-    ``source.urls`` or an ``engine``, a generation is pushed instead.
+    If generations are pushed to the dataset, the newest push is copied (``_take_push``). If there are rows, from
+    ``source.urls`` or an ``engine``, they are pushed as a generation instead.
     """
     started_at = time.monotonic()
     check_resources(spec, options)

@@ -82,7 +82,7 @@ from lookupdb.shardfile import ShardMeta
 _ROWS_JUDGED: Final = 16
 _CANDIDATES: Final = 2000
 _JUDGED_WINDOWS: Final = 4
-"""The number of windows' worth of bytes to parse at most to judge the line ends of one window."""
+"""To judge the line ends of one window, parse at most this many times its bytes."""
 
 
 class _Verdict(enum.IntEnum):
@@ -384,8 +384,9 @@ class MergedSlices:
         return ExcludedRows(self._rejected, tuple(self._samples))
 
     def next_slice(self, number: int) -> Slice | None:
-        """Return slice ``number``, after all before it were merged, as it must be mapped; None if a row that began
-        before it covers it. If it was mapped from another start, the cut before it was wrong: map it again."""
+        """Return slice ``number`` with its true start; None if a row of an earlier slice covers all of it. Call this
+        after all earlier slices were merged. If the slice was mapped from another start, map it again.
+        """
         piece = self._slices[number]
         start = self._row_end if piece.start else 0
         if piece.end is not None and start >= piece.end:

@@ -84,8 +84,8 @@ def _load(spec: DatasetSpec, location: str, name: str) -> DeltaTable:
         table.load_as_version(moment or wanted.snapshot or 0)
         if moment is None:
             return table
-        # deltalake goes by the times of the log's files, which a copy has not kept. For a moment before the first
-        # version, it takes the first.
+        # deltalake uses the times of the log's files, which are lost if the table is copied. For a moment before the
+        # first version, it takes the first.
         found, milliseconds = table.version(), moment.timestamp() * 1000
         known = [version for version, time in times.items() if 0 < time <= milliseconds]
         if times.get(found, 0) <= milliseconds and max(known, default=found) <= found:

@@ -145,7 +145,8 @@ def _choose(none: _Trial, try_sizes: Callable[[Iterable[int]], Iterable[_Trial]]
 
 
 def _least_cost(size: int, none: _Trial, largest: _Trial) -> float:
-    """Return the least that a dictionary of ``size`` bytes can cost, judged by ``largest``, the largest one tried.
+    """Return a lower bound of the cost of a dictionary of ``size`` bytes, estimated from ``largest``, the largest
+    dictionary tried.
 
     The best content comes first: a larger dictionary saves no more per byte.
     """

@@ -441,7 +441,9 @@ def refusal_error(refused: Refusal, manifest: Manifest | None, *, is_pushed: boo
 
 
 def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
-    """Return the report of a generation that was adopted: from this dataset or an earlier one."""
+    """Return the report of an existing generation that is used instead of a build, from this dataset or an earlier
+    one.
+    """
     message = f"{manifest.generation} already exists, built from this spec at {manifest.built_at}"
     if manifest.adopted is not None:
         uid, generation = manifest.adopted.uid, manifest.adopted.generation

@@ -158,8 +158,8 @@ _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "bzip2": (bz2.BZ2Decompressor, 16 << 10),
     "xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_WINDOW + _XZ_OVERHEAD), 16 << 10),
 }
-"""Compression → a decoder of one member, frame or stream, and the bytes of input for each call: memory holds their
-expansion, a thousandfold and, with zstd, more. The output of the others can be limited."""
+"""Compression → a decoder of one member, frame or stream, and the bytes of input for each call. Memory holds what
+the input expands to: a thousand times as much, and more with zstd. The output of the others can be limited."""
 
 
 def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[bytes]:
@@ -286,8 +286,8 @@ class PathMatches:
     """The files that a pattern matches, of those that a store lists folder by folder.
 
     ``*``, ``?`` and ``[…]`` match within one name. A segment that is ``**`` matches any number of folders; as the last
-    one it means ``**/*``. None of them matches a hidden name, unless its segment of the pattern begins as the name
-    does.
+    one it means ``**/*``. None of them matches a hidden name, unless that segment of the pattern begins with the same
+    character.
     """
 
     def __init__(self, label: str, pattern: str) -> None:

@@ -171,7 +171,7 @@ class JsonLinesParser(RowParser):
         self, line: bytes, row: int, number: int, *, is_cut: bool = False
     ) -> tuple[list[dict[str, Any]], bytes]:
         """Return the rows in line ``number``: none if it is blank, several for consecutive objects. The first is the
-        file's row ``row``. And the beginning of one more, if the line ``is_cut``.
+        file's row ``row``. Also return the beginning of one more if the line ``is_cut``.
 
         Raises BadSource, NotEnoughRoom.
         """

@@ -308,8 +308,9 @@ _DIRTY_BYTES: Final = 32 * MIB
 _MIN_TRANSACTION_BYTES: Final = 64 << 10
 """Smaller transactions write too many pages twice."""
 _OPEN_SHARD_BYTES: Final = 352 << 10
-"""Memory of an open shard file in addition to its transaction: LMDB's and Python's own, and what the kernel maps around
-touched pages."""
+"""Memory of an open shard file in addition to its transaction: what LMDB and Python allocate, and the pages that the
+kernel maps around touched ones.
+"""
 _BATCHES_BYTES: Final = 80 * MIB
 """Records on their way to the shards, and two threads that compress them."""
 _PACKERS: Final = 2
@@ -520,8 +521,9 @@ def idle_report(
 
 
 def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
-    """Return the report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. For a
-    rejected generation in the store, it has the fields of a success."""
+    """Return the report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. If a gate
+    rejected a generation that is in the store, the report describes it as after a success.
+    """
     lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     manifest = error.manifest if isinstance(error, GenerationRefused) else None
     return replace(

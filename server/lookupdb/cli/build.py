@@ -190,9 +190,8 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
 @option(
     "--keep",
     type=click.IntRange(min=1),
-    help="Before the build, remove older generations as a sweep would: of those older than the newest "
-    "--protect, keep the newest N whole ones, protected ones and the announced one (active.json).  [default: remove "
-    "none]",
+    help="Before the build, remove generations that are older than the newest --protect, except the newest N whole "
+    "ones, the protected ones and the announced one (active.json).  [default: remove none]",
     show_default=False,
 )
 @option(

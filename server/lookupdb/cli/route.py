@@ -203,7 +203,7 @@ def command(
 
     Keys that arrive together are sent together: each shard has one batch in flight while the next one gathers. An
     endpoint is used only after it has proven that it serves the dataset, generation and shard of the table. A new table
-    takes effect when all of its shards have. Until then, and if it is invalid, the old one serves.
+    takes effect when each of its shards has such an endpoint. Until then, and if it is invalid, the old one serves.
 
     The admin port answers /healthz, /readyz, /status (with the reason why a table is not in effect) and /metrics.
     On SIGTERM: not ready, keep answering for --drain-seconds while clients leave, finish what is in flight, end.

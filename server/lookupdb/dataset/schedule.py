@@ -3,7 +3,7 @@ checked.
 
 A slot is a moment, so none occurs twice. If clocks are put forward, a slot in the skipped hour is the first moment
 after it; if they are put back, a slot in the repeated hour is in the first one. Schedules whose minute or hour begins
-with ``*`` follow elapsed time, and strike in both hours, as in Debian's cron.
+with ``*`` follow elapsed time, and also strike in skipped and repeated hours, as in Debian's cron.
 """
 
 from __future__ import annotations

@@ -418,9 +418,9 @@ def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "nothing was measured"
     if failures := count_requests(document, "errors"):
         yield (
-            f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered: in the latencies they"
-            f" count as slower than any answer, timeouts and what was not sent with the time waited in vain;"
-            f" {NO_LATENCY} is where too few were answered"
+            f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered. They count as slower"
+            f" than any answer; timeouts and unsent requests also count with the time that was waited. "
+            f"{NO_LATENCY} means that too few were answered"
         )
     if (lag := senders["lag"]["percentiles"]["99"] or 0) > NOTICEABLE_MICROSECONDS:
         yield (

@@ -81,7 +81,7 @@ class Passwords:
         return credentials.derive_password(key, ref.rollout, shard)
 
     def list_missing(self, refs: Iterable[PasswordRef]) -> list[str]:
-        """Return the fingerprints in ``refs`` that no file holds now, even if they are remembered."""
+        """Return the fingerprints in ``refs`` of keys whose file is missing now, even if the keys are remembered."""
         return sorted({ref.key for ref in refs} - self._present)
 
 

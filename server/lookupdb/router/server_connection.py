@@ -79,7 +79,9 @@ class Heartbeat:
         """Pinged connections, with the tick at which the answer is overdue."""
         self._ticks = 0
         self._due = self._random.random()
-        """Checks due, with fractions; random at first, so that routers that start together do not check together."""
+        """The number of checks that are due, with a fraction. It starts at random, so that routers that start together
+        do not check together.
+        """
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 

@@ -29,7 +29,7 @@ class ServerLimits(CommandLimits):
     max_arguments: int = 100_001
     """Limit per command: an MGET of 100,000 keys. Redis allows 1,048,576."""
     max_request_bytes: int = 8 << 20
-    """Limit per command, even incomplete. Redis allows 512 MiB per argument; the longest key has 511 bytes."""
+    """Limit per command, complete or not. Redis allows 512 MiB per argument; the longest key has 511 bytes."""
     max_inline_bytes: int = 64 << 10
     """As in Redis."""
     output_high: int = 1 << 20

@@ -138,7 +138,7 @@ class Lease:
             raise self._taken_error()
 
     def _create_claim(self) -> ObjectState:
-        for _ in range(2):  # the claim in the way may be gone: its builder gave it up
+        for _ in range(2):  # an existing claim may be gone by now: its builder released it
             standing = self._put_claim("create")
             if standing.body is not None:
                 return standing
@@ -355,7 +355,7 @@ class BucketClaim(BuildClaim):
         return self._publish(manifest, copy)
 
     def _publish(self, manifest: Manifest, put: Callable[[ShardFile, ShardFile], None]) -> Manifest:
-        """Publish the shards that ``put`` puts: each by its entry in ``manifest``, under the name in its second one."""
+        """Publish ``manifest``. ``put`` gets each shard's entry in it, and that entry with the name of the new file."""
         shards = manifest.shards
         names = [keys.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
         stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))

@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The last node that the key is not before, or the first node.
+    /// The last node whose key is at most the searched key; if there is none, the first node.
     #[inline(always)]
     fn last_node(&self) -> Result<u16, Damage> {
         node_offset(self.page, self.low.saturating_sub(1))
