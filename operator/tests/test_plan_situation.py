@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from manifest_samples import CONFIG, airports, generation
@@ -12,77 +13,68 @@ from operator_support.plan_world import World
 
 from lookupdb_operator import manifests
 from lookupdb_operator.manifests import objects
-from lookupdb_operator.model import Manifest
-from lookupdb_operator.plan.turns import Ingredients, build_stamps, render_permanent_objects, shard_stamps, table_stamps
-from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Stall, TableStatus
+from lookupdb_operator.model import Config, Observed, ObservedDataset
+from lookupdb_operator.plan.turns import Situation, read_stamps, render_table
+from lookupdb_operator.status import DatasetStatus, RolloutStatus, TableStatus
 
 GENERATION = generation(airports(), "g1")
 BEGIN = "2030-01-01T00:00:00Z"
 ROLLOUT = RolloutStatus("r1", "g1", "template", BEGIN)
 
 
+def _situation(dataset: ObservedDataset, config: Config = CONFIG) -> Situation:
+    return Situation.from_observed(Observed(dataset), config, datetime(2030, 1, 1, tzinfo=UTC))
+
+
 def test_the_same_spec_is_rendered_once_whatever_its_status() -> None:
     before = replace(airports(), renderings={})
     after = replace(before, status=DatasetStatus(last_generation=7), resource_version="8")
-    assert render_permanent_objects(Ingredients(before, CONFIG)) is render_permanent_objects(Ingredients(after, CONFIG))
-    stamps = shard_stamps(Ingredients(before, CONFIG), ROLLOUT, GENERATION, 2)
-    moved = replace(ROLLOUT, referenced_replicas=2)
-    assert shard_stamps(Ingredients(after, CONFIG), moved, GENERATION, 2) is stamps
-    assert shard_stamps(Ingredients(after, CONFIG), ROLLOUT, GENERATION, 3) != stamps
-
-
-def test_stamps_are_of_what_would_be_written_without_hashing_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = replace(airports(), renderings={})
-    written = manifests.render_shards(dataset, ROLLOUT, GENERATION, 2, CONFIG)
-    monkeypatch.setattr(objects, "hash_applied_fields", lambda manifest: pytest.fail("nothing is written"))
-    assert shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 2) == _stamps(*written)
+    rendered = _situation(before).render_once("name", object)
+    assert _situation(after).render_once("name", object) is rendered
+    assert _situation(after).render_once("another name", object) is not rendered
 
 
 def test_another_spec_uid_or_config_is_rendered_again() -> None:
     before = replace(airports(), renderings={})
-    rendered = render_permanent_objects(Ingredients(before, CONFIG))
+    rendered = _situation(before).render_once("name", object)
     for other in (
-        Ingredients(replace(before, spec=dict(before.spec)), CONFIG),
-        Ingredients(replace(before, uid="another"), CONFIG),
-        Ingredients(before, replace(CONFIG, image="another")),
+        _situation(replace(before, spec=dict(before.spec))),
+        _situation(replace(before, uid="another")),
+        _situation(before, replace(CONFIG, image="another")),
     ):
-        assert render_permanent_objects(other) is not rendered
-    assert render_permanent_objects(Ingredients(before, CONFIG)) == rendered
+        assert other.render_once("name", object) is not rendered
 
 
 def test_what_was_rendered_goes_with_its_dataset_and_is_bounded() -> None:
     dataset = replace(airports(), renderings={})
-    for replicas in range(200):
-        shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, replicas)
+    for number in range(200):
+        _situation(dataset).render_once(number, object)
     assert len(dataset.renderings) <= 66
-    rendered = weakref.ref(shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 5000))
+    rendered = weakref.ref(_situation(dataset).render_once("set", lambda: frozenset({"name"})))
     assert rendered() is not None
     del dataset
     gc.collect()
     assert rendered() is None
 
 
-def test_a_build_and_a_routing_table_are_known_by_the_stamps_of_what_would_be_written() -> None:
+def test_stamps_are_of_what_would_be_written_without_hashing_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = replace(airports(), renderings={})
-    ingredients, build = Ingredients(dataset, CONFIG), BuildStatus("g2", "content", "", "digest", BEGIN)
-    assert build_stamps(ingredients, build) == _stamps(*manifests.render_builder(dataset, build, CONFIG))
-    stalled = replace(build, stall=Stall("OutOfMemory", BEGIN))
-    assert build_stamps(ingredients, stalled) is build_stamps(ingredients, build), "what it waits for is no part of it"
-    assert build_stamps(ingredients, replace(build, active="g1")) != build_stamps(ingredients, build)
+    written = manifests.render_shards(dataset, ROLLOUT, GENERATION, 2, CONFIG)
+    monkeypatch.setattr(objects, "hash_applied_fields", lambda manifest: pytest.fail("nothing is written"))
+    assert set(manifests.shard_digests(dataset, ROLLOUT, GENERATION, 2, CONFIG)) == read_stamps(written)
 
+
+def test_a_routing_table_is_known_by_the_stamp_of_what_would_be_written() -> None:
+    dataset = replace(airports(), renderings={})
     table, known = TableStatus(3, "r1", "g1", 2, 1, BEGIN), {"g1": GENERATION}
     written = manifests.render_routing_table(dataset, table, known)
-    assert table_stamps(ingredients, table, known) == _stamps(written)
+    assert {render_table(_situation(dataset), table, known)[0]} == read_stamps([written])
     for other, others in (
         (replace(table, version=4), known),
         (replace(table, replicas=3), known),
         (table, {"g1": replace(GENERATION, shards=GENERATION.shards + 1)}),
     ):
-        assert table_stamps(ingredients, other, others) != _stamps(written)
-
-
-def _stamps(*written: Manifest) -> set[tuple[str, str, str]]:
-    return {(one["kind"], one["metadata"]["name"], manifests.read_digest(one)) for one in written}
+        assert {render_table(_situation(dataset), other, others)[0]} != read_stamps([written])
 
 
 def test_a_pass_that_finds_all_as_it_should_be_renders_no_table_and_no_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,19 +24,13 @@ from lookupdb_operator.model import (
 from lookupdb_operator.plan import builds, lifecycle, reasons, rollouts, routing_tables
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
 from lookupdb_operator.plan.rollouts import PassTarget
-from lookupdb_operator.plan.turns import (
-    Situation,
-    Stamp,
-    build_stamps,
-    render_permanent_objects,
-    service_and_budget_stamps,
-    shard_stamps,
-    table_stamps,
-)
+from lookupdb_operator.plan.turns import Situation, Stamp, read_stamps, render_table
 from lookupdb_operator.status import (
     ALL,
     AnnouncedStatus,
     DatasetStatus,
+    GenerationStatus,
+    RolloutStatus,
     parse_shards,
     replace,
 )
@@ -63,23 +57,32 @@ def plan_changes(
 ) -> ObjectChanges:
     """Return the writes and deletions that leave exactly the objects that ``status`` requires. ``secrets`` are the
     Secrets that are due: the store's, and that of the password key."""
-    observed = situation.observed
+    observed, dataset, config = situation.observed, situation.dataset, situation.config
     # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left
     # out: rendering a thousand shards takes long.
     digests = _read_digests(existing for existing in observed.objects if not existing.deleting)
     present = {(*name, digest) for name, digest in digests.items()}
-    password_key = manifests.password_key(situation.dataset, situation.config)
+    password_key = manifests.password_key(dataset, config)
     keys = tuple(sorted({password_key, *(rollout.password_key for rollout in status.rollouts)} - {""}))
     router_keys: tuple[Manifest, ...] = ()
-    if manifests.uses_service_accounts(situation.dataset) and observed.account_keys:  # else the last ones stay
-        router_keys = (manifests.render_router_keys(situation.dataset, observed.account_keys),)
-    replicas, permanent = _observed_replicas(observed), render_permanent_objects(situation.ingredients, keys)
+    if manifests.uses_service_accounts(dataset) and observed.account_keys:  # else the last ones stay
+        router_keys = (manifests.render_router_keys(dataset, observed.account_keys),)
+    replicas = _observed_replicas(observed)
+    # The objects that exist from the first pass on.
+    permanent = situation.render_once(
+        ("always", keys),
+        lambda: (
+            *manifests.render_network_policies(dataset, config),
+            *manifests.render_routers(dataset, config, keys),
+            *manifests.render_sync(dataset, config),
+        ),
+    )
     manifests_due = (
         *_list_build_objects(status, situation, present),
         *(
             # The routers' Deployment keeps its number of pods, which an autoscaler may have chosen.
             manifests.with_replicas(
-                manifest, manifests.router_replicas(situation.dataset, replicas.get(object_name(manifest), 0))
+                manifest, manifests.router_replicas(dataset, replicas.get(object_name(manifest), 0))
             )
             if manifest["kind"] == "Deployment"
             else manifest
@@ -89,7 +92,7 @@ def plan_changes(
         *_list_serving_objects(status, target, situation, present),
     )
     is_suspended = situation.desired.is_suspended
-    repairable = without_edits(manifests_due, situation) if is_suspended else manifests_due
+    repairable = without_edits(manifests_due, permanent, observed) if is_suspended else manifests_due
     repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, target, situation))
     nudges = (  # for router pods whose kubelets were not yet nudged to sync the newest routing table
         manifests.render_nudge(observed.dataset, pod, status.table.version)
@@ -111,7 +114,12 @@ def _list_build_objects(status: DatasetStatus, situation: Situation, present: se
     if build is None or build.digest != situation.desired.build_digest:
         return  # the inputs of an older spec's build are not known any more, and its pod may still read them
     is_lost = builds.has_lost_result(build, situation.observed)
-    if not is_lost and not build_stamps(situation.ingredients, build) <= present:
+    identity = replace(build, stall=None)
+    stamps = situation.render_once(
+        ("build", identity),
+        lambda: read_stamps(manifests.render_builder(situation.dataset, identity, situation.config)),
+    )
+    if not is_lost and not stamps <= present:
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
@@ -120,25 +128,43 @@ def _list_serving_objects(
 ) -> Iterator[Manifest]:
     for rollout in status.rollouts:
         generation = status.find_generation(rollout.generation)
-        if generation is None:
-            continue
-        if not rollouts.is_current(rollout, status, situation):
-            # Its pod template is outdated. Only its Service and budgets are still written, because it may serve.
-            if not service_and_budget_stamps(situation.ingredients, rollout, generation) <= present:
-                yield from manifests.render_service_and_budgets(situation.dataset, rollout, generation)
-            continue
-        replicas = rollouts.desired_replicas(rollout, status, target, situation)
-        stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
-        sets = (item for item in situation.observed.shard_sets if item.rollout == rollout.rollout)
-        if stamps <= present and all(shard_set.replicas == replicas for shard_set in sets):
-            continue
-        rendered = manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
-        yield from rollouts.without_early_servers(rendered, rollout, situation.observed)
+        if generation is not None:
+            replicas = rollouts.desired_replicas(rollout, status, target, situation)
+            is_current = rollouts.is_current(rollout, status, situation)
+            yield from _list_shard_objects(rollout, generation, replicas if is_current else None, situation, present)
     table = status.table
     known = None if table is None else routing_tables.find_generations(table, status)
-    if table is None or known is None or table_stamps(situation.ingredients, table, known) <= present:
+    if table is not None and known is not None and render_table(situation, table, known)[0] not in present:
+        yield manifests.render_routing_table(situation.dataset, table, known)
+
+
+def _list_shard_objects(
+    rollout: RolloutStatus,
+    generation: GenerationStatus,
+    replicas: int | None,
+    situation: Situation,
+    present: set[Stamp],
+) -> Iterator[Manifest]:
+    """The objects of ``rollout`` unless all are there; ``replicas`` is None if its pod template is outdated."""
+    dataset, config, observed = situation.dataset, situation.config, situation.observed
+    # They depend only on its name, its generation and its shard ranges.
+    name = rollout.rollout, rollout.shard_ranges, generation
+    if replicas is None:  # only its Service and budgets are still written, because it may serve
+        stamps = situation.render_once(
+            ("services", *name),
+            lambda: read_stamps(manifests.render_service_and_budgets(dataset, rollout, generation)),
+        )
+        if not stamps <= present:
+            yield from manifests.render_service_and_budgets(dataset, rollout, generation)
         return
-    yield manifests.render_routing_table(situation.dataset, table, known)
+    stamps = situation.render_once(
+        ("shards", *name, replicas),
+        lambda: frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config)),
+    )
+    sets = (item for item in observed.shard_sets if item.rollout == rollout.rollout)
+    if not stamps <= present or any(shard_set.replicas != replicas for shard_set in sets):
+        rendered = manifests.render_shards(dataset, rollout, generation, replicas, config)
+        yield from rollouts.without_early_servers(rendered, rollout, observed)
 
 
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
@@ -161,15 +187,17 @@ def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observe
     return tuple(filter(differs, manifests_due))
 
 
-def without_edits(manifests_due: Iterable[Manifest], situation: Situation) -> tuple[Manifest, ...]:
-    """``manifests_due`` without routers and network policies that are as an earlier spec had them."""
-    permanent = {object_name(manifest) for manifest in render_permanent_objects(situation.ingredients)}
+def without_edits(
+    manifests_due: Iterable[Manifest], permanent: Iterable[Manifest], observed: Observed
+) -> tuple[Manifest, ...]:
+    """``manifests_due`` without those of ``permanent`` that are as an earlier spec had them."""
     intact = {
         (existing.ref.kind, existing.ref.name)
-        for existing in situation.observed.other_objects
+        for existing in observed.other_objects
         if not existing.changed and not existing.deleting
     }
-    return tuple(manifest for manifest in manifests_due if object_name(manifest) not in permanent & intact)
+    kept = intact & set(map(object_name, permanent))
+    return tuple(manifest for manifest in manifests_due if object_name(manifest) not in kept)
 
 
 def without_permanent_objects(observed: Observed) -> Observed:

@@ -99,15 +99,13 @@ class Situation:
         """Return whether its generations are in the store of the release."""
         return self.observed.dataset.own_store is None
 
-    @property
-    def ingredients(self) -> Ingredients:
-        """Everything that objects are rendered from."""
-        return Ingredients(self.observed.dataset, self.config)
+    def render_once(self, name: Hashable, render: Callable[[], T]) -> T:
+        """Return what ``render`` returned for ``name`` the first time, from the same spec and settings."""
+        return _render_once(self.observed.dataset, self.config, name, render)
 
     def template_for(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
-        return _render_once(
-            self.ingredients,
+        return self.render_once(
             ("template digest", generation),
             lambda: manifests.template_digest(self.observed.dataset, generation, self.config),
         )
@@ -181,18 +179,17 @@ class Desired:
     @classmethod
     def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
         """Return what ``dataset``, whose usable spec is ``spec``, asks for."""
-        ingredients = Ingredients(dataset, config)
         deadline, table = spec.router.deadline_milliseconds / 1000, dataset.status.table
         is_suspended, refresh, schedule = dataset.spec["suspend"], spec.refresh, None
         if refresh.schedule is not None and not refresh.suspend:
             schedule = DesiredSchedule(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
         return cls(
-            content_hash=_render_once(ingredients, "content hash", spec.content_hash),
+            content_hash=_render_once(dataset, config, "content hash", spec.content_hash),
             refresh=dataset.refresh,
             schedule=schedule,
             is_pushed=spec.source.pushed,
             stale_after_seconds=spec.refresh.stale_after_seconds,
-            build_digest=_render_once(ingredients, "build digest", lambda: manifests.build_digest(dataset, config)),
+            build_digest=_render_once(dataset, config, "build digest", lambda: manifests.build_digest(dataset, config)),
             shards=spec.shards,
             replicas=table.replicas if is_suspended and table is not None else spec.replicas,
             workers=spec.serving_workers,
@@ -216,96 +213,33 @@ class Desired:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ingredients:
-    """Everything that objects are rendered from."""
+def render_table(
+    situation: Situation, table: TableStatus, generations: Mapping[str, GenerationStatus]
+) -> tuple[Stamp, str]:
+    """Return the stamp of what ``manifests.render_routing_table`` renders, and a digest of its content; the manifest
+    is not kept."""
 
-    dataset: ObservedDataset
-    config: Config
+    def render() -> tuple[Stamp, str]:
+        manifest = manifests.render_routing_table(situation.dataset, table, generations)
+        (stamp,) = read_stamps((manifest,))
+        return stamp, manifests.content_mark(manifest)
 
-
-def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
-    """Return the objects that exist from the first pass on: network policies, routers and the DaemonSet. Do not change
-    them."""
-    dataset, config = ingredients.dataset, ingredients.config
-    return _render_once(
-        ingredients,
-        ("always", password_keys),
-        lambda: (
-            *manifests.render_network_policies(dataset, config),
-            *manifests.render_routers(dataset, config, password_keys),
-            *manifests.render_sync(dataset, config),
-        ),
-    )
+    return situation.render_once(("routing table", table, tuple(generations.values())), render)
 
 
-def shard_stamps(
-    ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus, replicas: int
-) -> frozenset[Stamp]:
-    """The stamps of what ``manifests.render_shards`` renders; the manifests are not kept."""
-    dataset, config = ingredients.dataset, ingredients.config
-    return _render_once(
-        ingredients,
-        # A rollout's shards depend only on its name, its generation and its shard ranges.
-        ("shards", rollout.rollout, rollout.generation, rollout.shard_ranges, generation, replicas),
-        lambda: frozenset(manifests.shard_digests(dataset, rollout, generation, replicas, config)),
-    )
-
-
-def service_and_budget_stamps(
-    ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus
-) -> frozenset[Stamp]:
-    """The stamps of what ``manifests.render_service_and_budgets`` renders; the manifests are not kept."""
-    return _render_once(
-        ingredients,
-        ("services", rollout.rollout, rollout.generation, rollout.shard_ranges, generation.shards),
-        lambda: _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation)),
-    )
-
-
-def build_stamps(ingredients: Ingredients, build: BuildStatus) -> frozenset[Stamp]:
-    """The stamps of what ``manifests.render_builder`` renders."""
-    build = replace(build, stall=None)
-    return _render_once(
-        ingredients,
-        ("build", build),
-        lambda: _stamps(manifests.render_builder(ingredients.dataset, build, ingredients.config)),
-    )
-
-
-def table_stamps(
-    ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]
-) -> frozenset[Stamp]:
-    """The stamps of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
-    return _render_once(
-        ingredients,
-        ("routing table", table, tuple(generations.values())),
-        lambda: _stamps((manifests.render_routing_table(ingredients.dataset, table, generations),)),
-    )
-
-
-def table_content(ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]) -> str:
-    """A digest of the content of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
-    return _render_once(
-        ingredients,
-        ("content of the routing table", table, tuple(generations.values())),
-        lambda: manifests.content_mark(manifests.render_routing_table(ingredients.dataset, table, generations)),
-    )
-
-
-def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
+def read_stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
+    """The stamps of ``rendered``."""
     return frozenset(
         (manifest["kind"], manifest["metadata"]["name"], manifests.read_digest(manifest)) for manifest in rendered
     )
 
 
-def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
-    """Return what ``render`` returned for ``name`` the first time, from the same ingredients. Specs are compared by
-    identity: comparing two takes longer than rendering."""
-    dataset = ingredients.dataset
+def _render_once(dataset: ObservedDataset, config: Config, name: Hashable, render: Callable[[], T]) -> T:
+    """Return what ``render`` returned for ``name`` the first time. Specs are compared by identity: comparing two takes
+    longer than rendering."""
     renderings: dict[Any, Any] = dataset.renderings
     # Everything that rendering uses. The dataset's status is not among it, because it changes all the time.
-    sources = dataset.spec, dataset.parsed, ingredients.config
+    sources = dataset.spec, dataset.parsed, config
     identity = dataset.namespace, dataset.name, dataset.uid
     *sources_before, identity_before = renderings.get(_INGREDIENTS) or (None, None, None, None)
     is_same = identity == identity_before and all(map(operator.is_, sources, sources_before))
@@ -464,7 +398,8 @@ class TurnQueues:
     def note(self, key: Key, status: DatasetStatus, now: datetime) -> None:
         """Note what the status of ``key`` holds and waits for."""
         self._builds.note(key, status.build, status.build_ticket, _must_build_soon(status), now)
-        self._rollouts.note(key, find_candidate(status), status.rollout_ticket, _must_roll_out_soon(status), now)
+        is_urgent = _serves_nothing_yet(status, status.rollout_ticket)
+        self._rollouts.note(key, find_candidate(status), status.rollout_ticket, is_urgent, now)
 
     def forget(self, key: Key) -> None:
         """Forget ``key``, which is gone, or not ours to act on."""
@@ -481,7 +416,7 @@ class TurnQueues:
         """Return whether ``key``, whose status is noted, has a slot now, and how many are before it."""
         return Turns(
             build=self._builds.find_turn(key, _must_build_soon(status), now),
-            rollout=self._rollouts.find_turn(key, _must_roll_out_soon(status), now),
+            rollout=self._rollouts.find_turn(key, _serves_nothing_yet(status, status.rollout_ticket), now),
         )
 
     def list_granted(self, now: datetime) -> frozenset[Key]:
@@ -621,15 +556,12 @@ class _TurnQueue:
 
 
 def _must_build_soon(status: DatasetStatus) -> bool:
-    return not status.generation and status.failure is None and not _gave_up(status.build_ticket)
+    return status.failure is None and _serves_nothing_yet(status, status.build_ticket)
 
 
-def _must_roll_out_soon(status: DatasetStatus) -> bool:
-    return not status.generation and not _gave_up(status.rollout_ticket)
-
-
-def _gave_up(ticket: Ticket | None) -> bool:
-    return ticket is not None and ticket.given_up > 0
+def _serves_nothing_yet(status: DatasetStatus, ticket: Ticket | None) -> bool:
+    """Return whether a dataset comes before those that serve, unless it gave a slot up."""
+    return not status.generation and (ticket is None or not ticket.given_up)
 
 
 # Checks: a builder checks the source when the schedule of ``spec.refresh`` is due. ``generations.is_build_needed``
@@ -649,8 +581,7 @@ def _gave_up(ticket: Ticket | None) -> bool:
 #     the schedule or its zone changes         it starts again from now; a requested check stays
 #     it is suspended or removed               no more checks; a build under way continues
 #     the clock was set forward                as when no operator ran
-#     the clock was set back                   a slot that has passed does not pass again; if more than one has, the
-#                                              schedule starts again, so that nothing waits longer than an interval
+#     the clock was set back over a slot       the schedule starts again, and that slot passes again
 
 
 def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -667,9 +598,9 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
         return _with_fresh_schedule(status, timetable, situation.now)
     passed = parse_moment(schedule.slot)
     if remaining_seconds(status.next_check, situation.now) > 0:
-        if passed <= situation.now + timedelta(seconds=1) or passed <= timetable.next_slot(situation.now):
+        if passed <= situation.now + timedelta(seconds=1):
             return status
-        return _with_fresh_schedule(status, timetable, situation.now)  # the clock was set back by too much
+        return _with_fresh_schedule(status, timetable, situation.now)  # the clock was set back
     if is_check_waiting(status):
         return status
     slot = timetable.newest_due_slot(passed, situation.now)
@@ -704,19 +635,15 @@ def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datetime) -> DatasetStatus:
-    """``status`` with a schedule that begins now; if the clock was set back, after the slot that passes again."""
+    """``status`` with a schedule that begins now."""
     before = status.schedule
-    begin = now
-    if before is not None:
-        passed = parse_moment(before.slot)
-        begin = passed if now < passed <= timetable.next_slot(now) else now
     schedule = ScheduleStatus(
         expression=timetable.text,
-        slot=format_moment(begin),
+        slot=format_moment(now),
         due=before.due if before is not None else "",
         skipped=before.skipped if before is not None else "",
     )
-    return replace(status, schedule=schedule, next_check=timetable.next_check(begin))
+    return replace(status, schedule=schedule, next_check=timetable.next_check(now))
 
 
 def answer_check(status: DatasetStatus, slot: str) -> DatasetStatus:
