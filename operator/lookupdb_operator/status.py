@@ -428,9 +428,6 @@ class RolloutStatus:
     """
     password_key: str = ""
     """Fingerprint of the key that its servers' passwords are derived from; empty: no password."""
-    lost_template: str = ""
-    """Digest of the pod template that it could not be rolled out with, because the store lost the generation; a
-    candidate does not wait for that. Empty: none."""
     push: PushStatus | None = None
     """None: no push was seen to end."""
 

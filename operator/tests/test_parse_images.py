@@ -8,8 +8,7 @@ import pytest
 from operator_support.bodies import condition, job, meta
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster.workloads import parse_push, parse_shard_set
-from lookupdb_operator.model import ShardSet
+from lookupdb_operator.cluster.workloads import parse_push
 from lookupdb_operator.plan import reasons
 
 
@@ -73,35 +72,3 @@ class TestPush:
     def test_that_was_not_failed_has_no_trouble(self, found: list[dict[str, Any]]) -> None:
         parsed = parse_push(self.body(*found))
         assert (parsed.push_state == "Failed", parsed.trouble) == (False, None)
-
-
-class TestServersOfImages:
-    """An API server without the feature drops the volume, or makes it an empty one."""
-
-    IMAGE: dict[str, Any] = {"name": "data", "image": {"reference": "r.example/lookups:x"}}
-
-    def shard_set(self, *volumes: dict[str, Any], fetches: bool = False, folder: str = "/data") -> ShardSet:
-        template = {
-            "containers": [{"name": "serve", "args": ["serve", folder, "--shard", "0"]}],
-            "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
-            **({"initContainers": [{"name": "fetch"}]} if fetches else {}),
-        }
-        metadata = meta(
-            name="airports-r34-s0",
-            generation=1,
-            annotations={names.DIGEST: "0123456789abcdef", names.FIELDS: "of other fields"},
-        )
-        return parse_shard_set({"metadata": metadata, "spec": {"template": {"spec": template}}, "status": {}})
-
-    @pytest.mark.parametrize("volumes", [[], [{"name": "data"}], [{"name": "data", "emptyDir": {}}]], ids=str)
-    def test_that_have_no_image_are_in_trouble_and_not_put_right(self, volumes: list[dict[str, Any]]) -> None:
-        found = self.shard_set(*volumes)
-        assert found.trouble is not None
-        assert found.trouble.reason == "ImageVolumesMissing"
-        assert found.changed == ""
-
-    def test_others_are_not(self) -> None:
-        assert self.shard_set(self.IMAGE).trouble is None
-        assert self.shard_set({"name": "data", "emptyDir": {}}, fetches=True).trouble is None
-        claim = {"name": "data", "persistentVolumeClaim": {"claimName": "lookups"}}
-        assert self.shard_set(claim, folder="/data/c1/default/airports-8d3f6b1a/g12").trouble is None

@@ -277,108 +277,16 @@ def test_lives_in_which_what_is_pinned_is_lost_until_somebody_brings_it_back(see
     LosingSimulation(seed).live(100)
 
 
-class TestBesideWhatWaitsForPromotion:
-    """The serving generation is rolled out again before a candidate is offered, unless the store has lost it."""
-
-    @staticmethod
-    def _waiting() -> World:
-        """g1 serves, g2 waits for promotion."""
-        world = serving()
-        world.edit(rollout={"drainSeconds": 5, "progressDeadlineSeconds": 60, "promotion": "Manual"})
-        world.content_of_source = lambda source: f"{source} {world.refresh}"
-        world.annotate("two")
-        TestBesideWhatWaitsForPromotion._await_candidate(world, "g2")
-        return world
-
-    @staticmethod
-    def _await_candidate(world: World, generation: str) -> None:
-        def waits() -> bool:
-            candidate, table = world.status.candidate, world.status.table
-            is_offered = candidate is not None and candidate.generation == generation
-            return is_offered and table is not None and bool(table.confirmed_at)
-
-        world.settle(until=waits)
-
-    @staticmethod
-    def _pass(world: World, seconds: int) -> None:
-        for _ in range(seconds):
-            world.reconcile()
-            world.step()
-
-    def test_what_waits_is_offered_again_from_a_new_pod_template_and_what_serves_keeps_its_servers(self) -> None:
-        world = self._waiting()
-        world.lost.add("g1")
-        world.edit(serving={"workers": 3})
-        world.settle(until=lambda: world.status.candidate is None)
-        self._await_candidate(world, "g2")
-        rollouts = world.status.last_rollout
-        self._pass(world, 300)
-        assert world.status.last_rollout == rollouts, "it goes to and fro"
-        assert [rollout.generation for rollout in world.status.rollouts] == ["g1", "g2"]
-        planned = world.reconcile()
-        assert says(planned)["RolledOut"] == "False CandidateWaiting"
-        kept = "g1 keeps its servers, of an earlier pod template, because the store has lost it."
-        assert kept in condition(planned, "RolledOut").message
-        world.annotate_decision(promote="g2")
-        world.settle()
-        assert world.status.generation == "g2"
-
-    def test_what_serves_and_is_all_that_there_was_is_built_again_and_that_is_offered(self) -> None:
-        """The bucket is emptied, and the operator upgraded."""
-        world = serving()
-        world.edit(rollout={"drainSeconds": 5, "promotion": "Manual"})
-        world.settle()
-        world.lost.add("g1")
-        world.edit(serving={"workers": 3})
-        self._await_candidate(world, "g2")
-        assert world.status.generation == "g1"
-
-    def test_when_both_are_lost_another_one_is_built_and_offered(self) -> None:
-        world = self._waiting()
-        world.lost |= {"g1", "g2"}
-        world.edit(serving={"workers": 3})
-        self._await_candidate(world, "g3")
-        assert (world.status.generation, world.status.last_generation) == ("g1", 3)
-
-    def test_another_pod_template_has_it_tried_again(self) -> None:
-        world = self._waiting()
-        world.lost.add("g1")
-        world.edit(serving={"workers": 3})
-        world.settle(until=lambda: world.status.candidate is None)
-        self._await_candidate(world, "g2")
-        world.lost.clear()
-        world.edit(serving={"workers": 4})
-        self._pass(world, 60)
-        self._await_candidate(world, "g2")
-        assert {rollout.workers for rollout in world.status.rollouts} == {4}
-        assert "keeps its servers" not in condition(world.reconcile(), "RolledOut").message
-
-    def test_the_pod_template_of_before_has_nothing_made_again(self) -> None:
-        world = self._waiting()
-        before = world.spec.get("serving")
-        world.lost.add("g1")
-        world.edit(serving={"workers": 3})
-        world.settle(until=lambda: world.status.candidate is None)
-        self._await_candidate(world, "g2")
-        world.edit(serving=before)
-        self._pass(world, 60)
-        self._await_candidate(world, "g2")
-        assert {rollout.workers for rollout in world.status.rollouts} == {1}
-        assert world.status.rollouts[0].rollout == "r1"
-        assert "keeps its servers" not in condition(world.reconcile(), "RolledOut").message
-
-    def test_one_that_is_lost_before_it_is_promoted_is_built_again_and_waits(self) -> None:
-        world = self._waiting()
-        lose(world, "g2")
-        for pod in [pod for pod in world.pods.values() if pod.labels.get(names.GENERATION) == "g2"]:
-            del world.pods[pod.name]
-        world.annotate_decision(promote="g2")
-        self._await_candidate(world, "g3")
-        assert world.status.generation == "g1"
-
-    def test_the_note_is_read_as_it_was_written(self) -> None:
-        world = self._waiting()
-        world.lost.add("g1")
-        world.edit(serving={"workers": 3})
-        world.settle(until=lambda: world.status.rollouts[0].lost_template != "")
-        assert DatasetStatus.from_json(world.status.to_json()) == world.status
+def test_with_manual_promotion_the_next_one_is_built_and_serves_once_it_is_promoted() -> None:
+    """The bucket is emptied, and the operator upgraded."""
+    world = serving()
+    world.edit(rollout={"drainSeconds": 5, "promotion": "Manual"})
+    world.settle()
+    world.lost.add("g1")
+    world.edit(serving={"workers": 3})
+    world.settle(until=lambda: world.status.find_generation("g2") is not None)
+    assert world.status.generation == "g1"
+    assert "g2, which is built, replaces it when it is promoted" in condition(world.reconcile(), "RolledOut").message
+    world.annotate_decision(promote="g2")
+    world.settle()
+    assert world.status.generation == "g2"

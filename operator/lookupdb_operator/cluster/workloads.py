@@ -24,7 +24,6 @@ from lookupdb_operator.cluster.parse import (
 from lookupdb_operator.manifests import (
     content_mark,
     find_changer,
-    has_image_volume,
     hash_held_fields,
     read_table_version,
     take_fingerprint,
@@ -125,12 +124,6 @@ IMAGE_NOT_FOUND: Final = Cause(
 SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
 START_FAILED: Final = Cause(
     reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"
-)
-
-IMAGE_VOLUME_DROPPED: Final = Cause(
-    reasons.IMAGE_VOLUMES_MISSING,
-    "the cluster has no image volumes: its API server dropped the one of StatefulSet {name}; turn on its"
-    " feature ImageVolume (Kubernetes 1.33 or newer), or choose another spec.serving.delivery",
 )
 
 # Kubernetes ended it.
@@ -567,12 +560,6 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     rollout = names.read_rollout(header.name)
     shard = names.read_shard(header.name) if rollout else None
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
-    template = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
-    servers = template.get("containers") or ()
-    words = (servers[0].get("args") or ()) if servers else ()
-    serves_image = tuple(words[:2]) == ("serve", names.DATA_PATH) and not template.get("initContainers")
-    # An API server without image volumes silently drops the volume and its mount, or makes it an empty one.
-    lacks_image = serves_image and not has_image_volume(body)
     return ShardSet(
         ref=ObjectRef("StatefulSet", header.name, header.uid),
         rollout=rollout or labels.get(names.ROLLOUT) or "",
@@ -581,10 +568,8 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         digest=read_annotations(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(status.get("readyReplicas") or 0) if is_present else 0,
-        # Writing the object again would drop the image again.
-        changed="" if lacks_image else drift.changed,
+        changed=drift.changed,
         changed_by=drift.changed_by,
-        trouble=IMAGE_VOLUME_DROPPED.trouble(name=header.name) if lacks_image else None,
         deleting=is_deleting(body),
         password_key=names.recover_password_key(labels.get(names.PASSWORD_KEY) or ""),
         deletion=parse_deletion(body),

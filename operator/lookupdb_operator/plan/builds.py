@@ -384,7 +384,7 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     if status.build is None and status.failure is not None:  # what it waits for wakes it
         next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now) or None
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
-    return reasons.assess(
+    return Assessment(
         reasons.judge(BUILT_CHECKS, status, target, situation),
         (diagnose_build(status, situation),),
         (next_attempt_in, next_rebuild_in),

@@ -448,9 +448,7 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 # The active generation stays: its servers have their files. It is replaced when the new generation's servers are ready.
 #
 # With promotion Manual, the active generation is rolled out from a new pod template before another one waits for
-# promotion. If the store has lost the active generation, that is impossible, and the candidate would never be offered.
-# So the rollout in effect notes the template (``RolloutStatus.lost_template``) and keeps its servers. The next pod
-# template is tried again.
+# promotion. If the store has lost the active generation, that is impossible, and RolledOut says to promote the other.
 #
 # The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
 # a store that loses everything would be filled all the time. The loss of a generation that lasted restarts the count. A
@@ -465,13 +463,11 @@ _MOST_LOSSES: Final = 999_999_999
 
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with the loss of the newest generation of the present spec, while servers report one; and with
-    that of the active generation, if another one waits for promotion."""
+    """Return ``status`` with the loss of the newest generation of the present spec, while servers report one."""
     desired = situation.desired
     newest = up_to_date_generation(status, desired)
     if newest is None or desired.is_suspended or desired.pinned_generation or is_held_back(newest, status):
         return status
-    status = _with_lost_template(status, newest, situation)
     damage, before = find_reported_damage(newest, status, situation), status.lost
     if before is None or not is_lost(newest, status, desired):
         if damage is None:
@@ -496,31 +492,6 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         return status
     count = before.count - 1
     return replace(status, lost=replace(before, count=count, retry_at="") if count > 0 else None)
-
-
-def _with_lost_template(status: DatasetStatus, newest: GenerationStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` in which the active generation is not rolled out again if the store lost it and ``newest``
-    waits for promotion."""
-    served = None if status.table is None else status.find_rollout(status.table.rollout)
-    generation = None if served is None else status.find_generation(served.generation)
-    if served is None or generation is None or may_take_effect(newest.generation, status, situation.desired):
-        return status
-    template = situation.template_for(generation)
-    if template in (served.template, served.lost_template):
-        return status
-    if find_reported_damage(generation, status, situation) is None:
-        return status
-    noted = replace(served, lost_template=template)
-    return replace(status, rollouts=tuple(noted if rollout is served else rollout for rollout in status.rollouts))
-
-
-def is_renewal_lost(served: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether ``served`` cannot be rolled out again from the present pod template: the store lost its
-    generation."""
-    generation = status.find_generation(served.generation)
-    if generation is None or served.lost_template in ("", served.template):
-        return False
-    return served.lost_template == situation.template_for(generation)
 
 
 def remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float:

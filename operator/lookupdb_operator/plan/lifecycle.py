@@ -403,10 +403,9 @@ TRANSITIONS: Final = (
         edges=(),
         when=(
             "a server cannot fetch the newest generation of the present spec from the store as it was published, and"
-            " none is pinned; or no server reports that any more, and no build has begun; or a server cannot fetch"
-            " the active generation, and another one waits for promotion"
+            " none is pinned; or no server reports that any more, and no build has begun"
         ),
-        written_first="`lost`, `rollouts[].lostTemplate`",
+        written_first="`lost`",
         may_be_deleted="nothing",
     ),
     Transition(

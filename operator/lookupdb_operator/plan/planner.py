@@ -110,7 +110,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     ready = assess(status, reported_situation)
     built = builds.assess(status, target, reported_situation)
     rolled_out = cutover.assess(status, target, reported_situation)
-    deadlines += [ready.next_look_in, built.next_look_in, rolled_out.next_look_in]
+    deadlines += [*ready.deadlines, *built.deadlines, *rolled_out.deadlines]
     deadlines.append(remaining_freshness(status, situation) or None)
     return Plan(
         ask_routers=cutover.needs_reports(status),
@@ -173,8 +173,10 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """Ready, which servers and routers are missing, and when routers should be ready or a pod counts as lost."""
     observed = situation.observed
     settled_in = None if count_ready_routers(observed) else remaining_settling(status, situation.now) or None
-    return reasons.assess(
-        judge_ready(status, observed), diagnose_serving(status, situation), (settled_in, next_lost_pod_in(observed))
+    return Assessment(
+        judge_ready(status, observed),
+        tuple(diagnose_serving(status, situation)),
+        (settled_in, next_lost_pod_in(observed)),
     )
 
 

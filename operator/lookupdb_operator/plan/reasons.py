@@ -12,7 +12,6 @@ from typing import Final, ParamSpec
 
 from lookupdb.backoff import delay_after
 from lookupdb_operator import names
-from lookupdb_operator.manifests import uses_images
 from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.status import Truth
 
@@ -316,10 +315,10 @@ class Assessment:
     """The assessment of one part of a dataset's life: its condition, its faults, and when to look again."""
 
     verdict: Verdict
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[Trouble | None, ...]
     """The faults, in the order in which Degraded lists them."""
-    next_look_in: float | None = None
-    """Seconds until its first deadline; None when there is none."""
+    deadlines: tuple[float | None, ...]
+    """Seconds until it changes with time alone; None for never."""
     outlook: str = ""
     """A sentence for the end of what Degraded says: when it may get better."""
 
@@ -331,14 +330,6 @@ def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs
         if verdict is not None:
             return verdict
     raise AssertionError("no check applies")
-
-
-def assess(
-    verdict: Verdict, troubles: Iterable[Trouble | None], deadlines: Iterable[float | None], outlook: str = ""
-) -> Assessment:
-    """Return the assessment, without the ``troubles`` and ``deadlines`` that are None."""
-    known = tuple(trouble for trouble in troubles if trouble is not None)
-    return Assessment(verdict, known, find_earliest(deadlines), outlook)
 
 
 def is_about_image_volumes(why: str) -> bool:
@@ -380,8 +371,6 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
         if kind not in ("", refused_kind) or not name.startswith(prefix):
             continue
         reason = QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
-        if refused_kind == "StatefulSet" and uses_images(observed.dataset) and is_about_image_volumes(why):
-            reason = IMAGE_VOLUMES_MISSING
         yield Trouble(reason, f"{refused_kind} {name} cannot be written: {why}")
 
 

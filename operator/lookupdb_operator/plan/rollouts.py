@@ -19,7 +19,6 @@ None of this is stored: ``generations.target_generation`` and ``find_target`` re
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +34,6 @@ from lookupdb_operator.model import (
     ObjectRef,
     Observed,
     ObservedDataset,
-    Pod,
     Trouble,
     format_moment,
     parse_moment,
@@ -103,8 +101,7 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
     """Return the desired generation (``generations.target_generation``). While the active one has an outdated pod
-    template, it comes before one that would wait for promotion, so that a new image needs no promotion. It does not
-    come first if the store has lost it."""
+    template, it comes before one that would wait for promotion, so that a new image needs no promotion."""
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -112,11 +109,7 @@ def _desired_generation(status: DatasetStatus, situation: Situation) -> Generati
     if generation is None or generations.may_take_effect(generation.generation, status, situation.desired):
         return generation
     served = None if table is None else status.find_rollout(table.rollout)
-    if (
-        served is None
-        or is_current(served, status, situation)
-        or generations.is_renewal_lost(served, status, situation)
-    ):
+    if served is None or is_current(served, status, situation):
         return generation
     return generations.served_generation(status) or generation
 
@@ -315,9 +308,9 @@ def is_servable(
     chosen = awaited_shards(rollout, status) if shards is None else shards
     if not chosen:
         return False
-    if windows.count_ready_shards(rollout, replicas, chosen, situation.observed) == len(chosen):
-        return True
     servers_by_shard = tuple(windows.list_shard_servers(rollout, replicas, chosen, situation))
+    if all(servers.ready >= servers.replicas for servers in servers_by_shard):
+        return True
     if any(servers.ready < servers.needed_servers for servers in servers_by_shard):
         return False
     if rollout.is_starting and has_exceeded_deadline(rollout, status, situation):
@@ -491,7 +484,7 @@ def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus
 def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
     """Report the number of ready servers of ``rollout``, and what delays the others."""
     replicas, shards = situation.desired.replicas, awaited_shards(rollout, status)
-    ready = windows.count_ready_shards(rollout, replicas, shards, situation.observed)
+    ready = windows.count_ready_shards(rollout, replicas, shards, situation)
     where = describe_rollout(situation.dataset, rollout)
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, rollout) else ""
     image, why = situation.dataset.spec["serving"]["delivery"].get("image"), ""
@@ -639,31 +632,12 @@ def _has_ended(push: ExistingObject) -> bool:
 def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed) -> int:
     """Number of pushes in a row without effect, up to ``push``."""
     before, has_failed = rollout.push, push.push_state == "Failed"
+    sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
+    if not has_failed and sets and all(0 < found.replicas <= found.ready for found in sets):
+        return 0
     if before is None:
         return int(has_failed)
-    is_new = before.job != push.ref.uid
-    if not is_new and not before.count:
-        return 0
-    if not has_failed and _have_images(rollout, observed, were_made=not is_new):
-        return 0
-    return min(before.count + is_new, _MOST_PUSHES)
-
-
-def _have_images(rollout: RolloutStatus, observed: Observed, *, were_made: bool) -> bool:
-    """Return whether all servers of ``rollout`` that should exist have their images. Servers without a node do not
-    count: a push too many costs less than one too late. ``were_made``: some exist, unless they are lost just now."""
-    sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
-    pods = [pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS]
-    unschedulable = Counter(pod.shard for pod in pods if not pod.ready and _is_unschedulable(pod))
-    return (
-        bool(sets or not were_made)
-        and all(0 < found.replicas <= found.ready + unschedulable[found.shard] for found in sets)
-        and all(pod.ready or _is_unschedulable(pod) for pod in pods)
-    )
-
-
-def _is_unschedulable(pod: Pod) -> bool:
-    return pod.trouble is not None and pod.trouble.reason == reasons.UNSCHEDULABLE
+    return min(before.count + (before.job != push.ref.uid), _MOST_PUSHES)
 
 
 def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:

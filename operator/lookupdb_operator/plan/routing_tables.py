@@ -22,8 +22,7 @@ from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import generations, reasons, rollouts, windows
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollouts import PassTarget
-from lookupdb_operator.plan.turns import Situation, table_content, table_stamps
-from lookupdb_operator.plan.windows import count_ready_shards
+from lookupdb_operator.plan.turns import Situation, render_table
 from lookupdb_operator.status import (
     ALL,
     CandidateStatus,
@@ -207,7 +206,7 @@ def find_digest(table: TableStatus, status: DatasetStatus, situation: Situation)
     """The digest that routers report once they have read ``table``; empty if no router was asked, or if the status
     lacks a generation of the table."""
     generations = find_generations(table, status) if situation.observed.routers else None
-    return "" if generations is None else table_content(situation.ingredients, table, generations)
+    return "" if generations is None else render_table(situation, table, generations)[1]
 
 
 def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:
@@ -231,10 +230,10 @@ def _is_written_otherwise(
     is_edited = live.changed and (table.confirmed_at or newest >= table.version)
     if not is_edited and live.table_version != table.version:
         return False
-    stamps = table_stamps(situation.ingredients, table, generations)
-    if not live.changed and ("ConfigMap", name, live.digest) in stamps:
+    stamp, content = render_table(situation, table, generations)
+    if not live.changed and ("ConfigMap", name, live.digest) == stamp:
         return False
-    return live.content != table_content(situation.ingredients, table, generations)
+    return live.content != content
 
 
 def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation) -> bool:
@@ -331,18 +330,14 @@ def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: 
     name, replicas = candidate.generation, situation.desired.replicas
     annotate = f"kubectl annotate lds {dataset.name} -n {dataset.namespace} --overwrite"
     shards = generations.count_shards(status, rollout)
-    ready = count_ready_shards(rollout, replicas, range(shards), situation.observed)
+    ready = windows.count_ready_shards(rollout, replicas, range(shards), situation)
     lacking = "" if ready == shards else f", with {ready} of {format_count(shards, 'shard')} ready"
-    served, lost = None if status.table is None else status.find_rollout(status.table.rollout), ""
-    if served is not None and generations.is_renewal_lost(served, status, situation):
-        lost = f" {served.generation} keeps its servers, of an earlier pod template, because the store has lost it."
     return Verdict(
         "False",
         reasons.CANDIDATE_WAITING,
         f"{rollouts.describe_rollout(dataset, rollout)} waits for promotion since {candidate.since}{lacking};"
         f" {_describe_asking(name, status)}. It serves after {annotate} {names.PROMOTE}={name}, and ends after"
         f" {names.REJECT}={name}, or when something newer is rolled out."
-        f"{lost}"
         f"{generations.describe_idle_annotations(status, situation.desired)}",
     )
 

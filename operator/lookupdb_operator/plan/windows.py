@@ -19,7 +19,6 @@ of shards, another normalization or another value format: a lookup could not kno
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -389,24 +388,10 @@ class ShardServers:
         return max(1, self.replicas - 1)
 
 
-def count_ready_shards(rollout: RolloutStatus, replicas: int, shards: Collection[int], observed: Observed) -> int:
-    """Number of ``shards`` of ``rollout`` that have ``replicas`` ready servers, pods 0 to replicas-1 among them. Both
-    their StatefulSet and their pods must say so: either may be seen late."""
-    ready = Counter(
-        pod.shard
-        for pod in observed.pods
-        if pod.component == SHARDS and pod.rollout == rollout.rollout and pod.ready and not pod.deleting
-    )
-    return len(
-        {
-            shard_set.shard
-            for shard_set in observed.shard_sets
-            if shard_set.rollout == rollout.rollout
-            and shard_set.shard in shards
-            and not shard_set.deleting
-            and min(shard_set.ready, ready[shard_set.shard]) >= max(replicas, shard_set.replicas)
-        }
-    )
+def count_ready_shards(rollout: RolloutStatus, replicas: int, shards: Collection[int], situation: Situation) -> int:
+    """Number of ``shards`` of ``rollout`` that have ``replicas`` ready servers."""
+    servers_by_shard = list_shard_servers(rollout, replicas, shards, situation)
+    return sum(servers.ready >= servers.replicas for servers in servers_by_shard)
 
 
 def list_shard_servers(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lookupdb_operator import names
-from lookupdb_operator.cluster import workloads
 from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
     Absence,
@@ -50,11 +49,8 @@ def observe_set(world: World, thing: Thing) -> ShardSet:
     shard, labels = names.read_shard(name) or 0, (names.read_rollout(name), label(thing, names.GENERATION))
     replicas = thing.manifest["spec"]["replicas"]
     mark = label(thing, names.PASSWORD_KEY)
-    digest, trouble = read_digest(thing.manifest), None
-    volumes = thing.manifest["spec"]["template"]["spec"]["volumes"]
-    if any("image" in volume for volume in volumes) and world.drops_image_volumes:
-        ready, trouble = 0, workloads.IMAGE_VOLUME_DROPPED.trouble(name=name)
-    return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark, trouble=trouble)
+    digest = read_digest(thing.manifest)
+    return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark)
 
 
 def observe_pod(world: World, pod: Process) -> Pod:

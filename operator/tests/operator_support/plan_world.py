@@ -114,8 +114,6 @@ class World:
     """Returns whether a gate rejects a build from this content."""
     has_image_volumes: bool = True
     """True: the API server says that it keeps image volumes."""
-    drops_image_volumes: bool = False
-    """True: the API server drops image volumes although it says that it keeps them."""
     fails_to_push: Trouble | None = None
     """Why no image can be pushed."""
     fails_push_jobs: Trouble | None = None
