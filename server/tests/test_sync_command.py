@@ -155,9 +155,7 @@ class TestOnce:
         assert once(root, url, "--dataset", "team/people")[0] == 0
         code, told = once(root, url, "--dataset", f"team/people@{OTHER_UID}")
         assert code == 5
-        says = f"has no generation of team/people with the uid {OTHER_UID} that could serve: it has 2 generations of"
-        assert f"{says} uid {UID}" in told
-        assert "team/people@UID" in told
+        assert f"has no generation of team/people@{OTHER_UID} that could serve" in told
         assert "all datasets are there" not in told
         assert read_current(root) == f"{UID} g2", "it stays"
         assert once(root, url, "--dataset", f"team/people@{UID}")[0] == 0

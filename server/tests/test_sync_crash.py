@@ -79,7 +79,7 @@ def test_killed_at_any_step_it_leaves_what_is_whole_and_the_next_one_goes_on(
     tmp_path: Path, url: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "copied":
-        monkeypatch.setattr("lookupdb.sync.folder._are_on_one_disk", lambda *_: False)
+        monkeypatch.setattr("lookupdb.sync.folder._link", lambda *_: False)
     uid, generation = (OTHER_UID, "g1") if way == "made again" else (UID, "g2")
     old, new = f"{UID} g1", f"{uid} {generation}"
     people = publish(url, "g1", shards=2, keys=10, built_at="2026-11-20T00:00:00Z")
@@ -116,7 +116,7 @@ def _copy(begun: Path, root: Path) -> None:
 
 
 def test_what_was_fetched_whole_is_not_fetched_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lookupdb.sync.folder._are_on_one_disk", lambda *_: False)
+    monkeypatch.setattr("lookupdb.sync.folder._link", lambda *_: False)
     people = publish(url, "g1", shards=3)
     root = tmp_path / "kept"
     partial = root / "team/people/.g1.partial"

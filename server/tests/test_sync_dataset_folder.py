@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from support.shards import write_generation
 from support.syncing import names
 
 from lookupdb import disk
-from lookupdb.errors import FolderDenied, StoreError, UsageError
+from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.sync.folder import DatasetFolder
 
@@ -167,29 +166,41 @@ class TestAnotherGenerationOfThatName:
         assert failures == []
 
 
-class TestArrival:
-    def test_is_that_of_each_in_turn(self, folder: DatasetFolder) -> None:
-        for generation in ("g2", "g3", "g1", "g2"):
-            put(folder, generation, generation)
-        found = folder.look_around()
-        assert sorted(found, key=lambda name: found[name].arrived) == ["g3", "g1", "g2"]
+# The generations in the order of their arrival, the current one, the number to keep, and those removed, in order.
+# ``b:`` marks another dataset's, ``!`` one without a manifest.
+CASES = {
+    "the last ones stay": ("g1 g2 g10", "g10", 2, "g1"),
+    "to make room": ("g1 g2", "g2", 0, "g1"),
+    "after a rollback": ("g1 g2 g3 g4", "g1", 2, "g2"),
+    "after a rollback to what was fetched again": ("g6 g7 g5", "g5", 2, "g6"),
+    "damaged ones go": ("g1 g2!", "g1", 2, "g2"),
+    "nothing is known of what is current": ("g1 g2!", "g2", 1, ""),
+    "another dataset's go first": ("g1 g2 b:g9 g3", "g3", 1, "g9 g1 g2"),
+    "numbers have restarted": ("g49 g50 g1", "g1", 2, "g49"),
+    "numbers have restarted, and reached those of before": ("g1 g2 g3 g1 g2", "g2", 2, "g3"),
+}
 
-    def test_is_later_than_that_of_others_where_the_clock_was_set_back(self, folder: DatasetFolder) -> None:
-        put(folder, "g9", "v")
-        ahead = time.time() + 86400
-        os.utime(folder.path / "g9" / FILE_NAME, (ahead, ahead))
-        put(folder, "g1", "v")
-        put(folder, "g2", "v")
-        found = folder.look_around()
-        assert sorted(found, key=lambda name: found[name].arrived) == ["g9", "g1", "g2"]
 
-    def test_of_what_has_no_manifest_is_before_all(self, folder: DatasetFolder) -> None:
-        put(folder, "g1", "v")
-        (folder.path / "g2").mkdir()
-        found = folder.look_around()
-        assert (found["g2"].manifest, found["g2"].arrived) == (None, 0)
-        put(folder, "g3", "v")
-        assert folder.look_around()["g3"].manifest is not None
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_superseded(folder: DatasetFolder, case: str) -> None:
+    history, current, keep, superseded = CASES[case]
+    for word in history.split():
+        generation = word.strip("b:!")
+        put(folder, generation, generation, "b" if word.startswith("b:") else "a")
+        if word.endswith("!"):
+            (folder.path / generation / FILE_NAME).unlink()
+    (folder.path / "current").symlink_to(current)
+    assert folder.find_superseded(keep) == tuple(superseded.split())
+
+
+def test_what_arrives_is_the_newest_even_if_the_clock_was_set_back(folder: DatasetFolder) -> None:
+    put(folder, "g9", "v")
+    ahead = time.time() + 86400
+    os.utime(folder.path / "g9" / FILE_NAME, (ahead, ahead))
+    put(folder, "g1", "v")
+    put(folder, "g2", "v")
+    folder.point("g2")
+    assert folder.find_superseded(keep=1) == ("g9", "g1")
 
 
 class TestRemoval:
@@ -247,29 +258,3 @@ class TestLock:
         other.lock()
         other.lock()
         other.unlock()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of another user")
-@pytest.mark.parametrize("what", ["the root", "the folder", "the lock"])
-def test_a_folder_of_another_user_is_told_with_whose_it_is(what: str) -> None:
-    with tempfile.TemporaryDirectory() as scratch:  # pytest's own folders are nobody's but its user's
-        root = Path(scratch)
-        root.chmod(0o755)
-        folder = DatasetFolder(root, "team", "people")
-        if what != "the root":
-            folder.path.mkdir(parents=True)
-        if what == "the lock":
-            folder.lock()
-            folder.unlock()
-            folder.path.chmod(0o777)
-            (folder.path / ".sync.lock").chmod(0o600)
-        os.seteuid(65534)
-        try:
-            with pytest.raises(FolderDenied) as told:
-                folder.lock()
-        finally:
-            os.seteuid(0)
-    there = root if what == "the root" else folder.path
-    assert f"cannot write to {folder.path}: {there} is of uid 0 and gid 0, with mode 0" in str(told.value)
-    assert "this process runs as uid 65534" in str(told.value)
-    assert "chown" in str(told.value)

@@ -325,9 +325,9 @@ class TestRemoval:
 
             monkeypatch.setattr(Path, "read_bytes", fail)
             with pytest.raises(StoreError, match=r"cannot read .*/g1/manifest\.json: Too many open files"):
-                keeper._superseded(2)
+                keeper.folder.find_superseded(2)
             monkeypatch.undo()
-            assert keeper._superseded(2) == ()
+            assert keeper.folder.find_superseded(2) == ()
 
 
 class TestGateway:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
@@ -22,7 +22,6 @@ from lookupdb.manifest import Announcement, Manifest, is_stale
 from lookupdb.router.routing_table import InvalidTable, RoutedDataset, RoutingTable, TableWatcher, diagnose_refusal
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.dataset import StoredDataset, read_announcement
-from lookupdb.wording import format_count
 
 # Decide which generation should be ``current``, and which may follow which. No I/O.
 
@@ -128,8 +127,6 @@ LISTING_SECONDS: Final = 10.0
 request for each thousand objects."""
 LOCAL_LISTING_SECONDS: Final = 2.0
 """Seconds for which one listing of a directory serves all datasets."""
-_MOST_OTHERS: Final = 5
-"""The most datasets of one name that a message lists."""
 UNANNOUNCED_SECONDS: Final = 10.0
 """Seconds between two listings of a dataset's generations in a bucket if nothing is announced: a listing costs more
 than a read."""
@@ -141,39 +138,29 @@ class _Finding(NamedTuple):
     """Time when it was announced, else built."""
 
 
-@dataclass(slots=True)
-class _NamespaceListing:
-    """The listing of one namespace. A failure counts for all its datasets."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    ended_at: float = -math.inf
-    found: tuple[StoreAddress, ...] | StoreError = ()
-
-
 class NamespaceListings:
     """The datasets of namespaces: one listing serves all callers within some seconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._namespaces: dict[str, _NamespaceListing] = {}
+        self._found: dict[str, tuple[float, tuple[StoreAddress, ...] | StoreError]] = {}
+        """Namespace → the end of its last listing, and what that found. A failure counts for all its datasets."""
 
     def find(self, namespace: str, name: str) -> list[StoreAddress]:
         """Return the datasets of that name; there are several if it was deleted and created again. Raises
         StoreError."""
         asked_at = time.monotonic()
         with self._lock:
-            listing = self._namespaces.setdefault(namespace, _NamespaceListing())
-        with listing.lock:  # a slow listing delays no other namespace
+            ended_at, found = self._found.get(namespace, (-math.inf, ()))
             seconds = LOCAL_LISTING_SECONDS if self._store.folder else LISTING_SECONDS
             # Measured from its end, so that a slow listing serves the callers that waited for it.
-            if asked_at - listing.ended_at >= seconds:
+            if asked_at - ended_at >= seconds:
                 try:
-                    listing.found = self._store.addresses_in(namespace)
+                    found = self._store.addresses_in(namespace)
                 except StoreError as error:
-                    listing.found = error
-                listing.ended_at = time.monotonic()
-            found = listing.found
+                    found = error
+                self._found[namespace] = time.monotonic(), found
         if isinstance(found, StoreError):
             raise found.with_traceback(None)
         return [address for address in found if address.name == name]
@@ -263,11 +250,8 @@ def _parse_moment(text: str) -> datetime.datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
-def absent_error(
-    store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str | None = None
-) -> StoreError:
-    """Return the error for a dataset without a generation that could serve. If ``uid`` was given, it names the datasets
-    of that name with other uids."""
+def absent_error(store: Store, namespace: str, name: str, uid: str | None = None) -> StoreError:
+    """Return the error for a dataset without a generation that could serve."""
     dataset = f"{namespace}/{name}"
     if store.folder and not store.folder.is_dir():
         return GenerationMissing(
@@ -275,30 +259,11 @@ def absent_error(
             hint="--store names it, relative to the working directory; `lookupdb up` keeps its store in .lookupdb/store"
             " of its own working directory",
         )
-    others = _describe_others(store, listings, namespace, name, uid) if uid is not None else ""
-    if others:
-        return GenerationMissing(
-            f"{store.url} has no generation of {dataset} with the uid {uid} that could serve: it has {others}",
-            hint=f"give one of these, as {dataset}@UID, or no uid, to keep any dataset of that name",
-        )
     return GenerationMissing(
         f"{store.url} has no generation of {dataset}{f'@{uid}' if uid else ''} that could serve, in the part of"
         f" {store.cluster}",
         hint="build one; --cluster-id names another part of the store, --dataset NAMESPACE/NAME another dataset",
     )
-
-
-def _describe_others(store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str) -> str:
-    """Return what the store has of datasets of that name with other uids; empty if nothing, or unknown."""
-    try:
-        found = [
-            (address.uid, len(store.dataset_at(address).known_generations()))
-            for address in listings.find(namespace, name)[:_MOST_OTHERS]
-            if address.uid != uid
-        ]
-    except StoreError:
-        return ""
-    return ", ".join(f"{format_count(count, 'generation')} of uid {other}" for other, count in found if count)
 
 
 # Read the active generation from a routing table file, for example a mounted ConfigMap of the operator.

@@ -7,13 +7,12 @@ not at all, ``current`` names a whole one, and hidden names belong to this proce
 
 from __future__ import annotations
 
-import datetime
 import fcntl
 import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,12 @@ from lookupdb import disk
 from lookupdb.errors import (
     DISK_FULL_ERRNOS,
     CorruptFile,
-    FolderDenied,
     GenerationMissing,
     NotEnoughRoom,
     StoreError,
     UsageError,
 )
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.dataset import (
     StoredDataset,
     check_shard_size,
@@ -95,15 +93,17 @@ def fetch_generation(
     progress.total_bytes = sum(shard.bytes for shard in manifest.shards)
     _remove_other_files(folder, manifest)
     source = dataset.local_path(manifest.generation)
-    can_link = source is not None and _are_on_one_disk(source, folder)
-    if not can_link:
-        _check_room(manifest, folder, make_room)
-    files = FileFetch(dataset, folder, pace, PATIENCE_SECONDS)
+    unlinked = []
     for shard in manifest.shards:
-        pace(0)
-        if source is not None and can_link and _link(source / shard.file, folder / shard.file, shard, pace):
+        if source is not None and _link(source / shard.file, folder / shard.file, shard, pace):
             progress.linked_bytes += shard.bytes
-        elif files.run(manifest.generation, shard):
+        else:
+            unlinked.append(shard)
+    _check_room(manifest, unlinked, folder, make_room)
+    files = FileFetch(dataset, folder, pace, PATIENCE_SECONDS)
+    for shard in unlinked:
+        pace(0)
+        if files.run(manifest.generation, shard):
             progress.fetched_bytes += shard.bytes
         else:
             progress.present_bytes += shard.bytes
@@ -112,10 +112,12 @@ def fetch_generation(
         disk.sync_folder(folder)
 
 
-def _check_room(manifest: Manifest, folder: Path, make_room: Callable[[int], None]) -> None:
-    """Raise NotEnoughRoom, before anything is fetched, unless all files fit."""
+def _check_room(
+    manifest: Manifest, shards: Sequence[ShardFile], folder: Path, make_room: Callable[[int], None]
+) -> None:
+    """Raise NotEnoughRoom, before anything is fetched, unless the files of ``shards`` fit."""
     needed = 0
-    for shard in manifest.shards:
+    for shard in shards:
         with suppress(OSError):
             if (folder / shard.file).stat().st_size == shard.bytes:
                 continue
@@ -141,18 +143,16 @@ def _link(source: Path, target: Path, entry: ShardFile, pace: Pace) -> bool:
         return False  # the fetch reports why
     if about.st_mode & 0o777 != _READ_ONLY:
         return False
-    pace(entry.bytes)
-    verify_shard_file(source, entry)
     try:
-        with suppress(FileNotFoundError):
-            if target.samefile(source):
-                return True
-            target.unlink()
-        target.hardlink_to(source)
+        if not (target.exists() and target.samefile(source)):
+            target.unlink(missing_ok=True)
+            target.hardlink_to(source)
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
             raise
-        return False  # a file of another user, or a file system without links
+        return False  # another disk, a file of another user, or a file system without links
+    pace(entry.bytes)
+    verify_shard_file(source, entry)
     with target.open("rb") as file:
         os.fsync(file.fileno())
     return True
@@ -169,83 +169,6 @@ def _remove_other_files(folder: Path, manifest: Manifest) -> None:
                 os.unlink(entry.path)  # noqa: PTH108 - of an entry
 
 
-def _are_on_one_disk(folder: Path, other: Path) -> bool:
-    try:
-        return folder.stat().st_dev == other.stat().st_dev
-    except OSError:
-        return False
-
-
-# Decide which generations of a folder are superseded. No I/O.
-#
-# The higher number is the newer generation, unless a store was lost and numbers began again: then g1 is newer than g50.
-# Numbers have begun again if the arriving generation was built after all those with higher numbers. (A rollback also
-# brings a lower number, but one that was built before them.) All generations present at that moment are older.
-#
-# A generation cannot be built after its arrival. If a builder's clock says so, it was fast, and the time of arrival, by
-# this machine's clock, is the latest possible time.
-
-
-_SKEW_NS: Final = 60 * 10**9
-"""Tolerated difference between the clocks of two machines."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundGeneration:
-    """A generation in the folder."""
-
-    manifest: Manifest | None
-    """None if it is missing or damaged."""
-    arrived: int
-    """Time of arrival, in nanoseconds since 1970, by this machine's clock; strictly increasing."""
-
-
-def find_superseded(found: Mapping[str, FoundGeneration], current: str, keep: int) -> tuple[str, ...]:
-    """Return the generations that are neither ``current`` nor among the newest ``keep`` of its dataset: unusable ones
-    first, then the oldest. Empty if the manifest of ``current`` is unknown."""
-    manifests = {name: generation.manifest for name, generation in found.items()}
-    serving = manifests.get(current)
-    if serving is None:
-        return ()
-    own = [name for name, manifest in manifests.items() if manifest is not None and manifest.uid == serving.uid]
-    ordered = _order_by_age({name: found[name] for name in own})
-    kept = {current, *ordered[max(0, len(ordered) - keep) :]}
-    useless = sorted(found.keys() - set(own), key=generation_number)
-    return tuple(name for name in (*useless, *ordered) if name not in kept)
-
-
-def _order_by_age(found: Mapping[str, FoundGeneration]) -> list[str]:
-    """Return the generations of one dataset, oldest first."""
-    older: list[str] = []
-    present: list[str] = []
-    for name in sorted(found, key=lambda name: (found[name].arrived, generation_number(name))):
-        higher = [found[other] for other in present if generation_number(other) > generation_number(name)]
-        if _restarts_numbers(found[name], higher):
-            older += sorted(present, key=generation_number)
-            present = []
-        present.append(name)
-    return older + sorted(present, key=generation_number)
-
-
-def _restarts_numbers(arriving: FoundGeneration, higher: Iterable[FoundGeneration]) -> bool:
-    """Return whether numbers began again with ``arriving``; if not, it is a rollback below the ``higher`` numbers."""
-    built = _built_ns(arriving)
-    if built is None or built > arriving.arrived + _SKEW_NS:
-        return False  # its time is wrong or missing
-    latest = [min(_built_ns(other) or other.arrived, other.arrived) for other in higher]
-    return bool(latest) and max(latest) < built
-
-
-def _built_ns(found: FoundGeneration) -> int | None:
-    """Return when it was built, in nanoseconds since 1970, by its builder's clock; None if unreadable."""
-    try:
-        moment = datetime.datetime.fromisoformat(found.manifest.built_at if found.manifest else "")
-    except ValueError:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp()) * 10**9
-
-
 CURRENT: Final = "current"
 _LOCK_FILE: Final = ".sync.lock"
 _NEW_LINK: Final = ".current.new"
@@ -260,9 +183,6 @@ class DatasetFolder:
     def __init__(self, root: Path, namespace: str, name: str) -> None:
         self.path = root / namespace / name
         self._lock: int | None = None
-        self._changing = threading.Lock()
-        """Held while ``current`` changes or a generation is renamed away: an abandoned fetch may still make room, and
-        must not remove the generation that became current."""
 
     def lock(self) -> None:
         """Create the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it,
@@ -273,13 +193,10 @@ class DatasetFolder:
         if self._lock is not None:
             return
         with folder_errors(f"cannot write to {self.path}"):
-            try:
-                missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-                for folder in reversed(missing):
-                    _make_folder(folder)
-                self._lock = try_lock(self.path / _LOCK_FILE)
-            except PermissionError as error:
-                raise _denied_error(self.path) or error from error
+            missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            for folder in reversed(missing):
+                _make_folder(folder)
+            self._lock = try_lock(self.path / _LOCK_FILE)
         if self._lock is None:
             raise UsageError(
                 f"another `lookupdb sync` keeps {self.path}: it holds the lock {self.path / _LOCK_FILE}",
@@ -334,12 +251,21 @@ class DatasetFolder:
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
-    def look_around(self) -> dict[str, FoundGeneration]:
-        """Return all generations in the folder. Raises StoreError, even if only one manifest cannot be read now."""
-        return {
-            name: FoundGeneration(self.read_manifest(name), _find_arrival(self.path / name))
-            for name in self.generations()
-        }
+    def find_superseded(self, keep: int) -> tuple[str, ...]:
+        """Return the generations that are neither ``current`` nor among the ``keep`` of its dataset that arrived last:
+        unusable ones and other datasets' first, then the oldest. Raises StoreError, even if only one manifest cannot be
+        read now."""
+        current = self.current()
+        if current is None:
+            return ()
+        uids = {}
+        for name in sorted(self.generations(), key=lambda name: _find_arrival(self.path / name)):
+            manifest = self.read_manifest(name)
+            uids[name] = None if manifest is None else manifest.uid
+        own = [name for name, uid in uids.items() if uid == current.uid]
+        kept = {current.generation, *own[max(0, len(own) - keep) :]}
+        others = [name for name in uids if name not in own]
+        return tuple(name for name in (*others, *own) if name not in kept)
 
     def find_whole(self, generation: str) -> Manifest | None:
         """Return the manifest of a generation whose files all have the right size; None if there is none."""
@@ -401,7 +327,7 @@ class DatasetFolder:
         """Point ``current`` to ``generation`` by one rename. Raises StoreError, NotEnoughRoom, GenerationMissing if the
         generation is gone."""
         new = self.path / _NEW_LINK
-        with self._changing, folder_errors(f"cannot write to {self.path}"):
+        with folder_errors(f"cannot write to {self.path}"):
             if not (self.path / generation / FILE_NAME).exists():
                 raise GenerationMissing(f"{self.path / generation} is gone", hint="it is fetched again")
             if self._pointed() != generation:
@@ -425,7 +351,7 @@ class DatasetFolder:
             if not is_locked:
                 return False
             self._delete(removed)
-            with self._changing, folder_errors(f"cannot remove {folder}"):
+            with folder_errors(f"cannot remove {folder}"):
                 if self._pointed() == generation:
                     return False
                 folder.rename(removed)
@@ -475,19 +401,6 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
-
-
-def _denied_error(path: Path) -> FolderDenied | None:
-    """Return the error for a folder that this user may not create or write to, naming its owner; None if unknown."""
-    with suppress(OSError):
-        there = next(folder for folder in (path, *path.parents) if folder.exists())
-        found = there.stat()
-        return FolderDenied(
-            f"cannot write to {path}: {there} is of uid {found.st_uid} and gid {found.st_gid}, with mode "
-            f"{found.st_mode & 0o7777:04o}, and this process runs as uid {os.geteuid()} and gid {os.getegid()}",
-            hint="run it as the folder's owner, give the folder to this user (chown -R), or choose another one",
-        )
-    return None
 
 
 def _make_folder(folder: Path) -> None:

@@ -35,7 +35,6 @@ from lookupdb.sync.folder import (
     FetchInterrupted,
     FetchProgress,
     fetch_generation,
-    find_superseded,
     interruptible_pace,
 )
 
@@ -182,8 +181,6 @@ class DatasetKeeper:
         self._is_prepared = False
         self._tidy_at: float | None = None
         self._wake = asyncio.Event()
-        self._pointing = asyncio.Lock()
-        """Held from reading the target until ``current`` names it and ``_settled`` says so."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -239,7 +236,6 @@ class DatasetKeeper:
                 self.look_problem = None
         if self._is_prepared:
             self._drive()
-            await self._return_if_there()
         self.has_looked = True
         if self.running is None and self._tidy_at is not None and time.monotonic() >= self._tidy_at:
             await self._tidy()
@@ -287,11 +283,10 @@ class DatasetKeeper:
             async with self._context.fetch_slots:
                 began = time.monotonic()
                 manifest = await call_in_thread(self._find_or_fetch, running)
-                async with self._pointing:
-                    if self.target != target:
-                        return  # no longer wanted: it is removed with the superseded ones
-                    await call_in_thread(self.folder.point, target.generation)
-                    self._note_swap(target, manifest, running.progress, time.monotonic() - began)
+                if self.target != target:
+                    return  # no longer wanted: it is removed with the superseded ones
+                await call_in_thread(self.folder.point, target.generation)
+                self._note_swap(target, manifest, running.progress, time.monotonic() - began)
                 await self._tidy()
         except FetchInterrupted:
             pass
@@ -303,25 +298,6 @@ class DatasetKeeper:
         finally:
             self.running = None
             self._wake.set()
-
-    async def _return_if_there(self) -> None:
-        """Point ``current`` to the target at once if the folder holds it, although a fetch of an earlier target has not
-        ended: it may be waiting for a store."""
-        target, running = self.target, self.running
-        if running is None or target is None or running.target == target or self.is_settled:
-            return
-        began = time.monotonic()
-        try:
-            manifest = await call_in_thread(self._find_standing, target)
-            if manifest is None:
-                return
-            async with self._pointing:
-                await call_in_thread(self.folder.point, target.generation)
-                self._note_swap(target, manifest, FetchProgress(), time.monotonic() - began)
-        except LookupdbError as error:
-            self._note_fetch_problem(target, error)
-        else:
-            self._tidy_at = time.monotonic()
 
     def _find_or_fetch(self, running: RunningFetch) -> Manifest:
         """Return the target's manifest once all its files are in the folder."""
@@ -366,7 +342,7 @@ class DatasetKeeper:
 
     def _make_room(self, lacking: int) -> None:
         """Remove older generations, oldest first, until ``lacking`` more bytes are free."""
-        for generation in self._superseded(keep=0):
+        for generation in self.folder.find_superseded(keep=0):
             if lacking <= 0:
                 return
             manifest = self.folder.find_manifest(generation)
@@ -385,16 +361,9 @@ class DatasetKeeper:
     def _remove_superseded(self) -> bool:
         """Remove superseded generations. Return whether none is left."""
         self.folder.remove_partials()
-        removed = [self.folder.remove(generation) for generation in self._superseded(self._context.keep)]
+        removed = [self.folder.remove(generation) for generation in self.folder.find_superseded(self._context.keep)]
         self._measure()
         return all(removed)
-
-    def _superseded(self, keep: int) -> tuple[str, ...]:
-        current = self.folder.current()
-        if current is None:
-            return ()
-        # Raises if a manifest cannot be read for a moment: no generation is removed then.
-        return find_superseded(self.folder.look_around(), current.generation, keep)
 
     def _measure(self) -> None:
         manifests = {name: self.folder.find_manifest(name) for name in self.folder.generations()}

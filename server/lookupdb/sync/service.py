@@ -321,7 +321,7 @@ class SyncService:
             if not keeper.has_generation:
                 if problem := keeper.problem:
                     raise problem.error
-                raise absent_error(self._store, self._listings, keeper.namespace, keeper.name, keeper.uid)
+                raise absent_error(self._store, keeper.namespace, keeper.name, keeper.uid)
             if keeper.current is not None and not keeper.is_settled:
                 stays = {"dataset": str(keeper), "generation": keeper.current.generation}
                 log.warning("the present generation stays", extra=stays)
@@ -402,8 +402,8 @@ class SyncService:
         return look
 
     def _store_look(self, subscription: Subscription) -> Look:
-        wanted = (self._store, self._listings, subscription.namespace, subscription.name, subscription.uid)
-        feed = self._feed_of[subscription.namespace, subscription.name] = StoreFeed(*wanted)
+        wanted = (subscription.namespace, subscription.name, subscription.uid)
+        feed = self._feed_of[wanted[:2]] = StoreFeed(self._store, self._listings, *wanted)
 
         async def look() -> SyncTarget | None:
             # A table that was not read yet may name this dataset, and another generation than the newest.
@@ -411,7 +411,7 @@ class SyncService:
             async with self._look_slots:
                 target = await call_in_thread(feed.look, takes_newest=takes_newest)
             if target is None:
-                raise await call_in_thread(absent_error, *wanted)
+                raise await call_in_thread(absent_error, self._store, *wanted)
             return target
 
         return look
