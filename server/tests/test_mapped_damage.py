@@ -12,7 +12,7 @@ from support.mapped import run_python
 from support.shards import write_generation
 
 from lookupdb import manifest, native, shardfile
-from lookupdb.errors import CorruptFile, GenerationMissing, UsageError
+from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.mapped import open_dataset
 
 RECORDS = {f"key-{number:04}": b"value %d" % number * 5 for number in range(2000)}
@@ -196,35 +196,6 @@ def test_nothing_is_left_open_when_one_is_refused(folder: Path) -> None:
         open_dataset(folder)
     opened = [entry.readlink() for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     assert not [path for path in opened if path.is_relative_to(folder)]
-
-
-class TestFilesThatNativeKernelsDoNotKnow:
-    """Pages of another size, say: LMDB reads them."""
-
-    @pytest.fixture(autouse=True)
-    def _none_is_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = native.kernels()
-        if module is None:
-            pytest.skip("needs native kernels")
-
-        def refuse(*_: object) -> None:
-            raise ValueError("expected pages of bytes 4096, found 16384")
-
-        monkeypatch.setattr(module, "MappedGeneration", type("MappedGeneration", (), {"__new__": refuse}))
-
-    def test_are_read_by_python(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.delenv(native.VARIABLE, raising=False)
-        with open_dataset(folder) as mapping:
-            assert dict(mapping.items()) == RECORDS
-        assert "Python replaces a native kernel: " in caplog.text
-        assert "expected pages of bytes 4096, found 16384" in caplog.text
-
-    def test_are_refused_where_native_kernels_are_demanded(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(native.VARIABLE, "1")
-        with pytest.raises(UsageError, match=r"requires native kernels: .*found 16384"):
-            open_dataset(folder)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

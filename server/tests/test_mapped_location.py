@@ -121,36 +121,6 @@ def test_what_is_none(tmp_path: Path) -> None:
         open_dataset(7)  # type: ignore[arg-type]
 
 
-def test_a_folder_of_several_datasets_names_a_few_of_them(tmp_path: Path) -> None:
-    for name in "abcde":
-        SyncedDataset(tmp_path, name, "team").publish("g1", RECORDS)
-    write_generation(tmp_path / "store/local/team/f-local", RECORDS)
-    hints = {}
-    for place in (tmp_path, tmp_path / "team", tmp_path / "store"):
-        with pytest.raises(GenerationMissing, match="holds no generation") as told:
-            open_dataset(place)
-        hints[place.name] = told.value.hint
-    named = ", ".join(str(tmp_path / "team" / name) for name in "abcd")
-    assert hints[tmp_path.name] == hints["team"] == f"open one of the datasets below it: {named}, …"
-    assert hints["store"] == f"open one of the datasets below it: {tmp_path}/store/local/team/f-local"
-
-
-def test_a_folder_that_holds_much_else_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(300):
-        (tmp_path / f"{number}" / "more").mkdir(parents=True)
-    looked: list[str] = []
-    scan = os.scandir
-
-    def look(folder: str) -> object:
-        looked.append(folder)
-        return scan(folder)
-
-    monkeypatch.setattr(os, "scandir", look)
-    with pytest.raises(GenerationMissing, match="give a generation's folder, or a dataset's"):
-        open_dataset(tmp_path)
-    assert len(looked) <= 200
-
-
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 def test_a_time_that_is_none(tmp_path: Path, seconds: float) -> None:
     with pytest.raises(UsageError, match=r"refresh_seconds is .*, expected 0 or more, or None"):

@@ -9,12 +9,11 @@ from types import TracebackType, new_class
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 from lookupdb import native
-from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, UsageError
+from lookupdb.errors import GenerationMissing, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.mapped.generation import (
     Follower,
     GenerationFolder,
-    Location,
     Opener,
     OpenGeneration,
     choose_make_files,
@@ -327,7 +326,12 @@ def open_dataset(
     if refresh_seconds is not None and not refresh_seconds >= 0:
         raise UsageError(f"refresh_seconds is {refresh_seconds!r}, expected 0 or more, or None")
     location = locate(place)
-    opener, files = _open_first(location, verify)
+    opener = Opener(choose_make_files(), verify)
+    try:
+        files = open_target(location, opener, None)
+    except OSError as error:
+        raise unopened_error(location.path, error) from error
+    assert files is not None
     follower = None
     if not isinstance(location, GenerationFolder):
         follower = Follower(location, opener, files.facts.dataset, refresh_seconds)
@@ -338,37 +342,6 @@ def open_dataset(
         from lookupdb.mapped.python_generation import PythonView as view  # noqa: N813
     mapping: MappedDataset = _make_class(view)(files, follower, refresh_seconds)
     return mapping
-
-
-def _open_first(location: Location, verify: bool) -> tuple[Opener, MappedFiles]:
-    """Return the opener and the first generation. Python replaces native kernels that do not know the files' format,
-    but only for files whose checksums are right: damaged ones could make LMDB end the process."""
-    opener = Opener(choose_make_files(), verify)
-    try:
-        return opener, _open(location, opener)
-    except CorruptFile as problem:
-        if native.kernels() is None or not isinstance(problem.__cause__, ValueError):
-            raise
-        from lookupdb.mapped.python_generation import PythonGeneration
-
-        try:
-            _open(location, Opener(PythonGeneration, verifies=True))
-        except CorruptFile:
-            raise problem from None
-        native.set_aside(problem.message)
-        opener = Opener(PythonGeneration, verify)
-        return opener, _open(location, opener)
-
-
-def _open(location: Location, opener: Opener) -> MappedFiles:
-    try:
-        files = open_target(location, opener, None)
-    except LookupdbError:
-        raise
-    except OSError as error:
-        raise unopened_error(location.path, error) from error
-    assert files is not None
-    return files
 
 
 @cache

@@ -12,12 +12,10 @@ import os
 import re
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -46,7 +44,6 @@ from lookupdb.manifest import (
     parse_announcement,
 )
 from lookupdb.records import Key
-from lookupdb.wording import format_some
 
 if TYPE_CHECKING:
     from lookupdb.mapped.python_generation import PythonGeneration as MappedFiles
@@ -68,13 +65,6 @@ CURRENT: Final = "current"
 DEFAULT_NAMESPACE: Final = "default"
 _LOCAL_STORE: Final = Path(".lookupdb/store/local")
 """The store of ``lookupdb up`` without --data-dir."""
-
-_MAX_NAMED: Final = 4
-"""The most datasets that an error names."""
-_LEVELS: Final = 4
-"""Depth of the search for them: ``lookupdb up`` keeps them in .lookupdb/store/<cluster>/<namespace>/<name>-<uid>."""
-_MAX_FOLDERS: Final = 200
-"""The most folders to search, and the most entries of each: it may be any folder of this machine."""
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NAME: Final = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9]{0,62})")
@@ -233,48 +223,13 @@ def locate(place: str | os.PathLike[str]) -> Location:
             raise _missing_folder_error(path, place)
         if _is_there(path / ANNOUNCEMENT_NOTE) or list_generations(path):
             return StoreFolder(path)
-        raise _no_generation_error(path)
+        raise GenerationMissing(
+            f"{path} holds no generation: expected {FILE_NAME}, {CURRENT}, {ANNOUNCEMENT_NOTE} or g1, g2, … in it",
+            hint="give a generation's folder, or a dataset's: <folder of lookupdb sync>/<namespace>/<name>,"
+            " or <store>/<cluster>/<namespace>/<name>-<uid>",
+        )
     except OSError as error:
         raise unopened_error(path, error) from error
-
-
-def _no_generation_error(path: Path) -> GenerationMissing:
-    datasets = list(islice(_find_datasets(path), _MAX_NAMED + 1))
-    if datasets:
-        hint = f"open one of the datasets below it: {format_some([str(dataset) for dataset in datasets], _MAX_NAMED)}"
-    else:
-        hint = (
-            "give a generation's folder, or a dataset's: <folder of lookupdb sync>/<namespace>/<name>,"
-            " or <store>/<cluster>/<namespace>/<name>-<uid>"
-        )
-    return GenerationMissing(
-        f"{path} holds no generation: expected {FILE_NAME}, {CURRENT}, {ANNOUNCEMENT_NOTE} or g1, g2, … in it",
-        hint=hint,
-    )
-
-
-def _find_datasets(path: Path) -> Iterator[Path]:
-    """Yield the readable dataset folders below ``path``, of ``lookupdb sync`` or of stores."""
-    waiting = deque([(path, 0)])
-    for _ in range(_MAX_FOLDERS):
-        if not waiting:
-            return
-        folder, depth = waiting.popleft()
-        if depth and _is_dataset(folder):
-            yield folder
-        elif depth < _LEVELS:
-            with suppress(OSError), os.scandir(folder) as entries:
-                found = [entry.name for entry in islice(entries, _MAX_FOLDERS) if entry.is_dir(follow_symlinks=False)]
-                waiting.extend((folder / name, depth + 1) for name in sorted(found))
-
-
-def _is_dataset(folder: Path) -> bool:
-    try:
-        return (
-            (folder / CURRENT).is_symlink() or _is_there(folder / ANNOUNCEMENT_NOTE) or bool(list_generations(folder))
-        )
-    except OSError:
-        return False
 
 
 def _url_error(scheme: str) -> UsageError:
