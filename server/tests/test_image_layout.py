@@ -212,19 +212,14 @@ def test_the_command_says_what_it_has_written(generation: Path, tmp_path: Path) 
     assert entry["digest"] == image["digest"]
 
 
-def test_the_command_says_what_an_earlier_generation_has_left_in_the_folder(generation: Path, tmp_path: Path) -> None:
+def test_what_an_earlier_generation_has_left_in_the_folder_stays(generation: Path, tmp_path: Path) -> None:
     earlier = write_generation(tmp_path, {"another": b"x" * 1000}, uid="3f2b9c1e-77aa")
     folder = tmp_path / "layout"
     code, output = run("write", str(earlier), "--out", str(folder))
-    told = orjson.loads(output.splitlines()[-1])
-    assert (code, told["unreferencedBytes"], told["message"]) == (0, 0, f"{folder} holds 1 image")
-    left = {path: path.stat().st_size for path in (folder / "blobs" / "sha256").iterdir()}
-    for _ in range(2):
-        code, output = run("write", str(generation), "--out", str(folder))
-        told = orjson.loads(output.splitlines()[-1])
-        assert (code, told["unreferencedBytes"]) == (0, sum(left.values()))
-        assert f"and {sum(left.values())} bytes to which its index.json no longer refers" in told["message"]
-        assert all(path.exists() for path in left), "something else may refer to them"
+    assert (code, orjson.loads(output.splitlines()[-1])["message"]) == (0, f"{folder} holds 1 image")
+    left = list((folder / "blobs" / "sha256").iterdir())
+    assert run("write", str(generation), "--out", str(folder))[0] == 0
+    assert all(path.exists() for path in left), "something else may refer to them"
 
 
 @pytest.mark.parametrize(

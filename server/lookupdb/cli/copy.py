@@ -281,19 +281,11 @@ def write_images(
         layout = ImageLayout(folder)
         with _show_phase(style, "writing", generation, shards, passes=1) as advance:
             images = layout.write(generation, shards, patience, advance)
-        unreferenced = layout.measure_unreferenced()
-        message = f"{folder} holds {format_count(len(images), 'image')}"
-        if unreferenced:
-            message += (
-                f", and {unreferenced} bytes to which its index.json no longer refers: write to a new folder to be rid"
-                " of them"
-            )
         result.update(
             outcome="written",
             folder=str(folder),
             images=[asdict(image) for image in images],
-            unreferencedBytes=unreferenced,
-            message=message,
+            message=f"{folder} holds {format_count(len(images), 'image')}",
         )
 
 

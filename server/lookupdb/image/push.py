@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, TypeVar
@@ -122,8 +121,6 @@ class ImageLayout:
         StoreError."""
         self._folder = folder
         self._blobs = folder / "blobs" / "sha256"
-        self._written: set[str] = set()
-        """Blobs that index.json refers to since the last ``write``."""
         with folder_errors(f"cannot write to {folder}"):
             if folder.exists() and not (folder / _MARK).is_file() and (not folder.is_dir() or any(folder.iterdir())):
                 raise UsageError(f"{folder} holds no image layout", hint="use an empty or new folder")
@@ -143,28 +140,17 @@ class ImageLayout:
         with self._lock():
             manifest = plain_manifest(generation.manifest)
             images = []
-            written: set[str] = set()
             for shard in shards:
                 file = shard_file(manifest.shards[shard])
                 content = _counted(read_shard(generation, generation.manifest.shards[shard], patience), advance)
                 image = render_image(manifest, shard, self._put_stream(render_layer(file, content)))
-                documents = (*image.blobs, *list_documents(image))
-                for blob, text in documents:
-                    path = self._blobs / _blob_name(blob)
+                for blob, text in (*image.blobs, *list_documents(image)):
+                    path = self._blobs / blob.digest.removeprefix("sha256:")
                     if not path.exists():
                         self._replace(path, text)
-                written.update(_blob_name(blob) for blob in (image.shard_layer, *(blob for blob, _ in documents)))
                 images.append(image)
             self._replace(self._folder / "index.json", render_layout_index(images))
-            self._written = written
             return [WrittenImage(image.tag, image.digest) for image in images]
-
-    def measure_unreferenced(self) -> int:
-        """Return the size of the blobs that the last index.json does not refer to, for example of an earlier
-        generation. They stay: a layout may hold such, and another tool may use them. Raises StoreError."""
-        with folder_errors(f"cannot list {self._blobs}"):
-            others = (path for path in self._blobs.iterdir() if path.name not in self._written)
-            return sum(path.stat().st_size for path in others if path.is_file())
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -178,10 +164,7 @@ class ImageLayout:
                 busy = f"another process writes images to {self._folder}"
                 raise UsageError(busy, hint="wait until it is done, or use another folder") from None
             except OSError:
-                log.warning(
-                    "the file system has no locks: make sure that nobody else writes there",
-                    extra={"path": str(self._folder)},
-                )
+                pass  # a file system without locks
             yield
 
     def _put_stream(self, chunks: Iterable[bytes]) -> Blob:
@@ -205,10 +188,6 @@ class ImageLayout:
         with folder_errors(f"cannot write {path}"):
             partial.write_bytes(content)
             partial.rename(path)
-
-
-def _blob_name(blob: Blob) -> str:
-    return blob.digest.removeprefix("sha256:")
 
 
 def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterable[bytes]:
@@ -235,10 +214,8 @@ _PIECE_BYTES: Final = 64 << 10
 """The capacity of a pipe."""
 _GO_CA_FOLDERS: Final = "/etc/ssl/certs:/etc/pki/tls/certs"
 """Folders that Go searches for CAs beside its one file, unless SSL_CERT_DIR names other folders."""
-_REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
-_LABEL: Final = r"[A-Za-z0-9-]{1,63}"
-_HOST: Final = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
-
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_PATH: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _NO_REASON: Final = re.compile(r'^Error: |^Error response from registry: |^failed to fetch the content of "[^"]*": ')
 """The text of oras before the reason."""
 _NOT_FOUND: Final = re.compile(r"Error response from registry: .*: not found\s*", re.DOTALL)
@@ -248,31 +225,18 @@ _DENIED: Final = re.compile(
 _FINAL: Final = re.compile(
     r"status code:? 4(?!08|25|29)\d\d"
     r"|(?:^|: )(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
+    r"|server gave HTTP response to HTTPS client|first record does not look like a TLS handshake"
 )
-"""Errors that a retry cannot help, by the status or by the specification's code."""
+"""Errors that a retry cannot help, by the status, by the specification's code, or by Go's words."""
 _SECRET: Final = re.compile(r"(?<=//)[^/?#\s\"]*@|\?[^\s\"]*")
 """The user and the query of a URL."""
-_URL: Final = re.compile(r'"https?://([^/"]+)')
-_NO_TLS_HINT: Final = "--plain-http speaks to a registry that has none"
-_CAUSES: Final = (
-    ("server gave HTTP response to HTTPS client", "{host} does not speak TLS", _NO_TLS_HINT),
-    ("first record does not look like a TLS handshake", "{host} does not speak TLS", _NO_TLS_HINT),
-    (
-        "proxyconnect",
-        "{place} is asked through a proxy, and that proxy fails: {reason}",
-        "correct https_proxy or http_proxy in the environment, or name the host in no_proxy",
-    ),
-    (
-        "failed to verify certificate",
-        "the certificate of {place} is not trusted: {reason}",
-        "set --ca-file to the certificate of the authority that signed it",
-    ),
-    ("no such host", "the host {host} does not resolve", None),
-    ("connection refused", "{place} refuses connections: nothing listens there, or not yet", None),
-    ("EOF", "{place} closed the connection without an answer", None),
-    ("connection reset", "{place} closed the connection without an answer", None),
-)  # fmt: skip
-"""Go's words, their meaning, and what to do."""
+_HINTS: Final = {
+    "HTTP response to HTTPS client": "--plain-http speaks to a registry that has no TLS",
+    "look like a TLS handshake": "--plain-http speaks to a registry that has no TLS",
+    "proxyconnect": "correct https_proxy or http_proxy in the environment, or name the host in no_proxy",
+    "failed to verify certificate": "set --ca-file to the certificate of the authority that signed it",
+}
+"""Go's words, and what to do."""
 
 
 class _Failure(Exception):
@@ -301,21 +265,11 @@ def parse_repository(text: str) -> Repository:
     """Parse the name of a repository. Raises UsageError; the name of a registry is required."""
     host, _, path = text.partition("/")
     is_host = "." in host or ":" in host or host == "localhost"
-    if not is_host or not _is_host(host) or not _REPOSITORY.fullmatch(path):
+    if not is_host or not _HOST.fullmatch(host) or not _PATH.fullmatch(path):
         raise UsageError(
             f"{text!r} is no repository", hint="give registry.example/path: the host, then lower case, digits, ., _, -"
         )
     return Repository(host, path)
-
-
-def _is_host(text: str) -> bool:
-    found = _HOST.fullmatch(text)
-    if not found or int(found[2] or 0) > 65_535:
-        return False
-    try:
-        return not found[1].startswith("[") or bool(ip_address(found[1][1:-1]))
-    except ValueError:
-        return False
 
 
 def default_path() -> Path:
@@ -476,18 +430,9 @@ class Registry:
         if _DENIED.search(reason):
             denied = RegistryDenied(told, hint="give credentials that may push to it: --docker-config")
             return _Failure(trouble, denied, may_pass=False)
-        urls = _URL.findall(reason)
-        host = urls[-1] if urls else self.repository.host
-        place = f"the registry {host}" if host == self.repository.host else host
-        for words, message, hint in _CAUSES:
-            if words in reason:
-                last = _show_line(reason.rpartition('": ')[2])
-                error = RegistryError(
-                    message.format(host=_show_line(host), place=_show_line(place), reason=last), hint=hint
-                )
-                return _Failure(trouble, error, may_pass="TLS" not in message)
         is_final = bool(_FINAL.search(reason))
-        hint = "does the repository exist, and may it hold images of this size?" if is_final else None
+        general = "does the repository exist, and may it hold images of this size?" if is_final else None
+        hint = next((hint for words, hint in _HINTS.items() if words in reason), general)
         return _Failure(trouble, RegistryError(told, hint=hint), may_pass=not is_final)
 
     def _retried(self, request: Callable[[], T]) -> T:
