@@ -8,7 +8,7 @@ from typing import Final
 from fuzzing.target import Target, in_pieces
 from lookupdb.account_tokens import InvalidToken, find_key_id
 from lookupdb.store import gateway
-from lookupdb.store.gateway import BrokenListing, InvalidListing
+from lookupdb.store.gateway import BrokenListing
 from lookupdb.store.objects import parse_problem
 from lookupdb_operator.gateway.request import Operation, RequestProblem, owns_folder, owns_object, parse_target
 from lookupdb_operator.gateway.transfers import parse_mode, parse_paths
@@ -73,8 +73,8 @@ def check_listing(data: bytes) -> None:
 def _list(read: object, pieces: list[bytes]) -> object:
     try:
         return read(pieces, _FOLDER)  # type: ignore[operator]
-    except (BrokenListing, InvalidListing) as error:
-        return type(error)
+    except (BrokenListing, ValueError, KeyError, TypeError):
+        return None
 
 
 def check_problem(data: bytes) -> None:

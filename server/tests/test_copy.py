@@ -306,22 +306,7 @@ def test_one_that_meets_damage_besides_lacks_more_than_room(stores: Stores, monk
     assert "g2 in" in result.exception.message
 
 
-class TestNothingIsRetainedForWhatIsNotThere:
-    @pytest.mark.parametrize("kind", ["directory", "s3"])
-    def test_a_copy_that_fails_takes_its_note_back(
-        self, stores: Stores, s3_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if kind == "s3":
-            use_server(s3_url, monkeypatch)
-            stores.target_url = create_bucket(s3_url)
-        shard = next(Path(stores.source().url).glob("g2/*.lmdb"))
-        shard.chmod(0o644)
-        shard.write_bytes(bytes(shard.stat().st_size))
-        with pytest.raises(CorruptFile):
-            copy_generation(stores.source(), stores.target(), "g2", stores.folder, lambda _bytes: None)
-        assert stores.target().read_note(RETAIN_NOTE) is None
-        assert open_store(stores.target_url, "c2").addresses() == ()
-
+class TestRetained:
     def test_what_was_published_without_an_answer_is_retained(
         self, stores: Stores, s3_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -336,27 +321,6 @@ class TestNothingIsRetainedForWhatIsNotThere:
         with pytest.raises(StoreUnreachable):
             copy_generation(stores.source(), target, None, stores.folder, lambda _bytes: None)
         assert target.generations() == ("g2",)
-        assert target.read_note(RETAIN_NOTE) is not None
-
-    def test_another_copy_that_comes_while_the_note_is_removed_is_retained(
-        self, stores: Stores, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        target, write = stores.target(), directory.DirectoryDataset.write_note
-        (stores.folder / "other").mkdir()
-
-        def publish_other(dataset: StoredDataset, name: str, content: bytes | None) -> None:
-            if name == RETAIN_NOTE and content is None:
-                publish(dataset, "g7", CONTENT, stores.folder / "other")
-            write(dataset, name, content)  # type: ignore[arg-type]
-
-        def fail(*_arguments: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(directory.DirectoryDataset, "write_note", publish_other)
-        monkeypatch.setattr(directory, "_link_or_copy", fail)
-        with pytest.raises(NotEnoughRoom):
-            copy_generation(stores.source(), target, "g2", stores.folder, lambda _bytes: None)
-        assert target.generations() == ("g7",)
         assert target.read_note(RETAIN_NOTE) is not None
 
     def test_a_copy_whose_note_was_removed_while_nothing_was_there_notes_it_again(self, stores: Stores) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.sweeps import HOUR, Clock, Place, swept
 
-from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.errors import CorruptFile
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
-from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.dataset import read_announcement, write_announcement
 from lookupdb.store.generations import copy_generation
 from lookupdb.store.sweep import prune, remove_superseded
@@ -152,42 +149,3 @@ class TestInAStore:
         copy_generation(people, copied, None, place.scratch(), lambda _bytes: None)
         assert copied.generations() == ("g1",)
         assert read_announcement(copied) is None
-
-
-def _announce_patiently(people: StoredDataset, version: int) -> None:
-    """Beside somebody who writes without a pause: the lock is nobody's turn."""
-    for _ in range(20):
-        with suppress(StoreError):
-            write_announcement(people, "3f2b9c1e-77aa", "g2", version, "2026-11-20T02:04:00Z")
-            return
-    raise AssertionError("another process holds the lock for ever")
-
-
-def test_two_writers_leave_no_half_of_one_and_no_older_version(tmp_path: Path) -> None:
-    """Two `lookupdb up` of one store, say."""
-    people = open_store(str(tmp_path), "c1").dataset_at(StoreAddress("c1", "team", "people", "3f2b9c1e"))
-    write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")
-    writers = []
-    for number in range(2):
-        writer = os.fork()
-        if not writer:
-            try:
-                for version in range(2, 400):
-                    _announce_patiently(people, 2 * version + number)
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        writers.append(writer)
-    seen = [1]
-    while seen[-1] < 2 * 399 + 1:
-        found = read_announcement(people)
-        assert found is not None
-        seen.append(found.version)
-    assert seen == sorted(seen)
-    assert [os.waitpid(writer, 0)[1] for writer in writers] == [0, 0]
-
-
-def test_a_writer_that_is_stopped_holds_nobody_up_for_long(tmp_path: Path) -> None:
-    people = open_store(str(tmp_path), "c1").dataset_at(StoreAddress("c1", "team", "people", "3f2b9c1e"))
-    with people.hold_notes(), pytest.raises(StoreError, match="another process keeps writing to"):
-        write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")

@@ -76,7 +76,7 @@ class TestRefused:
             ('{"formatVersion": 1}', "it has no member 'cluster'"),
             ('{"cluster": 7}', "cluster is 7, expected str"),
             ("[]", "the list is [], expected dict"),
-            ("", "it is not JSON: "),
+            ("", "Input is a zero-length"),
         ],
     )
     def test_a_list_that_does_not_say_whose_it_is(self, tmp_path: Path, text: str, said: str) -> None:

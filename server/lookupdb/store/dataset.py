@@ -41,7 +41,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeVar
@@ -410,11 +410,6 @@ class StoredDataset(ABC):
         """Write a note, or remove it if ``content`` is None, with its folder if that is then empty. Raises
         StoreError."""
 
-    def hold_notes(self) -> AbstractContextManager[None]:
-        """Hold the notes while the block runs, to read one and write another, in a store that supports it. Raises
-        StoreError if another process holds them for long."""
-        return nullcontext()
-
     def find_write_obstacle(self) -> str | None:
         """Return why a build could not write here, without a test write; None if no reason is known."""
         return None
@@ -549,13 +544,12 @@ def write_announcement(dataset: StoredDataset, uid: str, generation: str, versio
     Raises StoreError.
     """
     announcement = Announcement(dataset.address.namespace, dataset.address.name, uid, generation, version, moment)
-    with dataset.hold_notes():
-        try:
-            standing = read_announcement(dataset)
-        except CorruptFile:
-            standing = None
-        if standing is None or standing.version < version:
-            dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
+    try:
+        standing = read_announcement(dataset)
+    except CorruptFile:
+        standing = None
+    if standing is None or standing.version < version:
+        dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
 
 
 # Retries of whole requests to a store.

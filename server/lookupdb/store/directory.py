@@ -12,11 +12,11 @@ import math
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,42 +47,27 @@ from lookupdb.store.dataset import (
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
 _CHUNK: Final = 1 << 20
-_NOTES_SECONDS: Final = 1.0
-"""Seconds to wait for another process that writes a note, which takes a millisecond."""
-_NOTES_PAUSE_SECONDS: Final = 0.002
 _DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
-def store_errors(action: str) -> Iterator[None]:
+def store_errors(action: str, denied: type[LookupdbError] = StoreDenied) -> Iterator[None]:
     """Turn errors of the file system into errors that a user can act on."""
     try:
         yield
     except OSError as error:
         if error.errno in _DENIED:
-            raise StoreDenied(f"{action}: {error}", hint="grant this user access, or use another directory") from error
-        raise _explain(action, error) from error
+            raise denied(f"{action}: {error}", hint="grant this user access, or use another folder") from error
+        if error.errno in DISK_FULL_ERRNOS:
+            raise NotEnoughRoom(
+                f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
+                hint="make room there, or use another folder",
+            ) from error
+        raise StoreError(f"{action}: {error}") from error
 
 
-@contextmanager
-def folder_errors(action: str) -> Iterator[None]:
-    """Turn errors of a local folder, which is not the store, into errors that a user can act on: it raises
-    FolderDenied, and errors of the store pass."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _DENIED:
-            raise FolderDenied(f"{action}: {error}", hint="grant this user access, or use another folder") from error
-        raise _explain(action, error) from error
-
-
-def _explain(action: str, error: OSError) -> LookupdbError:
-    if error.errno in DISK_FULL_ERRNOS:
-        return NotEnoughRoom(
-            f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
-            hint="make room there, or use another directory",
-        )
-    return StoreError(f"{action}: {error}")
+folder_errors: Final = partial(store_errors, denied=FolderDenied)
+"""The same for a local folder that is not the store."""
 
 
 # Lock files. The kernel releases a lock however its holder ends, so a lock tells a live process from a dead one.
@@ -290,32 +275,6 @@ class DirectoryDataset(StoredDataset):
             for folder in (self.folder, self.folder.parent):
                 with suppress(OSError):  # not empty, or not ours to remove
                     folder.rmdir()
-
-    @contextmanager
-    def hold_notes(self) -> Iterator[None]:
-        """Lock the folder itself."""
-        deadline = time.monotonic() + _NOTES_SECONDS
-        with store_errors(f"cannot write to {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise StoreError(
-                            f"another process keeps writing to {self.folder}",
-                            hint="if it is suspended, resume or end it",
-                        ) from None
-                    time.sleep(_NOTES_PAUSE_SECONDS)
-                    continue
-                except OSError:
-                    pass  # a file system without locks
-                break
-            yield
-        finally:
-            os.close(descriptor)
 
     def find_write_obstacle(self) -> str | None:
         """Check that the nearest existing folder is one, and writable."""

@@ -76,77 +76,55 @@ class BrokenListing(Exception):
     """A listing ends without its last line."""
 
 
-class InvalidListing(Exception):
-    """An answer is not a listing of a gateway, and why."""
-
-
 def read_objects(chunks: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
-    """Return the objects of a listing of ``folder`` as obstore would, including its own marker. Raises BrokenListing,
-    InvalidListing."""
+    """Return the objects of a listing of ``folder`` as obstore would, including its own marker. Raises BrokenListing;
+    ValueError, KeyError or TypeError if it is not a gateway's listing."""
     found = []
     for members in _read_members(chunks):
-        path, size, modified = members.get("path"), members.get("size"), members.get("last_modified")
-        if not isinstance(path, str) or not f"{path}/".startswith(f"{folder}/") or not is_object_path(path):
-            raise InvalidListing(f"it lists {str(path)[:200]!r} under {folder}")
+        path, size = members["path"], members["size"]
         version = {name: members.get(name) for name in ("e_tag", "version")}
-        if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):
-            raise InvalidListing(f"it lacks the version or the size of {path}")
-        try:
-            moment = datetime.datetime.fromisoformat(modified)  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            raise InvalidListing(f"it does not say when {path} was changed") from error
+        moment = datetime.datetime.fromisoformat(members["last_modified"])
+        if (
+            not f"{path}/".startswith(f"{folder}/")
+            or not is_object_path(path)
+            or type(size) is not int
+            or size < 0
+            or not all(isinstance(text, str | None) for text in version.values())
+        ):
+            raise ValueError(f"it lists {str(members)[:200]} under {folder}")
         moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
         found.append({"path": path, "size": size, "last_modified": moment, **version})
     return found
 
 
 def read_folders(chunks: Iterable[bytes], folder: str) -> list[str]:
-    """Return the names of the folders directly under ``folder``. Raises BrokenListing, InvalidListing."""
+    """Return the names of the folders directly under ``folder``. Raises as ``read_objects``."""
     names = []
     for members in _read_members(chunks):
-        prefix = str(members.get("prefix"))
+        prefix = str(members["prefix"])
         name = prefix.removeprefix(f"{folder}/").rstrip("/")
         if not prefix.startswith(f"{folder}/") or "/" in name or not is_object_path(name):
-            raise InvalidListing(f"it lists the folder {prefix[:200]!r} under {folder}")
+            raise ValueError(f"it lists the folder {prefix[:200]!r} under {folder}")
         names.append(name)
     return names
 
 
 def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    is_whole = False
-    for line in _split_lines(chunks):
-        if not line:
-            continue  # a sign of life from the gateway
-        if is_whole:
-            raise InvalidListing("the listing continues after its end")
-        try:
-            members = orjson.loads(line)
-        except ValueError as error:
-            raise InvalidListing("a line of the listing is not JSON") from error
-        if not isinstance(members, dict):
-            raise InvalidListing("a line of the listing is not a JSON object")
-        if members == {END: True}:
-            is_whole = True
-        else:
-            yield members
-    if not is_whole:
-        raise BrokenListing
-
-
-def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines, each ended by a newline. Raises BrokenListing if the last one is not."""
-    rest, size = b"", 0
+    """Yield the content of each line."""
+    rest, size, is_whole = b"", 0, False
     for chunk in chunks:
         size += len(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
-        if (
-            size > MAX_LISTING_BYTES
-            or len(rest) > _MAX_LINE_BYTES
-            or any(len(line) > _MAX_LINE_BYTES for line in lines)
-        ):
-            raise InvalidListing(f"more than {MAX_LISTING_BYTES} bytes, or {_MAX_LINE_BYTES} in one line")
-        yield from lines
-    if rest:
+        if size > MAX_LISTING_BYTES or len(rest) > _MAX_LINE_BYTES:
+            raise ValueError(f"more than {MAX_LISTING_BYTES} bytes, or {_MAX_LINE_BYTES} in one line")
+        for line in filter(None, lines):  # an empty one is a sign of life from the gateway
+            members = orjson.loads(line)
+            if is_whole or not isinstance(members, dict):
+                raise ValueError(f"it has the line {line[:200]!r}")
+            is_whole = members == {END: True}
+            if not is_whole:
+                yield members
+    if rest or not is_whole:
         raise BrokenListing
 
 
@@ -667,8 +645,8 @@ class GatewayObjects:
                 except BrokenListing as error:
                     text = f"{self._client.describe('list')}: the listing ended before its last line"
                     raise TransientFailure(absent_error(text)) from error
-                except InvalidListing as error:
-                    raise no_gateway_error(self._client.describe("list"), str(error)) from error
+                except (ValueError, KeyError, TypeError) as error:
+                    raise no_gateway_error(self._client.describe("list"), f"its listing: {error}") from error
 
         return self._client.retry(attempt)
 

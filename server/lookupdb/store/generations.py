@@ -3,13 +3,13 @@
 ``StoredGeneration`` is one in a store, or in a folder that holds its files. Two are compared in one pass over both, in
 key order and little memory.
 
-``FileFetch`` fetches a file into a folder of this machine, ``fetch_shard`` the files that a shard server needs, and
+``fetch_file`` fetches a file into a folder of this machine, ``fetch_shard`` the files that a shard server needs, and
 ``copy_generation`` copies a generation into another store, or another cluster's part of one. The copy has the same
 number and manifest, and what exists in the target is not copied again, so a copy can be repeated.
 
 A copy keeps the dataset's namespace and name, which its shard files contain, and its uid, by which a new dataset of
 that name adopts it (``builder.existing``). Until then it belongs to no live dataset there, so it is first noted as
-retained: otherwise a sweep would remove it. If a copy fails and leaves nothing, the note is removed.
+retained: otherwise a sweep would remove it. If a copy fails and leaves nothing, a sweep removes the note.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
@@ -34,7 +34,6 @@ from lookupdb.errors import (
     CorruptFile,
     GenerationExists,
     GenerationMissing,
-    LookupdbError,
     NotEnoughRoom,
     StoreError,
     UsageError,
@@ -52,7 +51,7 @@ from lookupdb.store.dataset import (
     parse_manifest,
 )
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain
+from lookupdb.store.sweep import MARK_NOTE, retain
 from lookupdb.wording import check_path
 
 
@@ -350,71 +349,64 @@ class Throttle:
             self._sleep(due - now)
 
 
-class FileFetch:
-    """Fetch files of ``dataset`` into the existing ``folder``; retry a failing store until nothing arrives for
-    ``patience`` seconds."""
+def fetch_file(
+    dataset: StoredDataset, folder: Path, generation: str, entry: ShardFile, pace: Pace, patience: float
+) -> bool:
+    """Fetch a shard's file into the existing ``folder``, unless it is there whole. Return whether it was fetched.
 
-    def __init__(self, dataset: StoredDataset, folder: Path, pace: Pace, patience: float) -> None:
-        self._dataset = dataset
-        self._folder = folder
-        self._pace = pace
-        self._patience = patience
-
-    def run(self, generation: str, entry: ShardFile) -> bool:
-        """Fetch the file unless it is there whole; return whether it was fetched. It gets its name once it is verified
-        and on the disk. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom."""
-        path = self._folder / entry.file
-        if self._is_whole(path, entry):
-            return False
-        free = shutil.disk_usage(self._folder).free
-        if free < entry.bytes:
-            raise NotEnoughRoom(
-                f"{self._folder} has {free} bytes free, {entry.file} needs {entry.bytes}",
-                hint="make room there, or use another folder",
-            )
-        self._fetch(generation, entry, path)
-        return True
-
-    def _is_whole(self, path: Path, entry: ShardFile) -> bool:
-        """Return whether an earlier fetch completed ``path``."""
-        if not path.is_file() or path.stat().st_size != entry.bytes:
-            return False
-        digest = hashlib.sha256()
-        with path.open("rb", buffering=0) as file:
-            while chunk := file.read(_CHUNK):
+    It gets its name once it is verified and on the disk. A failing store is retried until nothing arrives for
+    ``patience`` seconds. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom.
+    """
+    path = folder / entry.file
+    if _is_whole(path, entry, pace):
+        return False
+    free = shutil.disk_usage(folder).free
+    if free < entry.bytes:
+        raise NotEnoughRoom(
+            f"{folder} has {free} bytes free, {entry.file} needs {entry.bytes}",
+            hint="make room there, or use another folder",
+        )
+    partial = path.with_name(f".{path.name}.partial")
+    digest = hashlib.sha256()
+    try:
+        with folder_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
+            written_bytes = dropped_bytes = 0
+            for chunk in read_resumed(dataset, generation, entry, patience):
+                write_all(file.fileno(), chunk)
                 digest.update(chunk)
-                self._pace(len(chunk))
-                os.posix_fadvise(file.fileno(), 0, file.tell(), os.POSIX_FADV_DONTNEED)
-        return digest.hexdigest() == entry.sha256
+                written_bytes += len(chunk)
+                pace(len(chunk))
+                if written_bytes - dropped_bytes >= _DROP_EVERY_BYTES:
+                    dropped_bytes = written_bytes
+                    _sync_and_drop_pages(file.fileno())
+            os.fchmod(file.fileno(), 0o444)
+            _sync_and_drop_pages(file.fileno())
+        sha256 = digest.hexdigest()
+        for what, expected, actual in (("bytes", entry.bytes, written_bytes), ("sha256", entry.sha256, sha256)):
+            if expected != actual:
+                raise CorruptFile(
+                    f"{entry.file} of {generation} has {what} {actual} in the store, its index says {expected}",
+                    hint="the generation is damaged: build another",
+                )
+        with folder_errors(f"cannot write {path}"):
+            partial.rename(path)
+            disk.sync_folder(folder)
+    finally:
+        partial.unlink(missing_ok=True)
+    return True
 
-    def _fetch(self, generation: str, entry: ShardFile, path: Path) -> None:
-        partial = path.with_name(f".{path.name}.partial")
-        digest = hashlib.sha256()
-        try:
-            with folder_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
-                written_bytes = dropped_bytes = 0
-                for chunk in read_resumed(self._dataset, generation, entry, self._patience):
-                    write_all(file.fileno(), chunk)
-                    digest.update(chunk)
-                    written_bytes += len(chunk)
-                    self._pace(len(chunk))
-                    if written_bytes - dropped_bytes >= _DROP_EVERY_BYTES:
-                        dropped_bytes = written_bytes
-                        _sync_and_drop_pages(file.fileno())
-                os.fchmod(file.fileno(), 0o444)
-                _sync_and_drop_pages(file.fileno())
-            sha256 = digest.hexdigest()
-            for what, expected, actual in (("bytes", entry.bytes, written_bytes), ("sha256", entry.sha256, sha256)):
-                if expected != actual:
-                    raise CorruptFile(
-                        f"{entry.file} of {generation} has {what} {actual} in the store, its index says {expected}",
-                        hint="the generation is damaged: build another",
-                    )
-            with folder_errors(f"cannot write {path}"):
-                partial.rename(path)
-                disk.sync_folder(self._folder)
-        finally:
-            partial.unlink(missing_ok=True)
+
+def _is_whole(path: Path, entry: ShardFile, pace: Pace) -> bool:
+    """Return whether an earlier fetch completed ``path``."""
+    if not path.is_file() or path.stat().st_size != entry.bytes:
+        return False
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            pace(len(chunk))
+            os.posix_fadvise(file.fileno(), 0, file.tell(), os.POSIX_FADV_DONTNEED)
+    return digest.hexdigest() == entry.sha256
 
 
 def read_resumed(dataset: StoredDataset, generation: str, entry: ShardFile, patience: float) -> Iterator[bytes]:
@@ -492,7 +484,7 @@ def fetch_shard(
             is_partial = file.name.startswith(".") and file.suffix == ".partial"
             if is_partial or (is_file_name(file.name) and file.name not in ours):
                 file.unlink(missing_ok=True)
-    is_fetched = FileFetch(dataset, folder, Throttle(rate), patience).run(generation, entry)
+    is_fetched = fetch_file(dataset, folder, generation, entry, Throttle(rate), patience)
     with folder_errors(f"cannot write {path}"):  # last: its presence says that the shard can be served
         with unfinished.open("wb", buffering=0) as written:
             write_all(written.fileno(), text)
@@ -550,34 +542,20 @@ def copy_generation(
     """
     original, damaged = _choose(source, generation)
     _find_copy(target, original)  # another generation of that number is not retained
-    try:
-        _retain(target)
-        outcome, standing = _publish(source, target, original, scratch, on_copied)
-    except BaseException:
-        with suppress(LookupdbError):  # the sweep looks for it, too
-            # A publication whose answer was lost may have succeeded, and another copy may run or begin.
-            if not _has_anything(target):
-                target.write_note(RETAIN_NOTE, None)
-                if _has_anything(target):
-                    retain(target)
-        raise
-    _retain(target)  # a failed copy or a sweep may have removed the note
-    return CopiedGeneration(outcome, standing, damaged)
-
-
-def _publish(
-    source: StoredDataset, target: StoredDataset, original: Manifest, scratch: Path, on_copied: OnCopied
-) -> tuple[Literal["copied", "present"], Manifest]:
+    _retain(target)
+    outcome: Literal["copied", "present"] = "present"
     standing = _find_copy(target, original)  # a sweep that did not see the note may have removed it
     if standing is None:
         try:
             with target.claim(original.generation, scratch) as claim:
-                return "copied", claim.publish_copy(source, original.generation, original, on_copied)
+                standing = claim.publish_copy(source, original.generation, original, on_copied)
+            outcome = "copied"
         except GenerationExists:  # by another copy, or a killed one that was decided and is now complete
             standing = _find_copy(target, original)
             if standing is None:
                 raise
-    return "present", standing
+    _retain(target)  # a sweep may have removed the note
+    return CopiedGeneration(outcome, standing, damaged)
 
 
 def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
@@ -621,10 +599,6 @@ def _retain(target: StoredDataset) -> None:
     retain(target)
     if target.read_note(MARK_NOTE) is not None:
         target.write_note(MARK_NOTE, None)
-
-
-def _has_anything(target: StoredDataset) -> bool:
-    return bool(target.published_generations() or target.unfinished_generations())
 
 
 def _without_names(manifest: Manifest) -> Manifest:

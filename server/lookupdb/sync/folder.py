@@ -37,7 +37,7 @@ from lookupdb.store.dataset import (
     verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors, try_lock
-from lookupdb.store.generations import PATIENCE_SECONDS, FileFetch, Pace, Throttle
+from lookupdb.store.generations import PATIENCE_SECONDS, Pace, Throttle, fetch_file
 
 # Fetch a generation into a folder: every shard, verified and synced to the disk, then its manifest.
 
@@ -100,10 +100,9 @@ def fetch_generation(
         else:
             unlinked.append(shard)
     _check_room(manifest, unlinked, folder, make_room)
-    files = FileFetch(dataset, folder, pace, PATIENCE_SECONDS)
     for shard in unlinked:
         pace(0)
-        if files.run(manifest.generation, shard):
+        if fetch_file(dataset, folder, manifest.generation, shard, pace, PATIENCE_SECONDS):
             progress.fetched_bytes += shard.bytes
         else:
             progress.present_bytes += shard.bytes
