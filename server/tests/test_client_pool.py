@@ -20,7 +20,7 @@ from lookupdb.client import Client
 from lookupdb.client.async_transport import AsyncConnectionPool
 from lookupdb.client.core import ConnectionFailure
 from lookupdb.client.settings import check_settings
-from lookupdb.client.sync_transport import ConnectionPool
+from lookupdb.client.sync_transport import ConnectionLease, ConnectionPool
 
 pytestmark = pytest.mark.long
 pytest_plugins = ["support.client_fixtures"]
@@ -99,7 +99,7 @@ def test_a_caller_that_is_interrupted_anywhere_leaves_nothing_behind() -> None:
         assert interruptions > 500
         link = client._link
         assert client.get("a") == "a"
-        assert len(link._pool._seats) == 0
+        assert len(link._pool._in_use) == 0
         assert all(len(combiner._leaders) == len(combiner._queue) == 0 for combiner in link.combiners.values())
 
 
@@ -107,12 +107,12 @@ def test_a_seat_that_nobody_remembers_is_free() -> None:
     """Also for those who wait already: who was to call them is gone."""
     with scripted() as router:
         pool = ConnectionPool(check_settings(router.url, {"max_connections": 1}))
-        lost = pool.begin()
+        lost = ConnectionLease()
         connection = pool.acquire(lost, time.monotonic() + 60)
         acquired: list[object] = []
 
         def wait() -> None:
-            lease = pool.begin()
+            lease = ConnectionLease()
             acquired.append(pool.acquire(lease, time.monotonic() + 60))
             pool.release(lease)
 
@@ -129,7 +129,7 @@ def test_a_seat_that_nobody_remembers_is_free() -> None:
 def test_a_connection_that_is_given_back_while_the_pool_is_closed_is_closed() -> None:
     with scripted() as router:
         pool = ConnectionPool(check_settings(router.url, {}))
-        lease = pool.begin()
+        lease = ConnectionLease()
         connection = pool.acquire(lease, time.monotonic() + 60)
 
         class Lock:

@@ -219,8 +219,6 @@ GEVENT = """
     assert client.get("before") == "before"
     if mode == "late":
         monkey.patch_all()
-    elif mode == "threads left":
-        monkey.patch_all(thread=False)
 
     def ask(number):
         return [client.get(f"k{number}-{turn}") for turn in range(3)] + [*client.get_many([f"m{number}"]).found]
@@ -246,7 +244,7 @@ GEVENT = """
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed")
-@pytest.mark.parametrize("mode", ["early", "late", "threads left", "never"])
+@pytest.mark.parametrize("mode", ["early", "late", "never"])
 def test_greenlets_look_up_together_where_gevent_lets_them_and_are_never_stuck(mode: str) -> None:
     all_wait = threading.Event()
 

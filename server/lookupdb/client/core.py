@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
+import marshal
 import os
 import random
 import re
@@ -31,7 +31,6 @@ from lookupdb.client.wire import (
     KeysAnswer,
     LookupResults,
     check_keys,
-    decode_json,
     make_unavailable,
     render_deadline,
 )
@@ -437,7 +436,7 @@ def refuse_copy(lookups: object) -> NoReturn:
 
 
 class GenerationCache:
-    """Values of the active generation, as JSON or raw; the least recently used are dropped beyond ``max_bytes``.
+    """Values of the active generation, encoded; the least recently used are dropped beyond ``max_bytes``.
 
     An answer of another generation empties it. It expires ``max_seconds`` after the request whose answer last came from
     its generation. Safe for threads. A value is decoded on each access, so that no caller can change another one's.
@@ -447,8 +446,8 @@ class GenerationCache:
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, bytes | tuple[bytes] | None] = OrderedDict()
-        """Key → JSON; a raw value as a tuple; None for a missing key."""
+        self._entries: OrderedDict[str, bytes] = OrderedDict()
+        """Key → the value, encoded; empty for a missing key."""
         self._generation: str | None = None
         self._adopted_at = 0.0
         """Time of the request whose answer first named the generation. An answer to an earlier request is outdated."""
@@ -493,52 +492,32 @@ class GenerationCache:
                 if entry is not None:
                     self._put(key, entry)
             for key in missing:
-                self._put(key, None)
+                self._put(key, b"")
             while self.size > self._max_bytes:
                 key, dropped = self._entries.popitem(last=False)
                 self.size -= _measure(key, dropped)
 
-    def _put(self, key: str, entry: bytes | tuple[bytes] | None) -> None:
+    def _put(self, key: str, entry: bytes) -> None:
         if key in self._entries:
             self.size -= _measure(key, self._entries.pop(key))
         self._entries[key] = entry
         self.size += _measure(key, entry)
 
 
-def _measure(key: str, entry: bytes | tuple[bytes] | None) -> int:
-    value = entry[0] if isinstance(entry, tuple) else entry
-    return _ENTRY_BYTES + sys.getsizeof(key) + (len(value) if value is not None else 0)
+def _measure(key: str, entry: bytes) -> int:
+    return _ENTRY_BYTES + sys.getsizeof(key) + len(entry)
 
 
-def _encode(value: Any) -> bytes | tuple[bytes] | None:
-    """Return the entry for ``value``; None if JSON with 64-bit numbers cannot hold it."""
-    if isinstance(value, bytes):
-        return (value,)
-    import orjson
-
+def _encode(value: Any) -> bytes | None:
+    """Return the entry for ``value``; None if it is nested too deeply."""
     try:
-        text = orjson.dumps(value)
-    except TypeError:  # a long integer, a lone surrogate, or too deep
+        return marshal.dumps(value)
+    except ValueError:
         return None
-    return None if b"null" in text and _has_infinity(value) else text  # which orjson writes as null
 
 
-def _has_infinity(value: Any) -> bool:
-    """Return whether a JSON value holds an infinite number."""
-    remaining = [value]
-    while remaining:
-        item = remaining.pop()
-        if isinstance(item, float) and math.isinf(item):
-            return True
-        if isinstance(item, dict | list):
-            remaining += item.values() if isinstance(item, dict) else item
-    return False
-
-
-def _decode(entry: bytes | tuple[bytes] | None) -> Any:
-    if entry is None:
-        return MISSING
-    return entry[0] if isinstance(entry, tuple) else decode_json(entry)
+def _decode(entry: bytes) -> Any:
+    return marshal.loads(entry) if entry else MISSING  # noqa: S302 - bytes of ``_encode``
 
 
 class ClientCore:

@@ -5,11 +5,10 @@ waits for its part of another leader's answer. A leader sends its request by ``R
 ``RouterConnection`` from the ``ConnectionPool``, in turn, and returns it afterwards.
 
 A caller may be interrupted anywhere, by Ctrl-C, a signal handler that raises, or a timeout of gevent. It leaves nothing
-behind: its claim is a ``Seat``, which no longer counts once it is garbage-collected.
+behind: its claim is in a ``WeakSet``, so it no longer counts once it is garbage-collected.
 
 Locks to wait on are created for each wait, through their module, so that a client also works if gevent has replaced
-them meanwhile. A greenlet never waits on a lock for another greenlet of its thread: without gevent's patch for threads,
-that would block both.
+them meanwhile.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from lookupdb.client import core
 from lookupdb.client.core import ClientCore, SharedAnswer
@@ -36,7 +35,6 @@ _IDLE_SECONDS: Final = 0.25
 """A connection that was idle for longer is checked before its use: the router may have closed it."""
 _TOLERANCE: Final = 0.01
 """Relative difference of timeouts below which the socket's is not changed, to save a system call."""
-_POLL_SECONDS: Final = 0.002
 _LOOK_SECONDS: Final = 0.25
 """Seconds after which a waiting caller checks by itself: its leader may have been interrupted."""
 
@@ -70,7 +68,7 @@ class RouterLink:
         """Send the request that ``render`` makes, over a new connection if ``is_fresh``, and return the answer. Raises
         ConnectionFailure, InvalidAnswer."""
         pool = self._pool
-        lease = pool.begin()
+        lease = ConnectionLease()
         try:
             connection = pool.acquire(lease, deadline, is_fresh=is_fresh)
             fields = self.core.render_fields(token, time.monotonic(), deadline, answer_by)
@@ -85,47 +83,9 @@ class RouterLink:
 
 
 class Seat:
-    """A caller's claim. It counts from ``Seats.take`` on, until it is given back or garbage-collected."""
+    """The claim of the leader of a batch."""
 
-    __slots__ = ("__weakref__", "owner", "reference")
-
-    def __init__(self, owner: int) -> None:
-        self.owner = owner  # the thread or greenlet
-        self.reference: weakref.ref[Seat] | None = None  # the one that ``Seats`` counts
-
-
-class Seats:
-    """The taken seats. Callers hold a lock."""
-
-    def __init__(self) -> None:
-        self._owners: dict[weakref.ref[Seat], int] = {}
-        self._lost: deque[weakref.ref[Seat]] = deque()
-        """References of garbage-collected seats, whose callers were interrupted. Collection runs no other code of ours:
-        it may happen while this thread holds any lock."""
-
-    def __len__(self) -> int:
-        while self._lost:
-            self._owners.pop(self._lost.popleft(), None)
-        return len(self._owners)
-
-    def take(self, seat: Seat) -> None:
-        """Count ``seat``."""
-        reference = seat.reference = weakref.ref(seat, self._lost.append)
-        self._owners[reference] = seat.owner
-
-    def leave(self, seat: Seat) -> None:
-        """Stop counting ``seat``, if it counts."""
-        if seat.reference is not None:
-            self._owners.pop(seat.reference, None)
-            seat.reference = None
-
-    def has(self, seat: Seat) -> bool:
-        """Return whether ``seat`` counts."""
-        return seat.reference in self._owners
-
-    def is_owner(self, owner: int) -> bool:
-        """Return whether ``owner`` has a seat."""
-        return owner in self._owners.values()
+    __slots__ = ("__weakref__",)
 
 
 class RouterConnection:
@@ -264,16 +224,15 @@ def _wait_until(connection: socket.socket, ends_at: float) -> None:
     connection.settimeout(max(0.001, ends_at - time.monotonic()))
 
 
-class ConnectionLease(Seat):
-    """A caller's right to a connection, from ``ConnectionPool.begin`` to ``release``."""
+class ConnectionLease:
+    """A caller's right to a connection, until ``ConnectionPool.release``."""
 
-    __slots__ = ("call", "connection")
+    __slots__ = ("__weakref__", "call", "connection")
 
-    def __init__(self, owner: int) -> None:
-        super().__init__(owner)
+    def __init__(self) -> None:
         self.connection: RouterConnection | None = None
         self.call: threading.Lock | None = None
-        """The lock that a waiting caller waits on, released when it gets its seat."""
+        """The lock that a waiting caller waits on, released when it gets its turn."""
 
 
 class ConnectionPool:
@@ -284,26 +243,17 @@ class ConnectionPool:
         self._tls = TlsContexts(settings)
         self._lock = threading.Lock()
         self._idle: list[RouterConnection] = []
-        self._seats = Seats()
+        self._in_use: WeakSet[ConnectionLease] = WeakSet()
         self._waiters: deque[ConnectionLease] = deque()
         self._is_closed = False
-
-    def begin(self) -> ConnectionLease:
-        """Return a lease for this thread, without a connection yet."""
-        return ConnectionLease(threading.get_ident())
 
     def acquire(self, lease: ConnectionLease, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
         """Return a connection for ``lease``, a new one if ``is_fresh``. The lease must be released in any case. Raises
         ConnectionFailure."""
-        while True:
-            with self._lock:
-                if self._seats.has(lease):
-                    break
-                # A greenlet that cannot wait in line may go before the waiting callers.
-                if self._waiters and not self._seats.is_owner(lease.owner):
-                    self._call_next()
-                elif self._give_seat(lease):
-                    break
+        with self._lock:
+            self._call_next()
+            is_waiting = bool(self._waiters) or not self._admit(lease)
+        if is_waiting:
             self._wait(lease, deadline)
         connection = lease.connection
         if connection is not None:
@@ -323,7 +273,7 @@ class ConnectionPool:
             if connection is not None and not self._is_closed:
                 self._idle.append(connection)
                 connection = None
-            self._seats.leave(lease)
+            self._in_use.discard(lease)
             self._call_next()
         if connection is not None:
             connection.close()
@@ -342,43 +292,34 @@ class ConnectionPool:
         for connection in [*self._idle]:
             connection.close()
 
-    def _give_seat(self, lease: ConnectionLease) -> bool:
-        if len(self._seats) >= self._settings.max_connections:
+    def _admit(self, lease: ConnectionLease) -> bool:
+        if len(self._in_use) >= self._settings.max_connections:
             return False
-        self._seats.take(lease)
+        self._in_use.add(lease)
         lease.connection = self._idle.pop() if self._idle else None
         return True
 
     def _call_next(self) -> None:
-        """Give free seats to the callers that have waited longest."""
-        while self._waiters and self._give_seat(self._waiters[0]):
+        """Admit the callers that have waited longest."""
+        while self._waiters and self._admit(self._waiters[0]):
             call = self._waiters.popleft().call
             assert call is not None
             call.release()
 
     def _wait(self, lease: ConnectionLease, deadline: float) -> None:
-        """Wait until ``lease`` has a seat or may take one."""
-        seconds = deadline - time.monotonic()
-        if seconds <= 0:
-            raise core.no_connection_failure(self._settings)
-        with self._lock:
-            may_not_block = self._seats.is_owner(lease.owner)
-        if may_not_block:
-            time.sleep(min(seconds, _POLL_SECONDS))
-            return
+        """Wait until ``lease`` is admitted."""
         call = lease.call = threading.Lock()
         call.acquire()
         try:
             with self._lock:
                 self._waiters.append(lease)
                 self._call_next()
-            while not call.acquire(timeout=max(0.0, min(seconds, _LOOK_SECONDS))):
+            while not call.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_SECONDS))):
                 with self._lock:
                     self._call_next()
-                    if self._seats.has(lease):
+                    if lease in self._in_use:
                         return
-                seconds = deadline - time.monotonic()
-                if seconds <= 0:
+                if time.monotonic() >= deadline:
                     raise core.no_connection_failure(self._settings)
         finally:
             with self._lock:
@@ -433,28 +374,24 @@ class Combiner:
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
         self._characters = 0  # characters of the queued keys
-        self._leaders = Seats()  # a seat for each batch under way
+        self._leaders: WeakSet[Seat] = WeakSet()  # a seat for each batch under way
 
     def find(self, key: str, deadline: float | None = None) -> KeyAnswer:
         """Look ``key`` up. Raises LookupFailed."""
         deadline = deadline or time.monotonic() + self._timeout
         while True:
-            seat, waiter = Seat(threading.get_ident()), None
+            seat, waiter = Seat(), None
             try:
                 with self._lock:
-                    # If this thread leads already, it must not wait for itself.
-                    is_alone = self._leaders.is_owner(seat.owner)
-                    leads = not (is_alone or len(self._leaders) or self._queue)
-                    if leads:
-                        self._leaders.take(seat)
-                    elif not is_alone:
+                    if self._leaders or self._queue:
                         core.check_room(key, len(self._queue), self._characters)
                         waiter = _Waiter(key, deadline, seat)
                         self._queue.append(waiter)
                         self._characters += len(key)
-                if leads or is_alone:
+                    else:
+                        self._leaders.add(seat)
+                if waiter is None:
                     return self._ask_key(key, deadline)
-                assert waiter is not None
                 answer = self._await(waiter)
                 if answer is not None:  # else its leader has failed
                     return answer.take(key)
@@ -493,7 +430,7 @@ class Combiner:
         """Make ``waiter``, which is queued, the leader of the next batch."""
         self._dequeue(waiter)
         waiter.batch = [waiter]
-        self._leaders.take(waiter.seat)
+        self._leaders.add(waiter.seat)
         now, first, last, characters = time.monotonic(), waiter.deadline, waiter.deadline, len(waiter.key)
         self._drop_late(now)
         most = self._core.max_keys
@@ -527,9 +464,9 @@ class Combiner:
                     if led is not waiter:
                         led.answer = waiter.answer
                         led.settle()
-            if not self._leaders.has(seat):
+            if seat not in self._leaders:
                 return
-            self._leaders.leave(seat)
+            self._leaders.discard(seat)
             self._drop_late(time.monotonic())
             while self._queue:
                 leader, count = self._queue[0], len(self._leaders)
