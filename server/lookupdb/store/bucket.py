@@ -33,7 +33,6 @@ from lookupdb.store.objects import (
     RETRIES,
     RETRY_SECONDS,
     SILENCE_SECONDS,
-    ObjectStore,
     PutMode,
     Version,
     allows_http,
@@ -48,6 +47,8 @@ from lookupdb.wording import strip_secrets
 
 if TYPE_CHECKING:
     from obstore import GetOptions
+
+    from lookupdb.store.gateway import GatewayObjects
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Bucket:
         self.heartbeat = heartbeat
         self.lease = lease
         self.patience = patience
-        self.objects: ObjectStore
+        self.objects: ObstoreObjects | GatewayObjects
         if urlsplit(url).scheme in ("http", "https"):
             from lookupdb.store.gateway import GatewayObjects
 
@@ -205,7 +206,10 @@ _PARTS_AT_ONCE: Final = 4
 
 
 class ObstoreObjects:
-    """The objects of a bucket, or of a folder of one."""
+    """The objects of a bucket, or of a folder of one, by their paths. ``GatewayObjects`` has the same methods.
+
+    Every method raises StoreError, or the kinds of it that its docstring names; a put that raised may have happened.
+    """
 
     def __init__(self, url: str, retries: int = RETRIES, silence_seconds: int = SILENCE_SECONDS) -> None:
         """A request is retried when the store sends nothing for ``silence_seconds``."""
@@ -263,7 +267,8 @@ class ObstoreObjects:
         )
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
-        """One GET. The store sends the object's size before its bytes."""
+        """Return a small object and its version; None if there is none. Raises CorruptFile, without reading it, if it
+        has more than ``MAX_CONDITIONAL_BYTES``."""
         with self.translate_errors("read"):
             try:
                 result = obstore.get(self.store, path)
@@ -273,7 +278,7 @@ class ObstoreObjects:
                 return None
 
     def size(self, path: str) -> int | None:
-        """One HEAD."""
+        """Return the size of an object; None if there is none."""
         with self.translate_errors("read"):
             try:
                 return int(obstore.head(self.store, path)["size"])
@@ -281,7 +286,8 @@ class ObstoreObjects:
                 return None
 
     def stream(self, path: str, start: int = 0) -> Iterator[bytes] | None:
-        """One GET, which obstore does not resume."""
+        """Return the bytes of an object from ``start`` on, in chunks as they arrive; None if there is none. The
+        iterator raises StoreError as well, and is not resumed."""
         options: GetOptions = {"range": {"offset": start}} if start else {}
         with self.translate_errors("read"):
             try:
@@ -300,14 +306,15 @@ class ObstoreObjects:
         return read_chunks()
 
     def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:
-        """One PUT, because a multipart upload cannot be conditional."""
+        """Put a small object, if the condition ``mode`` holds; return its version."""
         with self.translate_errors("write to"):
             if mode is None:
                 return object_version(obstore.put(self.store, path, body))
+            # A multipart upload cannot be conditional.
             return object_version(obstore.put(self.store, path, body, mode=mode, use_multipart=False))  # type: ignore[arg-type]
 
     def upload(self, path: str, file: Path) -> None:
-        """Upload several parts at once."""
+        """Put the content of ``file``, in parts if it is large. The object appears whole or not at all."""
         with self.translate_errors(f"put {file.name} into"):
             obstore.put(self.store, path, file, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
@@ -316,7 +323,8 @@ class ObstoreObjects:
         return size <= MAX_COPY_BYTES and self.url.startswith(("s3://", "gs://"))
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """One request, which takes as long as the copy."""
+        """Copy an object of ``size`` bytes within the store, if that takes one request and no bytes pass through here;
+        return False if not, and nothing was done. The copy appears whole or not at all."""
         if not self.can_copy(size):
             return False
         with self.translate_errors("copy within"):
@@ -324,34 +332,36 @@ class ObstoreObjects:
         return True
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Some stores refuse to delete missing objects: then the rest is deleted one by one."""
+        """Delete those of ``paths`` that exist, in as few requests as the store allows."""
         with self.translate_errors("remove objects from"):
             try:
                 obstore.delete(self.store, paths)
-            except FileNotFoundError:
+            except FileNotFoundError:  # some stores refuse to delete missing objects
                 for path in paths:
                     with suppress(FileNotFoundError):
                         obstore.delete(self.store, path)
 
     def list_objects(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """List page by page."""
+        """Yield every object under the folder ``path``: ``path``, ``size``, ``e_tag``, ``version``,
+        ``last_modified``."""
         with self.translate_errors("list"):
             for page in obstore.list(self.store, path):
                 yield from page
 
     def list_folders(self, path: str) -> list[str]:
-        """List by the delimiter ``/``, with a request for each thousand. obstore returns them all at once: 150,000 take
-        45 MiB, or 120 MiB if their names have 200 bytes."""
+        """Return the names directly under ``path`` that have objects under them. obstore returns them all at once:
+        150,000 take 45 MiB, or 120 MiB if their names have 200 bytes. One may occur twice."""
         with self.translate_errors("list"):
             prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
 
     def walk_folders(self, path: str) -> Iterator[str]:
-        """List all objects below, with a request for each thousand."""
+        """Yield the same names as they arrive, in bounded memory, with a request for each thousand objects below."""
         return folder_names(self.list_objects(path), path)
 
     def probe(self, folder: str) -> None:
-        """Request an object that does not exist, whatever ``folder`` is."""
+        """Ask the store once, with a short timeout, for a sign of life. Any answer counts, even a refusal. The caller
+        must be allowed to list ``folder``. Raises StoreUnreachable."""
         if self._prober is None:
             self._prober = self._client(_PROBE_CLIENT, 0)
         try:

@@ -485,7 +485,8 @@ _UPLOAD_SECONDS: Final = float("inf")
 
 
 class GatewayObjects:
-    """The objects that the token reaches. Transient errors are retried, and so are answers that are cut short."""
+    """The objects that the token reaches, with the methods of ``ObstoreObjects``. Transient errors are retried, and so
+    are answers that are cut short."""
 
     def __init__(self, url: str, retries: int = RETRIES) -> None:
         """Raises UsageError."""

@@ -1,6 +1,6 @@
-"""The objects of a store: their interface, the protocol between a gateway and its clients, and credentials of buckets.
+"""The objects of a store: the protocol between a gateway and its clients, and credentials of buckets.
 
-``ObstoreObjects`` implements the interface for S3, GCS and Azure, ``GatewayObjects`` for a gateway. Only the gateway
+``ObstoreObjects`` has the objects of S3, GCS and Azure, ``GatewayObjects`` those of a gateway. Only the gateway
 has the store's credentials; its clients send a token, whose namespace decides their part of the store. See
 docs/concepts/architecture.md.
 
@@ -16,12 +16,11 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -45,52 +44,6 @@ Version = dict[str, Any]
 """The version in a conditional request: an ETag, a version, or both."""
 PutMode = Version | Literal["create"] | None
 """The version to replace; ``create`` if there must be none; None overwrites any object."""
-
-
-class ObjectStore(Protocol):
-    """Objects by their paths. Every method raises StoreError, or the kinds of it that its docstring names; a put that
-    raised may have happened."""
-
-    identity: str
-    """Equal for two that reach the same objects with the same credentials (``identify_store``)."""
-
-    def get(self, path: str) -> tuple[bytes, Version] | None:
-        """Return a small object and its version; None if there is none. Raises CorruptFile, without reading it, if it
-        has more than ``MAX_CONDITIONAL_BYTES``."""
-
-    def size(self, path: str) -> int | None:
-        """Return the size of an object; None if there is none."""
-
-    def stream(self, path: str, start: int = 0) -> Iterator[bytes] | None:
-        """Return the bytes of an object from ``start`` on, in chunks as they arrive; None if there is none. The
-        iterator raises StoreError as well."""
-
-    def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:
-        """Put a small object, if the condition ``mode`` holds; return its version."""
-
-    def upload(self, path: str, file: Path) -> None:
-        """Put the content of ``file``, in parts if it is large. The object appears whole or not at all."""
-
-    def copy(self, source: str, target: str, size: int) -> bool:
-        """Copy an object of ``size`` bytes within the store, if that takes one request and no bytes pass through here;
-        return False if not, and nothing was done. The copy appears whole or not at all."""
-
-    def delete(self, paths: Sequence[str]) -> None:
-        """Delete those of ``paths`` that exist, in as few requests as the store allows."""
-
-    def list_objects(self, path: str) -> Iterable[Mapping[str, Any]]:
-        """Yield every object under the folder ``path``: ``path``, ``size``, ``e_tag``, ``version``,
-        ``last_modified``."""
-
-    def list_folders(self, path: str) -> Iterable[str]:
-        """Return the names directly under ``path`` that have objects under them, all at once. One may occur twice."""
-
-    def walk_folders(self, path: str) -> Iterable[str]:
-        """Yield the same names as they arrive, in bounded memory but with many requests."""
-
-    def probe(self, folder: str) -> None:
-        """Ask the store once, with a short timeout, for a sign of life. Any answer counts, even a refusal. The caller
-        must be allowed to list ``folder``. Raises StoreUnreachable."""
 
 
 def check_small(message: str, size: int) -> None:
