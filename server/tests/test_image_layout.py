@@ -21,7 +21,7 @@ from support.shards import write_generation
 
 from lookupdb.cli.copy import image as command
 from lookupdb.errors import CorruptFile, UsageError
-from lookupdb.image.artifact import ARCHITECTURES, TarFile, plain_manifest, render_layer, shard_tag
+from lookupdb.image.artifact import ARCHITECTURES, plain_manifest, render_layer, shard_tag
 from lookupdb.image.push import ImageLayout
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.shard.server import Verification, locate_shard
@@ -173,8 +173,8 @@ def test_a_folder_with_something_else_is_left_alone(generation: Path, tmp_path: 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 10_000])
 def test_a_layer_is_a_tar_archive_of_a_known_size(size: int) -> None:
-    file, content = TarFile("name", size), os.urandom(size)
-    layer = b"".join(render_layer(file, [content[:7], content[7:]]))
+    content = os.urandom(size)
+    layer = b"".join(render_layer("name", size, [content[:7], content[7:]]))
     assert len(layer) == 512 + size + -size % 512 + 1024
     with tarfile.open(fileobj=io.BytesIO(layer), mode="r:") as archive:
         (member,) = archive.getmembers()
@@ -185,14 +185,14 @@ def test_a_layer_is_a_tar_archive_of_a_known_size(size: int) -> None:
 
 
 def test_a_file_beyond_8_gib_has_one_header() -> None:
-    header = next(iter(render_layer(TarFile("shard", 20 << 30), [])))
+    header = next(iter(render_layer("shard", 20 << 30, [])))
     assert len(header) == 512
     assert tarfile.TarInfo.frombuf(header, "utf-8", "strict").size == 20 << 30
 
 
 def test_a_file_of_another_size_than_announced_ends_no_layer() -> None:
     with pytest.raises(ValueError, match="its header says 5"):
-        list(render_layer(TarFile("name", 5), [b"four"]))
+        list(render_layer("name", 5, [b"four"]))
 
 
 def run(*words: str) -> tuple[int, str]:

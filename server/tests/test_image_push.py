@@ -27,9 +27,9 @@ from lookupdb.cli.copy import image as command
 from lookupdb.errors import CorruptFile, GateClosed, RegistryDenied, RegistryError, UsageError
 from lookupdb.image import push as client
 from lookupdb.image import push as push_module
-from lookupdb.image.artifact import TarFile
+from lookupdb.image.artifact import plain_manifest
 from lookupdb.image.push import ImageLayout, PushedImage, push_shard
-from lookupdb.manifest import FILE_NAME, Refusal
+from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.store.generations import find_in_folder
 
 pytest_plugins = ["support.registry_fixtures"]
@@ -217,7 +217,7 @@ def test_a_host_that_does_not_resolve_is_named(generation: Path) -> None:
 
 
 def test_a_registry_without_tls_is_reported_at_once(registry: Registry, generation: Path) -> None:
-    with pytest.raises(RegistryError, match="server gave HTTP response to HTTPS client") as caught:
+    with pytest.raises(RegistryError, match=r"look like a TLS handshake|HTTP response to HTTPS") as caught:
         push_to(registry.host, generation, plain_http=False, patience=60)
     assert caught.value.hint == "--plain-http speaks to a registry that has no TLS"
 
@@ -247,7 +247,12 @@ def test_damage_is_found_before_the_registry_has_a_layer(registry: Registry, gen
 def test_a_shard_passes_as_a_stream(generation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large it is: of a shard of 256 MiB, a few pieces are in memory at a time."""
     monkeypatch.setattr(push_module, "read_shard", lambda *_: (b"x" * (1 << 20) for _ in range(256)))
-    monkeypatch.setattr(push_module, "shard_file", lambda entry: TarFile(entry.file, 256 << 20))
+
+    def enlarge(manifest: Manifest) -> Manifest:
+        plain = plain_manifest(manifest)
+        return replace(plain, shards=tuple(replace(shard, bytes=256 << 20) for shard in plain.shards))
+
+    monkeypatch.setattr(push_module, "plain_manifest", enlarge)
     with serve_registry() as registry:
         registry.keeps_blobs = False
         registry.faults["PUT manifests/"] = [400]

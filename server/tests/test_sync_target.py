@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from support.generations import manifest
-from support.routing import entry, mixed, table
 
 from lookupdb.errors import UsageError
 from lookupdb.manifest import Announcement, Manifest, ShardFile, Totals
@@ -19,8 +18,6 @@ from lookupdb.sync.feeds import (
     have_same_content,
     pause_seconds,
     target_by_announcement,
-    target_by_manifest,
-    target_by_table,
 )
 
 A = "10.0.0.1:7000"
@@ -35,21 +32,9 @@ def a_manifest(generation: str = "g1", sha256: str = "aa", file: str = "shard-00
 
 
 class TestOrigin:
-    def test_a_table_names_its_active_generation(self) -> None:
-        candidates = table(entry([[A]], "g2"), entry([[A]], "g3"), version=7)
-        assert target_by_table(candidates) == SyncTarget("local", "g2", "table", 7)
-
-    def test_a_mixed_table_names_none(self) -> None:
-        assert target_by_table(table(mixed(entry([[A], [A]], "g2"), entry([[A], [A]], "g1"), [1]))) is None
-
     def test_an_announcement_names_one_and_its_version(self) -> None:
         announcement = Announcement("team", "people", "3f2b9c1e-77aa", "g12", 17, "2026-11-20T02:04:00Z")
         assert target_by_announcement(announcement) == SyncTarget("3f2b9c1e", "g12", "announcement", 17)
-
-    def test_the_newest_has_no_version_and_is_told_from_another_one_of_its_number(self) -> None:
-        newest = target_by_manifest(a_manifest(), StoreAddress("c1", "default", "things", "local"))
-        assert (newest.uid, newest.generation, newest.version) == ("local", "g1", None)
-        assert newest.identity == a_manifest().built_at
 
 
 class TestSuccession:

@@ -35,7 +35,7 @@ from lookupdb.store.generations import (
     StoredGeneration,
     compare_generations,
 )
-from lookupdb.store.sweep import Sweep, find_announced, find_prunable, read_cluster, read_live_list
+from lookupdb.store.sweep import Sweep, find_announced, find_prunable, read_live_list
 from lookupdb.store.sweep import prune as prune_dataset
 from lookupdb.wording import format_count, format_some, needs_escape, shorten
 
@@ -393,10 +393,9 @@ def sweep(
     {"message": …} and one object.
     """
     with ended_in_time():
-        cluster_id = cluster_id or read_cluster(living_list)
-        place = store.open_store(store_url, cluster_id)
         now = time.time()
         live = read_live_list(living_list, cluster_id, now, max_age)
+        place = store.open_store(store_url, live.cluster)
         found = Sweep(live.datasets, retained=live.retained, grace=grace, now=now, dry=dry_run)
         for sentence in found.run(found.find(place, live.namespaces)):
             message = f"would have: {sentence}" if dry_run else sentence

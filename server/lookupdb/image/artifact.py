@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.keys import file_name
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.manifest import FILE_NAME, Manifest
 
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
@@ -40,27 +40,20 @@ def shard_tag(name: str, uid: str, generation: str, shard: int) -> str:
     return f"{name}-{uid[:8]}-{generation}-shard-{shard:05d}"
 
 
-@dataclass(frozen=True, slots=True)
-class TarFile:
-    """A file at the root of a layer, readable by everybody, writable by nobody."""
-
-    name: str
-    size: int
-
-
-def render_layer(file: TarFile, content: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the layer that holds only ``file``: a tar archive, made while ``content`` is read. It is independent of who
-    writes it, and when. Raises ValueError at its end if ``content`` has another size."""
-    header = tarfile.TarInfo(file.name)
-    header.size, header.mode = file.size, 0o444
+def render_layer(name: str, size: int, content: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the layer that holds only the file ``name``, which everybody may read and nobody may write: a tar archive,
+    made while ``content`` is read. It is independent of who writes it, and when. Raises ValueError at its end if
+    ``content`` has another size."""
+    header = tarfile.TarInfo(name)
+    header.size, header.mode = size, 0o444
     # GNU's format has room for 8 GiB and more in one header; PAX would need another one.
     yield header.tobuf(tarfile.GNU_FORMAT)
-    size = 0
+    read_bytes = 0
     for chunk in content:
-        size += len(chunk)
+        read_bytes += len(chunk)
         yield chunk
-    if size != file.size:
-        raise ValueError(f"{file.name} has {size} bytes, its header says {file.size}")
+    if read_bytes != size:
+        raise ValueError(f"{name} has {read_bytes} bytes, its header says {size}")
     yield bytes(-size % _BLOCK + 2 * _BLOCK)
 
 
@@ -108,11 +101,6 @@ def plain_manifest(manifest: Manifest) -> Manifest:
     return replace(manifest, shards=tuple(named))
 
 
-def shard_file(entry: ShardFile) -> TarFile:
-    """Return the file of a shard's layer; ``entry`` is from a ``plain_manifest``."""
-    return TarFile(entry.file, entry.bytes)
-
-
 def render_annotations(manifest: Manifest, shard: int) -> Mapping[str, str]:
     """Return the annotations of an index, which show its dataset and content before anything is read. ``manifest`` is a
     ``plain_manifest``."""
@@ -130,7 +118,7 @@ def render_annotations(manifest: Manifest, shard: int) -> Mapping[str, str]:
 def render_image(manifest: Manifest, shard: int, shard_layer: Blob) -> ShardImage:
     """Return the image of ``shard`` whose file is in ``shard_layer``; ``manifest`` is a ``plain_manifest``."""
     text = manifest.to_json()
-    content = b"".join(render_layer(TarFile(FILE_NAME, len(text)), [text]))
+    content = b"".join(render_layer(FILE_NAME, len(text), [text]))
     first = describe_blob(LAYER_TYPE, content)
     layers, blobs, manifests, entries = (first, shard_layer), [(first, content)], [], []
     for architecture in ARCHITECTURES:

@@ -38,7 +38,6 @@ from lookupdb.image.artifact import (
     render_image,
     render_layer,
     render_layout_index,
-    shard_file,
     shard_tag,
 )
 from lookupdb.manifest import ShardFile
@@ -141,9 +140,9 @@ class ImageLayout:
             manifest = plain_manifest(generation.manifest)
             images = []
             for shard in shards:
-                file = shard_file(manifest.shards[shard])
+                file = manifest.shards[shard].file, manifest.shards[shard].bytes
                 content = _counted(read_shard(generation, generation.manifest.shards[shard], patience), advance)
-                image = render_image(manifest, shard, self._put_stream(render_layer(file, content)))
+                image = render_image(manifest, shard, self._put_stream(render_layer(*file, content)))
                 for blob, text in (*image.blobs, *list_documents(image)):
                     path = self._blobs / blob.digest.removeprefix("sha256:")
                     if not path.exists():
@@ -515,10 +514,10 @@ def push_shard(
             )
         if _is_whole(there, registry):
             return PushedImage("present", tag, describe_blob(INDEX_TYPE, there).digest, 0)
-    file = shard_file(manifest.shards[shard])
+    file = manifest.shards[shard].file, manifest.shards[shard].bytes
 
     def layer() -> Iterator[bytes]:
-        for chunk in render_layer(file, read_shard(generation, generation.manifest.shards[shard], patience)):
+        for chunk in render_layer(*file, read_shard(generation, generation.manifest.shards[shard], patience)):
             advance(len(chunk))
             yield chunk
 

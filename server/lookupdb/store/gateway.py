@@ -169,7 +169,7 @@ class GatewayAnswer:
         return True
 
     def _problem(self) -> GatewayProblem:
-        body = self._read_all(_MAX_PROBLEM_BYTES) if self._has_body else None
+        body = self._read(_MAX_PROBLEM_BYTES) if self._has_body else None
         return parse_problem(self.status, self._header("Content-Type"), body, self._header("Retry-After"))
 
     def expect(self, status: int, content_type: str | None = None) -> None:
@@ -203,7 +203,7 @@ class GatewayAnswer:
         length = self.length()
         if length > limit:
             raise StoreError(f"{self._message}: it has {length} bytes, expected at most {limit}")
-        body = self._read_all(limit)
+        body = self._read(limit)
         if len(body) != length:  # a body that is cut short may look whole
             raise TransientFailure(absent_error(f"{self._message}: {self._host} ended its answer early"))
         return body
@@ -225,18 +225,10 @@ class GatewayAnswer:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the body as it arrives."""
-        while chunk := self._read_some(CHUNK_BYTES):
+        while chunk := self._read(CHUNK_BYTES):
             yield chunk
 
-    def _read_all(self, limit: int) -> bytes:
-        """Return the body to its end, or its first ``limit`` bytes."""
-        chunks, missing = [], limit
-        while missing and (chunk := self._read_some(missing)):
-            chunks.append(chunk)
-            missing -= len(chunk)
-        return b"".join(chunks)
-
-    def _read_some(self, limit: int) -> bytes:
+    def _read(self, limit: int) -> bytes:
         """Return this number of bytes, or all that are left."""
         with transport_errors(self._message, self._host):
             return self._response.read(limit, decode_content=False)

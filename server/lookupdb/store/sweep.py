@@ -35,6 +35,7 @@ from lookupdb.store.dataset import (
     Inventory,
     StoreAddress,
     StoredDataset,
+    check_cluster_id,
     check_generation,
     is_older,
     read_announcement,
@@ -68,6 +69,7 @@ class LiveDataset:
 class LiveList:
     """The list of a cluster's live datasets."""
 
+    cluster: str
     namespaces: frozenset[str] | None
     """The namespaces that the list covers; None for all. An operator that sees only some must not make other operators'
     datasets look deleted."""
@@ -76,18 +78,12 @@ class LiveList:
     """Deleted datasets whose generations stay."""
 
 
-def read_cluster(path: Path) -> str:
-    """Return the cluster of the list at ``path``. Raises UsageError if the list does not name it."""
-    try:
-        return str(_check_type(_check_type(_read_json(path), dict, "the list")["cluster"], str, "cluster"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is not a list of live datasets: {_reason(error)}") from error
+def read_live_list(path: Path, cluster: str | None, now: float, max_seconds: float) -> LiveList:
+    """Return the list at ``path``, of ``cluster`` if given.
 
-
-def read_live_list(path: Path, cluster: str, now: float, max_seconds: float) -> LiveList:
-    """Return the list at ``path``. Raises UsageError if it is incomplete, not of ``cluster``, or not of the last
-    ``max_seconds`` before ``now``: an old list lacks datasets that were created since, and generations that began to
-    serve since."""
+    Raises UsageError if it is incomplete, of another cluster, or not of the last ``max_seconds`` before ``now``: an old
+    list lacks datasets that were created since, and generations that began to serve since.
+    """
     try:
         members = _read_json(path)
         written_at = datetime.datetime.fromisoformat(_check_type(members["writtenAt"], str, "writtenAt"))
@@ -107,8 +103,9 @@ def read_live_list(path: Path, cluster: str, now: float, max_seconds: float) -> 
     try:
         if members["formatVersion"] != FORMAT_VERSION:
             raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
-        if members["cluster"] != cluster:
-            raise ValueError(f"it belongs to cluster {members['cluster']!r}")
+        if _check_type(members["cluster"], str, "cluster") != (cluster or members["cluster"]):
+            raise ValueError(f"it belongs to cluster {members['cluster']!r}, expected {cluster}")
+        cluster = check_cluster_id(members["cluster"])
         found = [_parse_dataset(entry, cluster) for entry in _check_type(members["datasets"], list, "datasets")]
         retained = _check_type(members.get("retained", []), list, "retained")
         spanned = members.get("namespaces")
@@ -117,12 +114,13 @@ def read_live_list(path: Path, cluster: str, now: float, max_seconds: float) -> 
                 _check_type(name, str, "namespaces") for name in _check_type(spanned, list, "namespaces")
             )
         return LiveList(
+            cluster,
             spanned,
             {dataset.address: dataset for dataset in found},
             frozenset(_parse_address(entry, cluster) for entry in retained),
         )
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        raise UsageError(f"{path} is not the list of live datasets of cluster {cluster}: {_reason(error)}") from error
+        raise UsageError(f"{path} is not the list of live datasets of this cluster: {_reason(error)}") from error
 
 
 def _read_json(path: Path) -> Any:

@@ -49,21 +49,9 @@ class SyncTarget:
     """Time when the newest generation was built, if nothing is announced: a number may be used twice."""
 
 
-def target_by_table(table: RoutingTable) -> SyncTarget | None:
-    """Return the active generation of ``table``; None while the table is mixed: then no single generation is active."""
-    if table.is_mixed:
-        return None
-    return SyncTarget(table.dataset.uid[:8], table.active, "table", table.version)
-
-
 def target_by_announcement(announcement: Announcement) -> SyncTarget:
     """Return the announced generation."""
     return SyncTarget(announcement.uid[:8], announcement.generation, "announcement", announcement.version)
-
-
-def target_by_manifest(newest: Manifest, address: StoreAddress) -> SyncTarget:
-    """Return the newest generation of the dataset at ``address``, which has no announcement."""
-    return SyncTarget(address.uid, newest.generation, "newest", identity=newest.built_at)
 
 
 def choose_newer(by_table: SyncTarget | None, announced: SyncTarget | None) -> SyncTarget | None:
@@ -231,7 +219,8 @@ def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding 
             continue
         if manifest is None or manifest.refused is not None:
             continue
-        finding = _Finding(target_by_manifest(manifest, dataset.address), _parse_moment(manifest.built_at))
+        target = SyncTarget(dataset.address.uid, generation, "newest", identity=manifest.built_at)
+        finding = _Finding(target, _parse_moment(manifest.built_at))
         if finding != standing:
             try:
                 dataset.check_files(manifest)
@@ -315,10 +304,9 @@ class TableFeed:
             self._refuse(f"{self.path}: {refusal}")
             return
         self.dataset, self._table, self.problem = table.dataset, table, None
-        target = target_by_table(table)
-        self.is_mixed = target is None
-        if target is not None:
-            self.target = target
+        self.is_mixed = table.is_mixed  # then no single generation is active
+        if not table.is_mixed:
+            self.target = SyncTarget(table.dataset.uid[:8], table.active, "table", table.version)
         elif self.target is not None and self.target.uid != table.dataset.uid[:8]:
             self.target = None
         self._on_change()
