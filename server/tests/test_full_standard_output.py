@@ -1,10 +1,9 @@
-"""Standard output takes no more: a failure keeps its message, its exit code and its termination log."""
+"""Standard output takes no more: a failed build keeps its message, its exit code and its termination log."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import orjson
 import pytest
 from support.build_project import Project
 from support.refusing_outputs import Output, full, gone
-
-from lookupdb.store.sweep import MARK_NOTE
 
 pytestmark = pytest.mark.long
 
@@ -80,31 +77,6 @@ def test_a_generation_that_is_missing(output: Output, tmp_path: Path) -> None:
     assert orjson.loads(log.read_bytes())["reason"] == "GenerationMissing"
 
 
-@REFUSING
-def test_a_copy_of_what_is_damaged(output: Output, project: Project, tmp_path: Path) -> None:
-    project.built()
-    project.damage("g1")
-    code, errors = run(output, "copy", project.store, tmp_path / "target", "--progress", "none")
-    assert code == 5
-    assert "not everything could be copied" in errors
-
-
-@REFUSING
-def test_a_sweep_that_cannot_do_everything(output: Output, project: Project, tmp_path: Path) -> None:
-    project.built()
-    (Path(project.dataset.url) / MARK_NOTE).mkdir()
-    living = {
-        "formatVersion": 1,
-        "cluster": "local",
-        "writtenAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "datasets": [],
-    }
-    (tmp_path / "living.json").write_bytes(orjson.dumps(living))
-    code, errors = run(output, "sweep", "--store", project.store, "--living", tmp_path / "living.json")
-    assert code == 5
-    assert "not everything could be swept" in errors
-
-
 @pytest.mark.parametrize(("output", "code"), [(full, 6), (gone, 1)])
 def test_a_generation_that_was_published_is_in_the_termination_log(output: Output, code: int, project: Project) -> None:
     ended, _, log = build(output, project)
@@ -120,13 +92,3 @@ def test_a_shard_that_was_fetched_is_in_the_termination_log(project: Project, tm
     assert code == 6
     assert errors.startswith("error: standard output cannot be written")
     assert orjson.loads(log.read_bytes())["outcome"] == "fetched"
-
-
-def test_the_exit_code_of_a_diff_is_its_answer_though_nobody_reads_it(project: Project) -> None:
-    for count in (1000, 1000, 1001):
-        project.rows(count)
-        project.built()
-    words = ("diff", "--store", project.store, "--dataset", "people")
-    assert run(gone, *words, "--exit-code", "g1", "g2") == (0, "")
-    assert run(gone, *words, "--exit-code", "g2", "g3") == (1, "")
-    assert run(full, *words, "--exit-code", "g1", "g2")[0] == 6

@@ -21,7 +21,6 @@ from support.fleets import fleet, fleet_entry
 from support.load_results import SCHEMA
 from support.ports import free_port
 from support.process_table import children, is_running
-from support.refusing_outputs import full
 from support.routers import Router, routing, routing_encrypted
 from support.routing import table_file
 from support.scripted_router import answer_found, encode_answer, scripted_router
@@ -157,15 +156,6 @@ def test_a_condition_that_holds_ends_it_with_7(url: str, key_file: str) -> None:
     assert "--fail-if 'p99.9<1s' holds: it is " in said
     assert "errors" not in said
     assert load(*words, "--fail-if", "errors>0", "--fail-if", "p99>60s")[0] == 0
-
-
-def test_a_condition_that_holds_ends_it_with_7_though_standard_output_is_full(url: str, key_file: str) -> None:
-    words = ("load", url, "--keys", key_file, "--rate", "200", "--duration", "0.5", "--warmup", "0")
-    command = [sys.executable, "-m", "lookupdb", *words, "--fail-if", "p50>1us"]
-    with full() as output:
-        run = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert run.returncode == 7
-    assert "--fail-if 'p50>1us' holds: it is " in run.stderr
 
 
 DATASET = {"namespace": "default", "name": "sample", "generation": "g1", "records": 3, "candidates": []}

@@ -153,13 +153,3 @@ def test_where_results_cannot_be_written_is_said_before_the_load(tmp_path: Path,
     ended = run_here("load", nowhere, "--keys", "-", "--report", str(file))
     assert ended.returncode == 2, "4, if the router had been asked"
     assert f"{file} cannot be written: there is no folder {file.parent}" in ended.stderr.decode()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_what_is_not_writable_is_said_before_the_load(tmp_path: Path) -> None:
-    (tmp_path / "load.svg").touch(0o400)
-    (tmp_path / "folder").mkdir(0o500)
-    for name, told in (("load.svg", "load.svg is not writable"), ("folder/load.svg", "folder is not writable")):
-        ended = run_here("load", f"http://127.0.0.1:{free_port()}", "--keys", "-", "--report", str(tmp_path / name))
-        assert ended.returncode == 2, ended.stderr
-        assert told in ended.stderr.decode()

@@ -36,11 +36,8 @@ def test_a_process_that_is_gone_has_no_figures() -> None:
     assert memory.major_faults(os.getpid()) is not None
 
 
-@pytest.mark.parametrize("cachestat", [True, False])
-def test_resident_bytes_of_a_file(tmp_path: Path, cachestat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not cachestat:
-        monkeypatch.setattr(memory, "_cachestat", lambda _: None)
-        monkeypatch.setattr(memory, "_WINDOW", 1 << 20)
+def test_resident_bytes_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_WINDOW", 1 << 20)
     file = tmp_path / "file"
     file.write_bytes(b"x" * 5_000_001)
     until(lambda: file.read_bytes() and memory.resident_bytes(file) == 5_000_001, "the kernel takes no page of it")

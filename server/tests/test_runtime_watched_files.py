@@ -13,7 +13,7 @@ import pytest
 from support.waiting import soon
 
 from lookupdb.process import watched_files
-from lookupdb.process.watched_files import MAX_FILE_BYTES, Content, Folder, WatchedFiles
+from lookupdb.process.watched_files import MAX_FILE_BYTES, Content, WatchedFiles, list_folder
 
 DEADLINE_SECONDS = 5.0
 
@@ -86,7 +86,7 @@ def test_kubelets_swap_of_a_link_is_seen(tmp_path: Path) -> None:
 
     async def watch() -> list[dict[str, bytes | None]]:
         reader = Reader()
-        files = WatchedFiles(Folder(tmp_path).list_files, reader)
+        files = WatchedFiles(lambda: list_folder(tmp_path), reader)
         files.look()
         (tmp_path / "..new").symlink_to("..2")
         (tmp_path / "..new").rename(tmp_path / "..data")
@@ -101,7 +101,7 @@ def test_files_that_come_and_go_are_told(tmp_path: Path) -> None:
 
     async def watch() -> list[dict[str, bytes | None]]:
         reader = Reader()
-        files = WatchedFiles(lambda: [*Folder(folder).list_files(), tmp_path / "keys"], reader)
+        files = WatchedFiles(lambda: [*list_folder(folder), tmp_path / "keys"], reader)
         files.look()
         folder.mkdir()
         (folder / "app").write_bytes(b"a")
@@ -204,7 +204,7 @@ def test_only_what_has_changed_is_read(tmp_path: Path, reading: Unreadable) -> N
 
     async def watch() -> list[str]:
         reader = Reader()
-        files = WatchedFiles(Folder(tmp_path).list_files, reader)
+        files = WatchedFiles(lambda: list_folder(tmp_path), reader)
         files.look()
         reading.opened.clear()
         files.look()
@@ -229,7 +229,7 @@ def test_what_files_held_counts_while_their_folder_cannot_be_read(tmp_path: Path
             reader(content)
             problems.append(files.problems)
 
-        files = WatchedFiles(Folder(tmp_path).list_files, take)
+        files = WatchedFiles(lambda: list_folder(tmp_path), take)
         files.look()
         reading.error = errno.EMFILE
         files.look()
@@ -250,7 +250,7 @@ def test_folder_that_cannot_be_read_at_first_is_told_of(tmp_path: Path, reading:
 
     async def watch() -> list[dict[str, bytes | None]]:
         reader = Reader()
-        files = WatchedFiles(Folder(tmp_path).list_files, reader)
+        files = WatchedFiles(lambda: list_folder(tmp_path), reader)
         reading.error = errno.EACCES
         files.look()
         reading.error = None
@@ -273,7 +273,7 @@ def test_files_that_are_too_many_are_told_of(tmp_path: Path, monkeypatch: pytest
             reader(content)
             problems.append(files.problems)
 
-        files = WatchedFiles(Folder(tmp_path).list_files, take)
+        files = WatchedFiles(lambda: list_folder(tmp_path), take)
         files.look()
         (tmp_path / "a").unlink()
         files.look()
@@ -286,32 +286,6 @@ def test_files_that_are_too_many_are_told_of(tmp_path: Path, monkeypatch: pytest
 
 def test_a_secret_of_hashes_is_read_as_a_whole() -> None:
     assert len("sha256:") + 64 > (1 << 20) / watched_files.MAX_FILES
-
-
-async def test_a_look_at_many_files_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_files, "_STEP_SECONDS", -1.0)
-    monkeypatch.setattr(watched_files, "_PAUSE_SECONDS", 0.0)
-    for number in range(20):
-        write_settled(tmp_path / f"{number:02}", b"x")
-    looked_at: list[int] = []
-    look_at = watched_files._look_at
-
-    def count(*arguments: Any) -> Any:
-        looked_at.append(turns)
-        return look_at(*arguments)
-
-    turns = 0
-    reader = Reader()
-    files = WatchedFiles(Folder(tmp_path).list_files, reader, poll_seconds=0.0)
-    files.start()
-    monkeypatch.setattr(watched_files, "_look_at", count)
-    (tmp_path / "19").write_bytes(b"new")
-    while not reader.is_told_twice.is_set():
-        await asyncio.sleep(0)
-        turns += 1
-    files.stop()
-    assert reader.told[-1]["19"] == b"new"
-    assert len(looked_at) == len(set(looked_at)) >= 20, "one file a turn"
 
 
 async def test_who_fails_is_asked_again(tmp_path: Path) -> None:

@@ -97,23 +97,6 @@ async def test_a_killed_worker_is_back_on_its_socket_and_goes_on_counting() -> N
         assert supervisor.fleet.counters.total("connections") == 2
 
 
-async def test_a_worker_that_comes_back_with_other_kernels_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The kernels of startup may be gone, or built again."""
-    told = "a worker is back with other kernels than before"
-    async with running(fleet()) as supervisor:
-        (worker,) = supervisor.workers
-        listener = supervisor.fleet.sockets[0][0]
-        worker._kernels = before = "python" if native.kind() == "native" else "native"
-        for _ in range(2):
-            os.kill(await asyncio.to_thread(ask, listener), signal.SIGKILL)
-        await asyncio.to_thread(ask, listener)
-    (record,) = [record for record in caplog.records if record.message == told]
-    assert (record.levelname, record.worker, record.before) == ("WARNING", 0, before)  # type: ignore[attr-defined]
-    assert record.kernels == native.kind()  # type: ignore[attr-defined]
-
-
 async def test_draining_ends_the_workers_and_starts_none_again() -> None:
     async with running(fleet()) as supervisor:
         supervisor.drain()

@@ -19,7 +19,7 @@ import click
 import orjson
 
 from lookupdb.cli.load import SAMPLE, make_plan, plan_options, read_keys, render_words
-from lookupdb.cli.options import token_file
+from lookupdb.cli.options import GenerationAddress, token_file
 from lookupdb.cli.program import print_value
 from lookupdb.errors import KeyMissing, LimitExceeded, LookupdbError, LookupFailed, Unavailable, UsageError
 from lookupdb.load.plan import LoadPlan, make_target, take_sample
@@ -52,7 +52,6 @@ from lookupdb_operator.plugin.jobs import (
 )
 from lookupdb_operator.plugin.options import (
     Seconds,
-    check_generation,
     check_name,
     complete_generations,
     generation_argument,
@@ -76,7 +75,8 @@ _AT_ONCE: Final = 16
 @click.option(
     "--generation",
     default=None,
-    callback=check_generation,
+    type=GenerationAddress(),
+    metavar="gN",
     shell_complete=complete_generations,
     help="Look up in this generation, for example a candidate, instead of the active one.",
 )

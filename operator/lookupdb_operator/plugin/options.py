@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 import click
 import orjson
 
+from lookupdb.cli.options import GenerationAddress
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.manifest import GENERATION
 from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.plugin.session import DatasetSession, LocalSession, Target
@@ -56,13 +56,6 @@ def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str 
     """Return ``value`` if it is a valid name of an object."""
     if value is not None and not _NAME.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not a name: use only a-z, 0-9, - and ., and no dot first")
-    return value
-
-
-def check_generation(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Return ``value`` if it is a valid name of a generation: it is sent in a header."""
-    if value is not None and not GENERATION.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a generation, such as g13")
     return value
 
 
@@ -201,7 +194,7 @@ name_argument: Final = click.argument(
 
 def generation_argument(name: str = "generation", *, required: bool = False, **settings: Any) -> Callable[[F], F]:
     """Return the argument for a generation, which shells complete."""
-    settings |= {"callback": check_generation, "shell_complete": complete_generations}
+    settings |= {"type": GenerationAddress(), "shell_complete": complete_generations}
     return click.argument(name, required=required, **settings)
 
 

@@ -18,9 +18,9 @@ import click
 from lookupdb import store
 from lookupdb.builder.options import GenerationRefused
 from lookupdb.cli.options import option
-from lookupdb.dataset.spec import LOCAL, DatasetSpec
+from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import StoreError, Unavailable, UsageError
-from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
+from lookupdb.manifest import FILE_NAME, GENERATION, Manifest
 from lookupdb.store import StoreAddress, StoredDataset, generations
 from lookupdb.store.generations import PATIENCE_SECONDS, find_in_folder, find_in_store
 from lookupdb.up import client
@@ -278,19 +278,3 @@ def _render_ways_out(refused: Manifest, file: Path, store_url: str, cluster_id: 
         yield format_command("override-gates", *flag, name, refused.generation)
     else:
         yield format_command("build", "-f", str(file), *store, "--override-gates", refused.generation)
-
-
-def say_who_serves(generation: str, spec: DatasetSpec, store_url: str) -> None:
-    """Print what a running `lookupdb up` of this store does with ``generation``, whose gates are overridden now."""
-    data = Path(store_url).absolute().parent
-    state = read_state(state_file(data, spec.namespace, spec.name)) if Path(store_url).name == "store" else None
-    if state is None or "watch" not in state:  # none, or one of an older version
-        return
-    if generation_number(generation) <= generation_number(state["generation"]):
-        return
-    process = f"the `lookupdb up` of {spec.name} (process {state['pid']})"
-    if state["watch"]:
-        click.echo(f"{process} cuts over to {generation} when it looks next", err=True)
-        return
-    active = state["generation"]
-    click.echo(f"{process} has no --watch, and keeps serving {active}: stop it and start it again", err=True)

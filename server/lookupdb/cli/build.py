@@ -273,7 +273,6 @@ def command(
         place.wait(store_wait)
         if overridden is not None:
             attempt.result = existing.override_gates(spec, place, overridden)
-            addressing.say_who_serves(overridden, spec, store_url)
             return
         if keep is not None:
             _remove_superseded(place.dataset(spec), keep, protect, chosen.generation)
@@ -334,7 +333,7 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
     def report_failure(report: BuildReport) -> None:
         write_termination_log(termination_log, report.to_json(MAX_BYTES))
         if as_json:
-            program.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
+            click.echo(report.to_json(_MAX_REPORT_BYTES))
 
     def report_interruption(code: int) -> None:
         report_failure(interruption_report(attempt.spec, code, time.monotonic() - began))

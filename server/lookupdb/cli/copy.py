@@ -28,7 +28,7 @@ from lookupdb.cli.options import (
     progress_option,
     termination_log_option,
 )
-from lookupdb.cli.program import report_outcome, say_of_failure
+from lookupdb.cli.program import report_outcome
 from lookupdb.errors import (
     GateClosed,
     LookupdbError,
@@ -149,7 +149,7 @@ def copy(
                 problems.append(f"{address} ({address.uid}): {error.message}{remedy}")
                 lacks_room &= isinstance(error, NotEnoughRoom)
                 failed = {"outcome": "failed", "dataset": str(address), "uid": address.uid}
-                say_of_failure(_format_line(failed, problems[-1], as_json))
+                click.echo(_format_line(failed, problems[-1], as_json))
                 continue
             _report(copied, as_json)
             if copied.damaged:
@@ -204,7 +204,7 @@ def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Stor
         f"{chosen}, which is older (build another one, or choose with --generation {chosen})"
     )
     members = {"outcome": "damaged", "dataset": str(address), "uid": address.uid}
-    say_of_failure(_format_line({**members, "generations": copied.damaged}, text, as_json))
+    click.echo(_format_line({**members, "generations": copied.damaged}, text, as_json))
     return text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from lookupdb.cli.addressing import (
     locator_options,
 )
 from lookupdb.cli.options import F, GenerationAddress, option, token_file
-from lookupdb.cli.program import ended_in_time, say_of_failure
+from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load.plan import (
     DEFAULT_SAMPLE,
@@ -352,7 +351,11 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
     conditions = [parse_condition(text) for text in options["conditions"]]
     reports: tuple[Path, ...] = options["reports"]
     for path in reports:
-        _check_writable(path)
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"{path} cannot be written: there is no folder {path.parent}",
+                hint="make the folder, or give another file",
+            )
     if any(path.suffix != _JSON for path in reports):
         from lookupdb.load import report  # noqa: F401 - fail before the load if its library is missing
     scratch: list[Path] = []
@@ -365,7 +368,7 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         order = _prepare(ctx, router, options, scratch)
     document, ended_by = run_load(order, LoadDisplay(), conditions)
     exceeded = list_exceeded(conditions, document)
-    _write_result(document, reports, as_json=options["as_json"], is_failure=bool(ended_by or exceeded))
+    _write_result(document, reports, as_json=options["as_json"])
     if ended_by:
         sys.exit(_BY_SIGNAL + ended_by)
     if exceeded:
@@ -391,12 +394,11 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
     return LoadOrder(sender, facts, is_asked_by_name=generation is not None, key_source=source)
 
 
-def _write_result(document: Mapping[str, Any], reports: Sequence[Path], *, as_json: bool, is_failure: bool) -> None:
+def _write_result(document: Mapping[str, Any], reports: Sequence[Path], *, as_json: bool) -> None:
     """Print the result, and write every file that can be written. Raises UsageError for the first failure."""
     line = render_json(document)
-    say = say_of_failure if is_failure else click.echo
     try:
-        say(line if as_json else render_summary(document))
+        click.echo(line if as_json else render_summary(document))
     finally:  # also if standard output is closed
         contents = [(path, line + b"\n") for path in reports if path.suffix == _JSON]
         if drawn := [path for path in reports if path.suffix != _JSON]:
@@ -411,19 +413,3 @@ def _write_result(document: Mapping[str, Any], reports: Sequence[Path], *, as_js
                 failures.append(UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file"))
         if failures:
             raise failures[0]
-
-
-def _check_writable(path: Path) -> None:
-    """Raise UsageError, before the load starts, if ``path`` cannot be written."""
-    folder = path.parent
-    try:
-        is_folder, is_there = folder.is_dir(), path.exists()
-    except OSError as error:  # a parent folder may not be readable
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file") from error
-    if not is_folder:
-        raise UsageError(
-            f"{path} cannot be written: there is no folder {folder}", hint="make the folder, or give another file"
-        )
-    if not (os.access(path, os.W_OK) if is_there else os.access(folder, os.W_OK | os.X_OK)):
-        place = path if is_there else f"the folder {folder}"
-        raise UsageError(f"{path} cannot be written: {place} is not writable for this user", hint="give another file")

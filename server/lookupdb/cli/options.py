@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from lookupdb import telemetry
 from lookupdb.credentials import MAX_TOKEN_BYTES
@@ -85,26 +84,14 @@ class GenerationAddress(click.ParamType[str]):
         return str(value)
 
 
-class ManifestOption(click.Option):
-    """The option --file, which takes one manifest and rejects a second one instead of silently dropping the first.
-
-    For every other option the last value wins, so that users can override what a script or the chart sets.
-    """
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Make the parser collect all values."""
-        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=1)
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Return the value and where it comes from. Raises click's UsageError for several."""
-        if files := opts.get(self.name):
-            if len(files) > 1 and not ctx.resilient_parsing:  # shell completion must not fail
-                names, found = "/".join(self.opts), " and ".join(map(repr, files))
-                raise click.UsageError(
-                    f"{names} takes one manifest, found {found}; give each LookupDataset a run of its own.", ctx
-                )
-            opts = {**opts, self.name: files[0]}
-        return super().consume_value(ctx, opts)
+def _take_one(ctx: click.Context, param: click.Parameter, files: tuple[Path, ...]) -> Path | None:
+    """Return the manifest. Reject a second one, because users may expect that both are used."""
+    if len(files) > 1 and not ctx.resilient_parsing:  # shell completion must not fail
+        names, found = "/".join(param.opts), " and ".join(repr(str(file)) for file in files)
+        raise click.UsageError(
+            f"{names} takes one manifest, found {found}; give each LookupDataset a run of its own.", ctx
+        )
+    return files[0] if files else None
 
 
 def manifest_option(help_text: str) -> Callable[[F], F]:
@@ -116,7 +103,9 @@ def manifest_option(help_text: str) -> Callable[[F], F]:
         required=True,
         metavar="MANIFEST",
         type=click.Path(path_type=Path),
-        cls=ManifestOption,
+        multiple=True,
+        callback=_take_one,
+        show_default=False,
         help=help_text,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import sys
 import threading
@@ -64,8 +63,7 @@ def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError
 # main thread, which cleans up. A second thread ends the program if that takes too long.
 
 
-TAKEN_SECONDS: Final = 1.0  # time limit for the main thread to notice a signal
-UNDO_SECONDS: Final = 5.0  # time limit for the clean-up after that; a bucket that does not answer delays it
+UNDO_SECONDS: Final = 5.0  # time limit for the clean-up; a bucket that does not answer delays it
 EXIT_CODES: Final = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM}
 
 
@@ -76,17 +74,42 @@ def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[
     If the block does not end in time after that, another thread calls ``clean_up`` with the exit code and ends the
     program, whatever ``clean_up`` raises.
     """
-    watch = _Watch(clean_up)
-    previous = {number: signal.signal(number, watch.take) for number in EXIT_CODES}
-    previous_fd = signal.set_wakeup_fd(watch.writing, warn_on_full_buffer=False)
-    watch.thread.start()
+    is_taken, has_ended = False, threading.Event()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        nonlocal is_taken
+        if is_taken:  # both may come at once: the second must not stop the clean-up
+            return
+        is_taken = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(EXIT_CODES[signal.SIGTERM])
+
+    def watch() -> None:
+        while numbers := os.read(reading, 1):  # Python writes the number of each signal here at once
+            if numbers[0] in EXIT_CODES and not has_ended.wait(UNDO_SECONDS):
+                code = EXIT_CODES[signal.Signals(numbers[0])]
+                try:
+                    clean_up(code)
+                finally:
+                    end_at_once(code)
+
+    thread = threading.Thread(target=watch, name="interruption", daemon=True)
+    previous = {number: signal.signal(number, take) for number in EXIT_CODES}
+    previous_fd = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(previous_fd)
         for number, handler in previous.items():
             signal.signal(number, handler)
-        watch.close()
+        has_ended.set()
+        os.close(writing)
+        thread.join()
+        os.close(reading)
 
 
 def end_at_once(code: int) -> NoReturn:
@@ -94,48 +117,6 @@ def end_at_once(code: int) -> NoReturn:
     with suppress(OSError):
         click.echo("interrupted", err=True)
     launch.end_at_once(code)
-
-
-class _Watch:
-    def __init__(self, clean_up: Callable[[int], None]) -> None:
-        self._clean_up = clean_up
-        self._reading, self.writing = os.pipe()
-        os.set_blocking(self.writing, False)
-        self._is_taken = False
-        self.thread = threading.Thread(target=self._run, name="interruption", daemon=True)
-
-    def take(self, number: int, _frame: FrameType | None) -> None:
-        """Handle both signals. Both may come at once: the second must not stop the clean-up."""
-        if self._is_taken:
-            return
-        self._is_taken = True
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(EXIT_CODES[signal.SIGTERM])
-
-    def close(self) -> None:
-        os.close(self.writing)
-        self.thread.join()
-        os.close(self._reading)
-
-    def _run(self) -> None:
-        while numbers := os.read(self._reading, 1):  # Python writes the number of each signal here at once
-            if numbers[0] in EXIT_CODES and not self._ends_in_time():
-                code = EXIT_CODES[signal.Signals(numbers[0])]
-                try:
-                    self._clean_up(code)
-                finally:
-                    end_at_once(code)
-
-    def _ends_in_time(self) -> bool:
-        signalled = time.monotonic()
-        while True:
-            bound = UNDO_SECONDS if self._is_taken else TAKEN_SECONDS
-            left = signalled + bound - time.monotonic()
-            if left <= 0:
-                return False
-            if select.select([self._reading], [], [], min(left, TAKEN_SECONDS))[0] and not os.read(self._reading, 16):
-                return True
 
 
 # The result of a verb: a value, a sentence, or one line of JSON, also for the termination log of Kubernetes.
@@ -148,14 +129,6 @@ def print_value(value: bytes, *, is_json: bool) -> None:
     """
     ends_line = is_json or (sys.stdout.isatty() and not value.endswith(b"\n"))
     click.echo(value, nl=ends_line)
-
-
-def say_of_failure(line: str | bytes) -> None:
-    """Print ``line`` for a failed program, or drop it if standard output is closed: the failure keeps its exit code."""
-    try:
-        click.echo(line)
-    except OSError:
-        drop_unwritten()
 
 
 def render_message(message: str) -> str:
@@ -184,7 +157,7 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
         line = render_json({**result, "outcome": "failed", "seconds": seconds, **failure})
         write_termination_log(path, line)
         if as_json:
-            say_of_failure(line)
+            click.echo(line)
 
     try:
         with ended_in_time(lambda code: write_failure(SystemExit(code))):

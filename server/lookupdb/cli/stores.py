@@ -20,12 +20,11 @@ from lookupdb import store
 from lookupdb.builder.existing import compare_stored
 from lookupdb.cli.addressing import NamedDataset, complete_datasets, dataset_option, store_option, with_dataset
 from lookupdb.cli.options import GenerationAddress, log_format, option
-from lookupdb.cli.program import ended_in_time, say_of_failure
+from lookupdb.cli.program import ended_in_time
 from lookupdb.dataset.schema import complete_resource, to_camel_case
 from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import GENERATION, find_generations
-from lookupdb.process.launch import drop_unwritten
 from lookupdb.store.generations import (
     MAX_VALUE_BYTES,
     MAX_VALUE_CHARACTERS,
@@ -114,12 +113,7 @@ def diff(
                 difference, is_whole = compare_generations(old, new, Path(folder), samples), True
     document = _make_document(old, new, difference, is_whole)
     text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-    try:
-        click.echo(text if as_json else "\n".join(render_difference(document)))
-    except BrokenPipeError:
-        if not with_exit_code:
-            raise
-        drop_unwritten()  # the reader has closed the pipe; the exit code still matters
+    click.echo(text if as_json else "\n".join(render_difference(document)))
     if with_exit_code and difference.has_changes:
         sys.exit(1)
 
@@ -402,9 +396,8 @@ def sweep(
             click.echo(orjson.dumps({"message": message}) if as_json else message)
     summary = found.summary
     members = {to_camel_case(name): value for name, value in asdict(summary).items()}
-    say = say_of_failure if summary.problems else click.echo
     outcome = {"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}
-    say(orjson.dumps(outcome) if as_json else _describe_outcome(outcome))
+    click.echo(orjson.dumps(outcome) if as_json else _describe_outcome(outcome))
     if summary.problems:
         more = f" (and {len(summary.problems) - 1} more)" if len(summary.problems) > 1 else ""
         raise StoreError(f"not everything could be swept: {summary.problems[0]}{more}", hint="it can be run again")

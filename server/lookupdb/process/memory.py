@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
 from dataclasses import dataclass
@@ -170,13 +169,10 @@ def page_cache_room() -> int:
     return min(available, max(0, group.limit - (group.anon or 0)))
 
 
-_CACHESTAT: Final = 451
-"""The system call's number on every architecture; Linux 6.5 and newer."""
 _WINDOW: Final = 1 << 28
-"""Bytes mapped at a time without cachestat: limits the result vector to 64 KiB."""
+"""Bytes mapped at a time: limits the result vector to 64 KiB."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (
     *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
@@ -186,18 +182,10 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
 
-class _Range(ctypes.Structure):
-    _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
-
-
-class _CacheStat(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")]
-
-
 def resident_bytes(path: Path) -> int | None:
     """Return the bytes of the file in the page cache, or None if the kernel would not tell the truth.
 
-    Both system calls work only for those that own or may write the file; mincore calls everything resident for others.
+    mincore works only for those that own or may write the file, and calls everything resident for others.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -207,28 +195,14 @@ def resident_bytes(path: Path) -> int | None:
         status = os.fstat(file)
         if os.geteuid() not in (0, status.st_uid) and not os.access(path, os.W_OK):
             return None
-        pages = _cachestat(file)
-        if pages is None:
-            pages = sum(
-                _mincore(file, start, min(_WINDOW, status.st_size - start))
-                for start in range(0, status.st_size, _WINDOW)
-            )
+        pages = sum(
+            _mincore(file, start, min(_WINDOW, status.st_size - start)) for start in range(0, status.st_size, _WINDOW)
+        )
         return min(pages * mmap.PAGESIZE, status.st_size)
     except OSError:
         return None
     finally:
         os.close(file)
-
-
-def _cachestat(file: int) -> int | None:
-    """Return the resident pages of the open file, or None if this kernel or its seccomp filter has no cachestat."""
-    result = _CacheStat()
-    whole = _Range(0, 0)
-    if _libc.syscall(_CACHESTAT, file, ctypes.byref(whole), ctypes.byref(result), 0) == 0:
-        return int(result.cache)
-    if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
-        return None
-    raise OSError(ctypes.get_errno(), "cachestat")
 
 
 def _mincore(file: int, start: int, length: int) -> int:

@@ -176,8 +176,6 @@ class WorkerProcess:
         """The last value of every member that the running process reported."""
         self.ready = asyncio.Event()
         """Set once it has been ready for the first time."""
-        self._kernels: str | None = None
-        """The kernels of the last process that was ready."""
         self._liveness: Liveness | None = None
         self._faults: int | None = None
         """Major page faults at the last check."""
@@ -311,12 +309,6 @@ class WorkerProcess:
                 if self._liveness:
                     self._liveness.begin()
                 self.ready.set()
-                before, self._kernels = self._kernels, members["kernels"]
-                if before not in (None, self._kernels):  # the installation has changed
-                    log.warning(
-                        "a worker is back with other kernels than before",
-                        extra={"worker": self.index, "before": before, "kernels": self._kernels},
-                    )
             self.report.update(members)
         return ready_at
 

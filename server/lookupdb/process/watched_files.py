@@ -10,7 +10,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,10 +21,6 @@ MAX_FILES: Final = 1 << 14
 """More than the token hashes, of 71 bytes, that a Secret of 1 MiB can hold."""
 _SETTLED_SECONDS: Final = 2.0
 """Files changed this recently may change again within the resolution of their timestamps."""
-_STEP_SECONDS: Final = 0.002
-_PAUSE_SECONDS: Final = 0.01
-"""Polling many files alternates with the process's requests, and takes at most a fifth of its time."""
-
 Content = Mapping[Path, bytes | None]
 """Content by path, None for a file that is missing, unreadable or larger than ``MAX_FILE_BYTES``."""
 
@@ -64,7 +60,8 @@ class WatchedFiles:
 
     def start(self) -> None:
         """Poll now, and repeatedly until ``stop``."""
-        self._timer = self._loop.call_later(self._poll_seconds, self._step, self._look_in_steps())
+        # Schedule the next poll first: a failing callback is then called again.
+        self._timer = self._loop.call_later(self._poll_seconds, self.start)
         self.look()
 
     def stop(self) -> None:
@@ -72,71 +69,41 @@ class WatchedFiles:
         if self._timer:
             self._timer.cancel()
 
-    def look(self) -> None:
-        """Read the files that have changed."""
-        for _ in self._look_in_steps():
-            pass
-
     def tell_again(self) -> None:
         """Report the content at the next poll even if unchanged, because it could not be used for a temporary
         reason."""
         self._reported = None
 
-    def _step(self, steps: Iterator[None]) -> None:
-        # Schedule the next poll first: a failing callback is then called again.
-        self._timer = self._loop.call_later(self._poll_seconds, self._step, self._look_in_steps())
-        for _ in steps:
-            self._timer.cancel()
-            self._timer = self._loop.call_later(_PAUSE_SECONDS, self._step, steps)
-            return
-
-    def _look_in_steps(self) -> Iterator[None]:
+    def look(self) -> None:
+        """Read the files that have changed."""
         try:
             paths = list(dict.fromkeys(self._list_paths()))
         except OSError as error:
             self.problems = (
                 f"the folder of the files cannot be read ({error.strerror}): their last content stays in use",
             )
-            self._report()
-            return
-        files: dict[Path, _File] = {}
-        now, began = time.time(), time.monotonic()
-        for path in paths[:MAX_FILES]:
-            files[path] = _look_at(path, self._files.get(path), now)
-            if time.monotonic() - began > _STEP_SECONDS:
-                yield
-                began = time.monotonic()
-        self._files = files
-        more = len(paths) - MAX_FILES
-        self.problems = (f"there are {len(paths)} files: the last {more} by name are not read",) if more > 0 else ()
-        self._report()
-
-    def _report(self) -> None:
+        else:
+            now, more = time.time(), len(paths) - MAX_FILES
+            self._files = {path: _look_at(path, self._files.get(path), now) for path in paths[:MAX_FILES]}
+            excess = f"there are {len(paths)} files: the last {more} by name are not read"
+            self.problems = (excess,) if more > 0 else ()
         content = {path: file.content for path, file in self._files.items()}
-        report = content, self.problems
-        if report != self._reported:
-            self._reported = report
+        if self._reported != (content, self.problems):
+            self._reported = content, self.problems
             self._on_content(content)
 
 
-class Folder:
-    """A folder of watched files. A kubelet's own entries, which begin with two dots, are left out."""
+def list_folder(path: Path) -> list[Path]:
+    """Return the files in the folder ``path`` sorted by name, none if it is missing. Raises OSError if it is
+    unreadable.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._names: list[str] = []
-        self._paths: list[Path] = []
-
-    def list_files(self) -> list[Path]:
-        """Return the files sorted by name, none if the folder is missing. Raises OSError if it is unreadable."""
-        try:
-            names = sorted(name for name in os.listdir(self._path) if not name.startswith(".."))  # noqa: PTH208 - no paths
-        except FileNotFoundError:
-            names = []
-        if names != self._names:  # usually equal, and perhaps thousands
-            self._names = names
-            self._paths = [self._path / name for name in names]
-        return self._paths
+    A kubelet's own entries, which begin with two dots, are left out.
+    """
+    try:
+        names = sorted(name for name in os.listdir(path) if not name.startswith(".."))  # noqa: PTH208 - no paths
+    except FileNotFoundError:
+        return []
+    return [path / name for name in names]
 
 
 def _look_at(path: Path, before: _File | None, now: float) -> _File:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lookupdb.credentials import MAX_TOKEN_BYTES, Admitted, Denial, Denied
-from lookupdb.process.watched_files import Content, Folder, WatchedFiles
+from lookupdb.process.watched_files import Content, WatchedFiles, list_folder
 
 if TYPE_CHECKING:
     from lookupdb.account_tokens import ServiceAccounts
@@ -239,8 +239,8 @@ class AccessWatch:
         self.gatekeeper = Gatekeeper(token_folder=settings.tokens, accounts=self._accounts)
         self._watches: list[WatchedFiles] = []
         if settings.tokens is not None:
-            folder = Folder(Path(settings.tokens))
-            self._watches.append(WatchedFiles(folder.list_files, self._take_tokens))
+            folder = Path(settings.tokens)
+            self._watches.append(WatchedFiles(lambda: list_folder(folder), self._take_tokens))
         if settings.keys is not None:
             file = Path(settings.keys)
             self._watches.append(WatchedFiles(lambda: [file], self._take_keys))

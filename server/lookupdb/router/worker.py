@@ -23,7 +23,7 @@ import uvloop
 from lookupdb import telemetry
 from lookupdb.process import take_in_tls, worker
 from lookupdb.process.listeners import bound_port
-from lookupdb.process.watched_files import Content, Folder, WatchedFiles
+from lookupdb.process.watched_files import Content, WatchedFiles, list_folder
 from lookupdb.process.worker import WorkerBoot
 from lookupdb.router.access import AccessSettings, AccessWatch, Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
@@ -308,7 +308,7 @@ def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[]
         passwords.take_files(content)
         on_change()
 
-    keys = WatchedFiles(Folder(Path(folder)).list_files, take)
+    keys = WatchedFiles(lambda: list_folder(Path(folder)), take)
     keys.start()
     return keys
 
