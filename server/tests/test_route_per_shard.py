@@ -19,9 +19,9 @@ from support.routing import mixed, table_file
 from support.shards import Running, write_generation
 from support.waiting import soon, until
 
+from lookupdb.client import Client
 from lookupdb.errors import LookupFailed
 from lookupdb.keys import shard_number
-from lookupdb.up import client
 
 pytestmark = pytest.mark.long
 
@@ -196,12 +196,12 @@ def test_while_it_lasts_it_is_told_how_many_shards_are_whose(generations: Genera
         assert router.reports("shardGenerations") == [{"g12": 3, "g13": 1}] * 2
         url = f"http://127.0.0.1:{router.port}"
         of_key = {key: "g13" if shard_of(key) == 0 else "g12" for key in KEYS}
-        [(_, answer)] = client.find_in_batches(url, KEYS)
-        assert answer.found == {key: value_of(key, name) for key, name in of_key.items()}
-        found = {key: json.loads(client.find_value(url, key).value)["from"] for key in KEYS[:10]}
-        assert found.items() <= of_key.items()
-        with pytest.raises(LookupFailed, match=r"412: This generation is not served: .* rolled out shard by shard"):
-            client.find_value(url, KEYS[0], "g13")
+        with Client(url) as client:
+            assert client.get_many(KEYS).found == {key: value_of(key, name) for key, name in of_key.items()}
+            found = {key: client[key]["from"] for key in KEYS[:10]}
+            assert found.items() <= of_key.items()
+            with pytest.raises(LookupFailed, match=r"412 .* rolled out shard by shard"):
+                client.at("g13").get(KEYS[0])
         metrics = router.metrics()
         assert f"lookupdb_router_endpoints_ready {2 * SHARDS}.0" in metrics
 

@@ -18,13 +18,12 @@ import click
 from lookupdb import store
 from lookupdb.builder.options import GenerationRefused
 from lookupdb.cli.options import option
+from lookupdb.client.settings import parse_url
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import StoreError, Unavailable, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest
 from lookupdb.store import StoreAddress, StoredDataset, generations
 from lookupdb.store.generations import PATIENCE_SECONDS, find_in_folder, find_in_store
-from lookupdb.up import client
-from lookupdb.up.client import Trust
 from lookupdb.up.run_state import (
     DATA_DIRECTORY,
     DEFAULT_NAMESPACE,
@@ -196,10 +195,8 @@ class NamedDataset:
 
 ca_file_option: Final = option(
     "--ca-file",
-    "trust",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="LOOKUPDB_CA_FILE",
-    callback=lambda _ctx, _param, file: Trust(file),
     help="Trust the certificate authorities in this PEM file instead of those of this machine.",
 )
 
@@ -217,11 +214,7 @@ def find_router_url(dataset: str, data: Path) -> str:
     Raises UsageError, or Unavailable if nothing serves it.
     """
     if is_url(dataset):
-        client.check_url(dataset)
-        router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", dataset, count=1)
-        if router != dataset:
-            hint = f"give {router}, and the keys after it"
-            raise UsageError(f"a router's URL ends before /v1, found {dataset}", hint=hint)
+        parse_url(dataset)
         return dataset
     namespace, _, name = dataset.rpartition("/")
     place = (data, namespace or DEFAULT_NAMESPACE, name)

@@ -1,10 +1,15 @@
-"""`lookupdb get`: look keys up through a router."""
+"""`lookupdb get`: look keys up through a router, with the client for threads."""
 
 from __future__ import annotations
 
+import json
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import click
 import orjson
@@ -12,10 +17,28 @@ import orjson
 from lookupdb.cli.addressing import ca_file_option, complete_datasets, data_dir_option, find_router_url
 from lookupdb.cli.options import GenerationAddress, option, token_file
 from lookupdb.cli.program import print_value
-from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
-from lookupdb.up import client
-from lookupdb.up.client import Trust
+from lookupdb.client.settings import ClientOptions, check_settings
+from lookupdb.client.sync_client import Lookups
+from lookupdb.client.sync_transport import RouterLink
+from lookupdb.client.wire import LookupResults
+from lookupdb.errors import InvalidAnswer, KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.wording import format_count
+
+BATCH_KEYS: Final = 500
+_OPTIONS: Final[ClientOptions] = {
+    "timeout": 120.0,
+    "connect_timeout": 30.0,
+    "read_timeout": 30.0,
+    "max_connections": 1,
+    "max_keys": BATCH_KEYS,
+}
+_ADVICE: Final = (
+    ("by token= or token_file=", "with --token-file or in LOOKUPDB_TOKEN"),
+    ("by ca_file=", "with --ca-file or in LOOKUPDB_CA_FILE"),
+    ("the ca_file ", "the --ca-file "),
+    ("give the client a certificate, by cert_file= and key_file=", "use lookupdb.client or curl: they can show one"),
+)
+"""What the client advises about its arguments, and the same about options."""
 
 
 @click.command("get")
@@ -38,7 +61,7 @@ def command(
     data_dir: Path,
     generation: str | None,
     token: str | None,
-    trust: Trust,
+    ca_file: Path | None,
 ) -> None:
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
@@ -61,35 +84,44 @@ def command(
             key.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"the key {key!r} is not UTF-8; write it in UTF-8") from error
-    if len(keys) == 1 and keys != ("-",):
+    options: ClientOptions = {**_OPTIONS, "token": token}
+    if url.startswith("https:"):
+        options["ca_file"] = ca_file
+    with closing(RouterLink(check_settings(url, options))) as link:
+        link.core.decode = _decode_exactly
+        lookups = Lookups(link, generation)
         try:
-            found = client.find_value(url, keys[0], generation, token, trust)
-        except KeyMissing as error:
-            raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
-        print_value(found.value, is_json=found.is_json)
-        return
-    ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation, token=token, trust=trust)))
+            if len(keys) > 1 or keys == ("-",):
+                ctx.exit(_print_values(lookups, _expand_keys(keys)))
+            results = lookups.get_many(keys)
+        except LookupFailed as error:
+            for argument, advice in _ADVICE:
+                error.hint = error.hint and error.hint.replace(argument, advice)
+            raise
+    if results.missing:
+        raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {' and '.join(results.generations)} has no record with it")
+    value = results.found[keys[0]]
+    is_json = not isinstance(value, bytes)
+    print_value(_render(keys[0], value) if is_json else value, is_json=is_json)
 
 
-def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> int:
+def _print_values(lookups: Lookups, keys: Iterable[str]) -> int:
     """Print a line for each key, and return the exit code."""
     missing = unavailable = 0
-    for batch, answer in batches:
+    remaining = iter(keys)
+    while batch := [*islice(remaining, BATCH_KEYS)]:
+        results = _look_up(lookups, batch)
         for key in batch:
-            if key in answer.unavailable:
+            if key in results.found:
+                value = results.found[key]
+                text = _render(key, value) if not isinstance(value, bytes) else b'"%b"' % b64encode(value)
+                line = b'{"key":%b,"value":%b}' % (orjson.dumps(key), text)
+            elif key in results.unavailable:
                 unavailable += 1
-                click.echo(orjson.dumps({"key": key, "unavailable": True}))
-                continue
-            if key not in answer.found:
+                line = orjson.dumps({"key": key, "unavailable": True})
+            else:
                 missing += 1
-                click.echo(orjson.dumps({"key": key, "value": None, "missing": True}))
-                continue
-            try:
-                line = orjson.dumps({"key": key, "value": answer.found[key]})
-            except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
-                raise LookupFailed(
-                    f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="look up its key alone"
-                ) from error
+                line = orjson.dumps({"key": key, "value": None, "missing": True})
             click.echo(line)
     if unavailable:
         raise Unavailable(
@@ -97,6 +129,42 @@ def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> in
             hint="ask again for those whose line says so: they may or may not exist",
         )
     return KeyMissing.exit_code if missing else 0
+
+
+def _look_up(lookups: Lookups, keys: list[str]) -> LookupResults:
+    """Return the results for ``keys``. All are unavailable if the only shard that has them is."""
+    try:
+        return lookups.get_many(keys, partial=True)
+    except Unavailable as error:
+        if error.shard is None:
+            raise
+        return LookupResults({}, [], keys, None, ())
+
+
+def _render(key: str, value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
+        raise LookupFailed(
+            f"the value of {key!r} cannot be shown as JSON: {error}", hint="look it up with curl"
+        ) from error
+
+
+def _decode_exactly(text: bytes | bytearray) -> Any:
+    """Parse JSON. Numbers keep all digits, as ``orjson.Fragment`` if Python or orjson would round them. Raises
+    InvalidAnswer."""
+    try:
+        return json.loads(text, parse_float=orjson.Fragment, parse_int=_parse_digits, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
+
+
+def _parse_digits(text: str) -> int | orjson.Fragment:
+    return int(text) if len(text) < 19 else orjson.Fragment(text)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
 
 
 def _expand_keys(keys: Iterable[str]) -> Iterator[str]:

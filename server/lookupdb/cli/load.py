@@ -40,7 +40,6 @@ from lookupdb.load.plan import (
 from lookupdb.load.result import list_exceeded, parse_condition, render_summary
 from lookupdb.load.run import LoadDisplay, Preflight, run_load, sample_generation
 from lookupdb.manifest import GENERATION
-from lookupdb.up.client import Trust
 from lookupdb.wording import format_count, render_json
 
 # Options that describe a load. `lookupdb load` has them, and `kubectl lookupdb load`, whose Job runs the former.
@@ -378,10 +377,9 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
 def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: list[Path]) -> LoadOrder:
     """Ask the router once and read the keys. Folders to remove later are added to ``scratch``."""
     plan = make_plan(ctx, options)
-    generation, trust = options["generation"], options["trust"]
-    assert isinstance(trust, Trust)
+    generation, ca_file = options["generation"], options["ca_file"]
     target = make_target(find_router_url(router, options["data_dir"]), options["token"], generation, options["headers"])
-    preflight = Preflight(target, trust.context, trust.hint_for)
+    preflight = Preflight(target, ca_file)
     facts = preflight.read_dataset(generation)
     keys, source = _read_keys(ctx, router, facts, options, scratch)
     if len(keys) < plan.batch:
@@ -390,7 +388,7 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
             hint="give more keys, or a smaller --batch",
         )
     preflight.look_up(keys[: plan.batch], partial=plan.partial)
-    sender = SenderPlan(plan, target, 0, str(trust.file) if trust.file else None, keys)
+    sender = SenderPlan(plan, target, 0, str(ca_file) if ca_file else None, keys)
     return LoadOrder(sender, facts, is_asked_by_name=generation is not None, key_source=source)
 
 

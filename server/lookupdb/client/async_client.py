@@ -311,7 +311,8 @@ class AsyncLookups:
             lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by
         )
         try:
-            answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
+            decode = self._link.core.decode
+            answer = read_batch_answer(response, keys, renderer.generation, partial=partial, decode=decode)
         except RequestRefused as error:
             if error.limit is not None:
                 self._link.core.max_keys = min(self._link.core.max_keys, error.limit)

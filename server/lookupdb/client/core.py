@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 from lookupdb.client.settings import ClientSettings, TokenSource
@@ -31,6 +31,7 @@ from lookupdb.client.wire import (
     KeysAnswer,
     LookupResults,
     check_keys,
+    decode_json,
     make_unavailable,
     render_deadline,
 )
@@ -531,6 +532,8 @@ class ClientCore:
         """What a router said last, if keys of several columns were looked up."""
         self.known_columns: Mapping[str, KeyColumns] = {}
         """Generation → key columns, also from the previous description: during a cutover, routers differ."""
+        self.decode: Callable[[bytes | bytearray], Any] = decode_json
+        """Parses the JSON of a batch's answer. `lookupdb get` has its own, which keeps the digits of floats."""
         self.begin()
 
     def begin(self) -> None:

@@ -52,7 +52,7 @@ class RouterAddress(NamedTuple):
 
 def parse_url(url: str) -> RouterAddress:
     """Parse a router's URL. Raises UsageError, which never shows a password."""
-    if "@" in url.partition("://")[2].partition("/")[0]:  # first of all: the messages below show the URL
+    if "@" in (url.partition("://")[2] or url).partition("/")[0]:  # first of all: the messages below show the URL
         raise UsageError(
             "a router's URL has no user and no password, found an @ before its host",
             hint="leave out the part up to the @; a router takes a token, by token= or token_file=",

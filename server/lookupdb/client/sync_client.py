@@ -305,7 +305,8 @@ class Lookups:
         sent_at = time.monotonic()
         response = self._ask(lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by)
         try:
-            answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
+            decode = self._link.core.decode
+            answer = read_batch_answer(response, keys, renderer.generation, partial=partial, decode=decode)
         except RequestRefused as error:
             if error.limit is not None:
                 self._link.core.max_keys = min(self._link.core.max_keys, error.limit)

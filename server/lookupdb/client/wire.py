@@ -587,15 +587,25 @@ def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAn
     return KeyAnswer(decode_json(response.body) if kind == _JSON else bytes(response.body), generation)
 
 
-def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
+def read_batch_answer(
+    response: Response,
+    keys: Sequence[str],
+    expected: str | None,
+    *,
+    partial: bool,
+    decode: Callable[[bytes | bytearray], Any] = decode_json,
+) -> KeysAnswer:
     """Read the answer to ``RequestRenderer.batch`` for ``keys``, which are distinct; without ``partial`` it must cover
-    all of them. Raises LookupFailed."""
+    all of them. ``decode`` parses JSON. Raises LookupFailed."""
     if response.status != 200:
         raise refusal(response, tuple(keys), expected)
     media_type, value_format = _media_type(response), response.fields.get(_VALUE_FORMAT)
-    document = decode_json(response.body) if media_type == _JSON else None
+    document = decode(response.body) if media_type == _JSON else None
     if media_type != _FRAMES and not isinstance(document, dict):
-        raise InvalidAnswer(f"the answer to a batch is a JSON object or frames, found {media_type[:60]!r}")
+        raise InvalidAnswer(
+            f"the answer to a batch is a JSON object or frames, found the Content-Type {media_type[:60]!r}",
+            hint=_NO_ROUTER,
+        )
     if value_format not in (b"json", b"raw"):
         raise InvalidAnswer(
             "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
@@ -607,7 +617,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
             frames, missing, unavailable = records.decode_frames(response.body, keys)
         except InvalidFrames as error:
             raise InvalidAnswer(f"the answer to a batch is malformed: {error}") from error
-        found = frames if value_format == b"raw" else {key: decode_json(value) for key, value in frames.items()}
+        found = frames if value_format == b"raw" else {key: decode(value) for key, value in frames.items()}
         absent, unknown = dict.fromkeys(missing), dict.fromkeys(unavailable)
     else:
         members = document.get("found"), document.get("missing"), document.get("unavailable", [])

@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,16 @@ from typing import Any, Final, NamedTuple
 import lmdb
 import orjson
 
-from lookupdb.errors import REDIS_HINT, CorruptFile, LookupdbError, LookupFailed, Unavailable, UsageError
+from lookupdb.errors import (
+    REDIS_HINT,
+    CorruptFile,
+    LookupdbError,
+    LookupFailed,
+    Unavailable,
+    UsageError,
+    find_certificate_refusal,
+    find_trust_hint,
+)
 from lookupdb.load.plan import (
     DEFAULT_SAMPLE,
     GENERATION_FIELD,
@@ -88,12 +97,18 @@ class _Answer(NamedTuple):
 
 
 class Preflight:
-    """Send single requests to the router of ``target``. ``hint_for`` returns advice for a TLS error."""
+    """Send single requests to the router of ``target``."""
 
-    def __init__(
-        self, target: LoadTarget, context: ssl.SSLContext, hint_for: Callable[[BaseException], str | None]
-    ) -> None:
-        self._target, self._context, self._hint_for = target, context, hint_for
+    def __init__(self, target: LoadTarget, ca_file: Path | None) -> None:
+        """``ca_file`` replaces the authorities of this machine. Raises UsageError if it cannot be used."""
+        self._target = target
+        try:
+            self._context = ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"--ca-file names {ca_file}, which cannot be used: {error.strerror or error}",
+                hint="give a file with a certificate in PEM: -----BEGIN CERTIFICATE-----",
+            ) from error
 
     def read_dataset(self, generation: str | None) -> DatasetFacts:
         """Return what the router serves. Raises Unavailable if it cannot be reached or serves nothing; LookupFailed if
@@ -136,7 +151,7 @@ class Preflight:
             host = f"{self._target.host}:{self._target.port}"
             raise Unavailable(
                 f"no answer from {self._target.url}: {describe_socket_failure(error, host)}",
-                hint=REDIS_HINT if is_redis_reply(error) else self._hint_for(error),
+                hint=REDIS_HINT if is_redis_reply(error) else _find_tls_hint(error),
             ) from error
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> _Answer:
@@ -182,6 +197,13 @@ class Preflight:
             f"{self._target.url} answered {answer.status} {clean(answer.reason[:60])}, not as a router does",
             hint="check that a lookupdb router listens there, on its public port",
         )
+
+
+def _find_tls_hint(error: BaseException) -> str | None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return find_trust_hint(error) or "give the certificate of the authority that signed it with --ca-file"
+    is_plain = isinstance(error, ssl.SSLError) and not find_certificate_refusal(error, has_shown_one=False)
+    return "give its URL with http: if the router has no TLS" if is_plain else None
 
 
 class LagWatch:

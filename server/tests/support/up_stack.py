@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import pytest
 
+from lookupdb.client import Client
 from lookupdb.manifest import generation_number
-from lookupdb.up import client
 from lookupdb.up.run_state import state_file
 from support.command_line import run_here
 
@@ -80,9 +80,8 @@ class Stack:
         return [self.state["router"], *(server["pid"] for server in self.state["shards"])]
 
     def find(self, *keys: str) -> dict[str, Any]:
-        answer = client.find_values(self.state["url"], list(keys))
-        assert not answer.unavailable
-        return answer.found
+        with Client(self.state["url"]) as client:
+            return client.get_many(keys).found
 
     def title(self) -> str:
         """Ada's title."""
