@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
@@ -253,6 +254,18 @@ class TestTheClock:
         world.planner = _skewed(world, skew)
         world.settle()
         assert made(world) == 2
+
+    @pytest.mark.parametrize("seconds", [1, 60, 600, 3599])
+    def test_that_was_set_back_over_a_slot_does_not_bring_its_check_again(self, seconds: int) -> None:
+        world = scheduled()
+        sleep_until(world, parse_moment(world.status.next_check) + timedelta(seconds=1))
+        world.settle()
+        assert made(world) == 2
+        world.planner = _skewed(world, timedelta(seconds=-seconds))
+        pass_time(world, 3000)
+        assert made(world) == 2
+        pass_time(world, 600 + seconds)
+        assert made(world) == 3, "and the slot after it comes"
 
     def test_that_was_set_back_by_days_keeps_nobody_waiting_for_days(self) -> None:
         world = scheduled()

@@ -581,7 +581,8 @@ def _serves_nothing_yet(status: DatasetStatus, ticket: Ticket | None) -> bool:
 #     the schedule or its zone changes         it starts again from now; a requested check stays
 #     it is suspended or removed               no more checks; a build under way continues
 #     the clock was set forward                as when no operator ran
-#     the clock was set back over a slot       the schedule starts again, and that slot passes again
+#     the clock was set back                   a slot that has passed does not pass again; if more than one has, the
+#                                              schedule starts again, so that nothing waits longer than an interval
 
 
 def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -598,9 +599,9 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
         return _with_fresh_schedule(status, timetable, situation.now)
     passed = parse_moment(schedule.slot)
     if remaining_seconds(status.next_check, situation.now) > 0:
-        if passed <= situation.now + timedelta(seconds=1):
+        if passed <= situation.now + timedelta(seconds=1) or passed <= timetable.next_slot(situation.now):
             return status
-        return _with_fresh_schedule(status, timetable, situation.now)  # the clock was set back
+        return _with_fresh_schedule(status, timetable, situation.now)  # the clock was set back by too much
     if is_check_waiting(status):
         return status
     slot = timetable.newest_due_slot(passed, situation.now)
@@ -635,15 +636,19 @@ def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datetime) -> DatasetStatus:
-    """``status`` with a schedule that begins now."""
+    """``status`` with a schedule that begins now; if the clock was set back, after the slot that passes again."""
     before = status.schedule
+    begin = now
+    if before is not None:
+        passed = parse_moment(before.slot)
+        begin = passed if now < passed <= timetable.next_slot(now) else now
     schedule = ScheduleStatus(
         expression=timetable.text,
-        slot=format_moment(now),
+        slot=format_moment(begin),
         due=before.due if before is not None else "",
         skipped=before.skipped if before is not None else "",
     )
-    return replace(status, schedule=schedule, next_check=timetable.next_check(now))
+    return replace(status, schedule=schedule, next_check=timetable.next_check(begin))
 
 
 def answer_check(status: DatasetStatus, slot: str) -> DatasetStatus:
