@@ -67,12 +67,6 @@ def test_another_pod_of_the_name_begins_again(bench: Bench) -> None:
 def test_no_more_is_remembered_than_there_are_pods(bench: Bench) -> None:
     for number in range(50):
         bench.look(replace(DELETED, uid=str(number)), DELETED)
-    assert bench.absences._sightings[DATASET.key].keys() == {"49", "a"}
+    assert bench.absences._sightings.keys() == {"49", "a"}
     bench.look(READY)
-    assert not bench.absences._sightings
-
-
-def test_a_dataset_that_is_gone_leaves_nothing_behind(bench: Bench) -> None:
-    bench.look(DELETED)
-    bench.absences.forget(DATASET.key)
     assert not bench.absences._sightings

@@ -14,7 +14,6 @@ from lookupdb_operator.loop import reconcile
 from lookupdb_operator.loop.reconcile import Repairs
 from lookupdb_operator.model import Contest, ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset
 
-KEY = ("shop", "airports")
 SEEN = Observed(
     ObservedDataset("shop", "airports", "u-1", "7", 1, {}, None),
     other_objects=(ExistingObject(ObjectRef("Service", "airports", "u-2"), "d", changed="x", changed_by="meddler"),),
@@ -38,7 +37,7 @@ class Bench:
     def write(self, times: int = 1, **members: Any) -> tuple[Contest, ...]:
         for _ in range(times):
             self.repairs.note_write(SEEN, manifest(**members))
-        return self.repairs.list_contests(KEY)
+        return self.repairs.list_contests()
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def bench() -> Bench:
 
 def test_a_few_repairs_are_nobodys_contest(bench: Bench) -> None:
     assert bench.write(reconcile.AT_ONCE) == ()
-    assert bench.repairs.next_in(KEY) is None
+    assert bench.repairs.next_in() is None
 
 
 def test_then_it_is_left_alone_for_longer_each_time(bench: Bench) -> None:
@@ -57,21 +56,19 @@ def test_then_it_is_left_alone_for_longer_each_time(bench: Bench) -> None:
     for _ in range(8):
         (contest,) = bench.write()
         assert (contest.kind, contest.name, contest.is_held, contest.by) == ("Service", "airports", True, "meddler")
-        wait = bench.repairs.next_in(KEY)
+        wait = bench.repairs.next_in()
         assert wait is not None
         waits.append(wait)
         bench.now += wait
-        assert [contest.is_held for contest in bench.repairs.list_contests(KEY)] == [False]
+        assert [contest.is_held for contest in bench.repairs.list_contests()] == [False]
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
 
 
 def test_peace_is_forgotten_about_what_was_before(bench: Bench) -> None:
     bench.write(9)
     bench.now += reconcile.FORGOTTEN_AFTER
-    assert bench.repairs.list_contests(KEY) == ()
+    assert bench.repairs.list_contests() == ()
     assert bench.write() == ()
-    bench.repairs.forget(KEY)
-    assert bench.repairs.list_contests(KEY) == ()
 
 
 def test_something_else_is_written_at_once(bench: Bench) -> None:
@@ -88,7 +85,7 @@ def test_a_routing_table_is_the_same_whatever_its_version_is(bench: Bench) -> No
 
     for version in range(4):
         bench.repairs.note_write(SEEN, table(version))
-    (contest,) = bench.repairs.list_contests(KEY)
+    (contest,) = bench.repairs.list_contests()
     assert contest.mark == manifests.write_mark(table(9))
     assert contest.mark != manifests.write_mark(table(9, records=8))
 
@@ -96,10 +93,10 @@ def test_a_routing_table_is_the_same_whatever_its_version_is(bench: Bench) -> No
 def test_what_the_operator_itself_has_deleted_is_undone_by_nobody(bench: Bench) -> None:
     for _ in range(3 * reconcile.AT_ONCE):
         assert bench.write() == ()
-        bench.repairs.note_deletion(KEY, ObjectRef("Service", "airports", "u-2"))
+        bench.repairs.note_deletion(ObjectRef("Service", "airports", "u-2"))
     bench.write(reconcile.AT_ONCE + 1)
-    bench.repairs.note_deletion(KEY, ObjectRef("Service", "another", "u-3"))
-    assert len(bench.repairs.list_contests(KEY)) == 1
+    bench.repairs.note_deletion(ObjectRef("Service", "another", "u-3"))
+    assert len(bench.repairs.list_contests()) == 1
 
 
 @pytest.mark.parametrize("kind", ["Secret", "Pod"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lookupdb_operator.loop.reconcile import EventBudget, ProgressWrites, list_event_reports
+from lookupdb_operator.loop.reconcile import EventBudget, list_event_reports, progress_pause
 from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
 from lookupdb_operator.status import (
     BUILT,
@@ -108,42 +108,30 @@ def test_transitions(old: DatasetStatus, new: DatasetStatus, expected: list[tupl
 
 
 def test_progress_is_written_every_few_seconds_and_what_matters_at_once() -> None:
-    now = [100.0]
-    writes = ProgressWrites(lambda: now[0])
     before = DatasetStatus(shards="1/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "1 of 16."),))
     after = DatasetStatus(shards="2/16", conditions=(Condition(ROLLED_OUT, "False", "StartingServers", "2 of 16."),))
     dataset = ObservedDataset("shop", "airports", "u", "7", 1, {}, None, status=before)
-    assert writes.remaining_pause(dataset, Plan(after)) == 0, "nothing was written lately"
-    writes.note_write(dataset.key)
-    assert writes.remaining_pause(dataset, Plan(after)) == 5
-    now[0] += 2
-    assert writes.remaining_pause(dataset, Plan(after)) == 3
-    assert writes.remaining_pause(dataset, Plan(after, next_look_in=0.5)) == 0.5, (
-        "what is due sooner is looked at sooner"
-    )
-    assert writes.remaining_pause(dataset, Plan(before)) == 0, "there is nothing to write"
-    assert writes.remaining_pause(dataset, Plan(after, delete=(ObjectRef("Job", "j", "u"),))) == 0
+    assert progress_pause(dataset, Plan(after), float("inf")) == 0, "nothing was written lately"
+    assert progress_pause(dataset, Plan(after), 0) == 5
+    assert progress_pause(dataset, Plan(after), 2) == 3
+    assert progress_pause(dataset, Plan(after, next_look_in=0.5), 2) == 0.5, "what is due sooner is looked at sooner"
+    assert progress_pause(dataset, Plan(before), 2) == 0, "there is nothing to write"
+    assert progress_pause(dataset, Plan(after, delete=(ObjectRef("Job", "j", "u"),)), 2) == 0
     confirmed = Condition(ROLLED_OUT, "True", "UpToDate", "It is.")
-    assert writes.remaining_pause(dataset, Plan(DatasetStatus(shards="2/16", conditions=(confirmed,)))) == 0
-    assert writes.remaining_pause(dataset, Plan(replace(after, last_rollout=2))) == 0
-    now[0] += 3
-    assert writes.remaining_pause(dataset, Plan(after)) == 0
-    writes.note_write(dataset.key)
-    writes.forget(dataset.key)
-    assert writes.remaining_pause(dataset, Plan(after)) == 0
+    assert progress_pause(dataset, Plan(DatasetStatus(shards="2/16", conditions=(confirmed,))), 2) == 0
+    assert progress_pause(dataset, Plan(replace(after, last_rollout=2)), 2) == 0
+    assert progress_pause(dataset, Plan(after), 5) == 0
 
 
 def test_what_goes_to_and_fro_for_ever_is_reported_now_and_then() -> None:
     now = [0.0]
     budget = EventBudget(lambda: now[0])
-    key, other = ("shop", "airports"), ("shop", "rivers")
-    assert [budget.allows(key, "NoRouterReady") for _ in range(15)] == [True] * 10 + [False] * 5
-    assert budget.allows(other, "NoRouterReady")
-    assert budget.allows(key, "BadSource"), "one fault that comes and goes keeps no other from being told"
+    assert [budget.allows("NoRouterReady") for _ in range(15)] == [True] * 10 + [False] * 5
+    assert budget.allows("BadSource"), "one fault that comes and goes keeps no other from being told"
     posted = 0
     for _ in range(3600):
         now[0] += 1
-        posted += budget.allows(key, "NoRouterReady")
+        posted += budget.allows("NoRouterReady")
     assert posted == 120
 
 

@@ -45,14 +45,13 @@ class TestAReport:
     def test_confirms(self, report: RouterReport, confirms: bool, contradicts: bool) -> None:
         world = serving()
         observed, table = _reported(world, report), table_of(world)
-        assert bool(routing_tables.find_confirming_routers(observed, table, RIGHT)) == confirms
         assert bool(routing_tables.diagnose_late_routers(observed, table, RIGHT)) != confirms
         assert routing_tables.is_contradicted_by_reports(observed, table, RIGHT) == contradicts
 
     def test_is_believed_by_its_version_where_it_is_not_known_what_is_right(self) -> None:
         world = serving()
         observed = _reported(world, RouterReport(1, newest=1, digests=frozenset({WRONG})))
-        assert len(routing_tables.find_confirming_routers(observed, table_of(world), "")) == 2
+        assert routing_tables.diagnose_late_routers(observed, table_of(world), "") == {}
 
     @pytest.mark.parametrize(
         ("report", "told"),
@@ -150,7 +149,7 @@ def test_a_router_that_always_reports_another_text_is_overtaken_ever_more_seldom
     world = unconfirmed(serving())
     repairs = Repairs(world._seconds)
     for _ in range(3600):
-        observed = replace(_reported(world, _hostile(world)), contests=repairs.list_contests(world.dataset.key))
+        observed = replace(_reported(world, _hostile(world)), contests=repairs.list_contests())
         planned = world.planner(observed, world.config, world.now)
         world.carry_out(planned, world.dataset)
         for manifest in planned.apply:

@@ -206,7 +206,7 @@ def _contest(
     passes, if any. Return the last plan."""
     repairs = repairs or Repairs(world._seconds)
     for _ in range(looks):
-        observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
+        observed = replace(world.observe(), contests=repairs.list_contests())
         planned = world.planner(observed, world.config, world.now)
         world.carry_out(planned, world.dataset)
         for manifest in planned.apply:
@@ -432,11 +432,10 @@ class TestARouterThatAnswersFromAnotherGeneration:
         table = table_of(world)
         for generations in (("g7",), ("g1", "g7")):
             observed = _answered_by(world, *generations)
-            assert routing_tables.find_confirming_routers(observed, table, "") == frozenset()
             late = routing_tables.diagnose_late_routers(observed, table, "")
             assert set(late.values()) == {f"it answers from table 1, of {', '.join(generations)}"}
-        assert len(routing_tables.find_confirming_routers(_answered_by(world, "g1"), table, "")) == 2
-        assert len(routing_tables.find_confirming_routers(_answered_by(world), table, "")) == 2  # an older router
+        assert routing_tables.diagnose_late_routers(_answered_by(world, "g1"), table, "") == {}
+        assert routing_tables.diagnose_late_routers(_answered_by(world), table, "") == {}  # an older router
 
     def test_is_overtaken(self) -> None:
         world = serving()
@@ -449,7 +448,6 @@ class TestARouterThatHasOtherContent:
     def test_has_not_confirmed(self) -> None:
         world = serving()
         observed, table = _contradicted(world), table_of(world)
-        assert routing_tables.find_confirming_routers(observed, table, "") == frozenset()
         late = routing_tables.diagnose_late_routers(observed, table, "")
         assert [why for why in late.values() if why.startswith("version 1 is in effect with other content")]
         assert not routing_tables.is_contradicted_by_reports(observed, replace(table, version=2), "")

@@ -36,7 +36,7 @@ from lookupdb_operator.model import (
     StoreAccess,
     Trouble,
 )
-from lookupdb_operator.plan import routing_tables, windows
+from lookupdb_operator.plan import routing_tables
 
 log = logging.getLogger(__name__)
 
@@ -398,12 +398,11 @@ class Absences:
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` must be monotonic."""
         self._clock = clock
-        self._sightings: dict[Key, dict[str, _Sighting]] = {}
+        self._sightings: dict[str, _Sighting] = {}
 
     def measure(self, observed: Observed) -> Mapping[str, Absence]:
         """Return how long each unready pod has been seen unready. Call it in each reconcile pass."""
-        now, key = self._clock(), observed.dataset.key
-        before = self._sightings.pop(key, {})
+        now, before = self._clock(), self._sightings
         seen: dict[str, _Sighting] = {}
         absences: dict[str, Absence] = {}
         for pod in observed.pods:
@@ -417,13 +416,8 @@ class Absences:
             seen[pod.uid] = _Sighting(pod.unready_since, unready_since, deleting_since)
             deleting = 0.0 if deleting_since is None else now - deleting_since
             absences[pod.uid] = Absence(unready=now - unready_since, deleting=deleting)
-        if seen:
-            self._sightings[key] = seen
+        self._sightings = seen
         return absences
-
-    def forget(self, key: Key) -> None:
-        """Forget the deleted dataset ``key``."""
-        self._sightings.pop(key, None)
 
 
 # How long this process has known that a dataset's routing table is confirmed.
@@ -433,53 +427,27 @@ class Absences:
 # seconds seen by this process. After an operator restart a drain lasts longer, never shorter.
 #
 # A router that answers from an older table restarts the drain too, because its lookups must also end. This is kept
-# here because a write of the status may be refused. A router that starts or returns may have used an older table
-# between two passes. That counts only as long as an older table may be mounted, so returning routers cannot extend a
-# drain without limit.
+# here because a write of the status may be refused.
 
 
-_Mark = tuple[str, int, str]
-"""A dataset's uid, its table's version, and the confirmation time in its status."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Confirmation:
-    mark: _Mark
-    first: float
-    """When the drain began, or a router was last seen behind."""
-    since: float
-    """When counting began: at ``first``, or when another router was first seen with the table."""
-    routers: frozenset[str] | None
-    """The uids of routers that had the table when last asked; None: not asked yet."""
-
-
-class Confirmations:
-    """Since when each dataset has been seen with its current table confirmed."""
+class Confirmation:
+    """Since when a dataset has been seen with its current table confirmed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` must be monotonic."""
         self._clock = clock
-        self._confirmations: dict[Key, _Confirmation] = {}
+        self._mark: tuple[str, int, str] | None = None
+        """The dataset's uid, its table's version, and the confirmation time in its status; None: not confirmed."""
+        self._since = 0.0
 
-    def seconds_confirmed(self, observed: Observed) -> float:
-        """Return for how long the dataset's current table has been seen confirmed, with no router behind or just back;
-        0 if it is not confirmed. Call it in each reconcile pass: reopening a table restarts the count."""
-        dataset, table = observed.dataset, observed.dataset.status.table
+    def measure(self, observed: Observed) -> float:
+        """Return for how long the dataset's current table has been seen confirmed, with no router behind; 0 if it is
+        not confirmed. Call it in each reconcile pass: reopening a table restarts the count."""
+        table, now = observed.dataset.status.table, self._clock()
         if table is None or not table.confirmed_at:
-            self.forget(dataset.key)
+            self._mark = None
             return 0.0
-        mark = dataset.uid, table.version, table.confirmed_at
-        known, now = self._confirmations.get(dataset.key), self._clock()
-        # Versions suffice: a router with other content under this version reopens the table, which restarts the count.
-        routers = routing_tables.find_confirming_routers(observed, table, "") if observed.routers else None
-        if known is None or known.mark != mark or routing_tables.is_router_behind(observed, table):
-            known = _Confirmation(mark, now, now, routers)
-        has_another = known.routers is not None and not (routers or frozenset()) <= known.routers
-        since = now if has_another and now - known.first < windows.STALE_MOUNT_SECONDS else known.since
-        routers = known.routers if routers is None else routers
-        self._confirmations[dataset.key] = _Confirmation(mark, known.first, since, routers)
-        return now - since
-
-    def forget(self, key: Key) -> None:
-        """Forget dataset ``key``: it is gone, or its table is not confirmed."""
-        self._confirmations.pop(key, None)
+        mark = observed.dataset.uid, table.version, table.confirmed_at
+        if mark != self._mark or routing_tables.is_router_behind(observed, table):
+            self._mark, self._since = mark, now
+        return now - self._since

@@ -21,7 +21,7 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.cluster.api import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.loop.observe import Absences, Announcements, Confirmations, Observer
+from lookupdb_operator.loop.observe import Absences, Announcements, Confirmation, Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.model import (
     Config,
@@ -108,30 +108,15 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
     return tuple(reports.values())
 
 
-class ProgressWrites:
-    """When each status with only progress changed was last written. Servers of a rollout become ready one by one; this
-    avoids a write for each of them."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._written: dict[Key, float] = {}
-
-    def remaining_pause(self, dataset: ObservedDataset, plan: Plan) -> float:
-        """Return the seconds for which nothing needs to be written or done; 0 to carry out ``plan`` now."""
-        if plan.apply or plan.delete or plan.status == dataset.status:
-            return 0.0
-        if _without_progress(plan.status) != _without_progress(dataset.status):
-            return 0.0
-        wait = self._written.get(dataset.key, float("-inf")) + _PROGRESS_EVERY - self._clock()
-        return max(0.0, wait if plan.next_look_in is None else min(wait, plan.next_look_in))
-
-    def note_write(self, key: Key) -> None:
-        """Note that a status of the dataset was written."""
-        self._written[key] = self._clock()
-
-    def forget(self, key: Key) -> None:
-        """Forget the deleted dataset."""
-        self._written.pop(key, None)
+def progress_pause(dataset: ObservedDataset, plan: Plan, seconds: float) -> float:
+    """Return the seconds for which nothing needs to be written or done, ``seconds`` after the status was last written;
+    0 to carry out ``plan`` now. Servers of a rollout become ready one by one; this avoids a write for each of them."""
+    if plan.apply or plan.delete or plan.status == dataset.status:
+        return 0.0
+    if _without_progress(plan.status) != _without_progress(dataset.status):
+        return 0.0
+    wait = _PROGRESS_EVERY - seconds
+    return max(0.0, wait if plan.next_look_in is None else min(wait, plan.next_look_in))
 
 
 class EventBudget:
@@ -140,23 +125,18 @@ class EventBudget:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._spent: dict[Key, dict[str, tuple[float, float]]] = {}
+        self._spent: dict[str, tuple[float, float]] = {}
         """By reason (there are about fifty): events that count, and the time of that count."""
 
-    def allows(self, key: Key, reason: str) -> bool:
+    def allows(self, reason: str) -> bool:
         """Return whether another event of ``reason`` may be posted, and count it if so."""
         now = self._clock()
-        reasons_spent = self._spent.setdefault(key, {})
-        spent, moment = reasons_spent.get(reason, (0.0, now))
+        spent, moment = self._spent.get(reason, (0.0, now))
         spent = max(0.0, spent - (now - moment) / _EVENT_EVERY)
         if spent + 1 > _EVENTS_AT_ONCE:
             return False
-        reasons_spent[reason] = spent + 1, now
+        self._spent[reason] = spent + 1, now
         return True
-
-    def forget(self, key: Key) -> None:
-        """Forget the deleted dataset."""
-        self._spent.pop(key, None)
 
 
 def _without_progress(now: DatasetStatus) -> DatasetStatus:
@@ -192,18 +172,17 @@ class _Write:
 
 
 class Repairs:
-    """Recent writes of each dataset's objects."""
+    """Recent writes of a dataset's objects."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._writes: dict[Key, dict[KindAndName, _Write]] = {}
+        self._writes: dict[KindAndName, _Write] = {}
 
-    def list_contests(self, key: Key) -> tuple[Contest, ...]:
-        """Return the objects of ``key`` that somebody keeps changing back."""
-        writes = self._remembered(key)
+    def list_contests(self) -> tuple[Contest, ...]:
+        """Return the objects that somebody keeps changing back."""
         return tuple(
             Contest(*name, mark=write.mark, is_held=self._wait(write) > 0, by=write.by)
-            for name, write in sorted(writes.items())
+            for name, write in sorted(self._remembered().items())
             if write.count > AT_ONCE
         )
 
@@ -213,40 +192,30 @@ class Repairs:
         if name[0] in _PACED_ELSEWHERE:
             return
         mark = manifests.write_mark(manifest)
-        writes = self._remembered(observed.dataset.key)
-        before = writes.get(name)
-        is_repeated = before is not None and before.mark == mark
+        before = self._remembered().get(name)
         objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
         by = next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")
-        count, known = (before.count, before.by) if before is not None and is_repeated else (0, "")
-        writes[name] = _Write(mark, count + 1, self._clock(), by or known)
-        self._writes[observed.dataset.key] = writes
+        count, known = (before.count, before.by) if before is not None and before.mark == mark else (0, "")
+        self._writes[name] = _Write(mark, count + 1, self._clock(), by or known)
 
-    def note_deletion(self, key: Key, ref: ObjectRef) -> None:
-        """Note that the operator itself deleted an object of ``key``: recreating it is no conflict."""
-        self._remembered(key).pop((ref.kind, ref.name), None)
+    def note_deletion(self, ref: ObjectRef) -> None:
+        """Note that the operator itself deleted an object: recreating it is no conflict."""
+        self._writes.pop((ref.kind, ref.name), None)
 
-    def next_in(self, key: Key) -> float | None:
-        """Return seconds until an object of ``key`` may be written again or is no longer contested; None if there is
-        none."""
+    def next_in(self) -> float | None:
+        """Return seconds until an object may be written again or is no longer contested; None if there is none."""
         now = self._clock()
         waits = (
             self._wait(write) or write.moment + FORGOTTEN_AFTER - now
-            for write in self._remembered(key).values()
+            for write in self._remembered().values()
             if write.count > AT_ONCE
         )
         return min(waits, default=None)
 
-    def forget(self, key: Key) -> None:
-        """Forget the deleted dataset."""
-        self._writes.pop(key, None)
-
-    def _remembered(self, key: Key) -> dict[KindAndName, _Write]:
+    def _remembered(self) -> dict[KindAndName, _Write]:
         oldest = self._clock() - FORGOTTEN_AFTER
-        writes = {name: write for name, write in self._writes.pop(key, {}).items() if write.moment > oldest}
-        if writes:
-            self._writes[key] = writes
-        return writes
+        self._writes = {name: write for name, write in self._writes.items() if write.moment > oldest}
+        return self._writes
 
     def _wait(self, write: _Write) -> float:
         if write.count <= AT_ONCE:
@@ -336,6 +305,23 @@ _DELETED_AGAIN: Final = 30.0
 """Seconds after which an object that still exists is deleted again; until then the informer only lags."""
 
 
+class _Memory:
+    """What is remembered of one dataset from one pass to the next."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.events = EventBudget(clock)
+        self.repairs = Repairs(clock)
+        self.confirmation = Confirmation(clock)
+        self.absences = Absences(clock)
+        self.refusals: Refusals = {}
+        self.unattended: tuple[str, Unattended] | None = None
+        """The dataset's uid, and the reason that was posted for leaving it alone."""
+        self.needs_reports = False
+        """True if the next plan needs the routers' reports."""
+        self.asked_at = float("-inf")
+        self.written_at = float("-inf")
+
+
 class Reconciler:
     """Reconciles datasets. The queue's workers call ``look``."""
 
@@ -366,18 +352,8 @@ class Reconciler:
         self._turns = turns
         self._now = now
         self._clock = clock
-        self._refusals: dict[Key, Refusals] = {}
-        self._unattended: dict[Key, tuple[str, Unattended]] = {}
-        """The uid of each dataset that is left alone, and the reason that was posted."""
-        self._waiting_for_reports: set[Key] = set()
-        """Datasets whose next plan needs the routers' reports."""
-        self._asked_at: dict[Key, float] = {}
+        self._memories: dict[Key, _Memory] = {}
         self._deleted: OrderedDict[str, float] = OrderedDict()
-        self._progress = ProgressWrites(clock)
-        self._events = EventBudget(clock)
-        self._repairs = Repairs(clock)
-        self._confirmations = Confirmations(clock)
-        self._absences = Absences(clock)
         self._announcements = announcements or Announcements(None, lambda key: None)
 
     def use_config(self, config: Config) -> None:
@@ -422,89 +398,76 @@ class Reconciler:
 
     async def _look(self, key: Key, span: SpanHandle) -> float | None:
         """Observe, plan and act. Return the seconds until the next pass."""
-        refusals = self._refusals.get(key, {})
-        needs_reports = (
-            key in self._waiting_for_reports or self._clock() - self._asked_at.get(key, float("-inf")) >= _ASK_EVERY
+        memory = self._memories.setdefault(key, _Memory(self._clock))
+        needs_reports = memory.needs_reports or self._clock() - memory.asked_at >= _ASK_EVERY
+        observed = await self._observer.observe(
+            key, ask_routers=needs_reports, refusals=memory.refusals, store=self._store()
         )
-        observed = await self._observer.observe(key, ask_routers=needs_reports, refusals=refusals, store=self._store())
         if observed is None:
-            self._refusals.pop(key, None)
-            self._waiting_for_reports.discard(key)
-            self._asked_at.pop(key, None)
-            self._progress.forget(key)
-            self._events.forget(key)
-            self._repairs.forget(key)
-            self._confirmations.forget(key)
-            self._absences.forget(key)
+            del self._memories[key]
             self._announcements.forget(key)
-            self._unattended.pop(key, None)
             self._metrics.forget(*key)
             self._turns.forget(key, self._now())
             return None
         if needs_reports:
-            self._asked_at[key] = self._clock()
+            memory.asked_at = self._clock()
         observed = replace(
             observed,
             account_keys=self._account_keys(),
-            contests=self._repairs.list_contests(key),
+            contests=memory.repairs.list_contests(),
             announcement=self._announcements.report(key),
-            seconds_confirmed=self._confirmations.seconds_confirmed(observed),
-            absences=self._absences.measure(observed),
+            seconds_confirmed=memory.confirmation.measure(observed),
+            absences=memory.absences.measure(observed),
         )
         plan = self._turns.plan(observed, self._decide, self._now())
-        deadlines = plan.next_look_in, self._repairs.next_in(key)
+        deadlines = plan.next_look_in, memory.repairs.next_in()
         plan = replace(plan, next_look_in=reasons.find_earliest(deadlines))
         if plan.idle_reason:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle_reason)
-        if plan.ask_routers:
-            self._waiting_for_reports.add(observed.dataset.key)
-        else:
-            self._waiting_for_reports.discard(observed.dataset.key)
+        memory.needs_reports = plan.ask_routers
         if plan.status.operator == self._config.identity:
             limit = None if observed.dataset.parsed is None else observed.dataset.parsed.refresh.stale_after_seconds
             self._metrics.set_status(observed.dataset.namespace, observed.dataset.name, plan.status, stale_after=limit)
         else:
             self._metrics.forget(observed.dataset.namespace, observed.dataset.name)
-        await self._report_unattended(observed.dataset)
+        await self._report_unattended(observed.dataset, memory)
         generation = None if plan.status.table is None else plan.status.table.generation
         span.describe(generation=generation)
         with log_fields(generation=generation):
-            return await self._act(observed, plan, refusals)
+            return await self._act(observed, plan, memory)
 
-    async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
-        """Write, apply and delete what ``plan`` says; ``refusals`` are those of the previous pass. Return the seconds
-        until the next pass."""
+    async def _act(self, observed: Observed, plan: Plan, memory: _Memory) -> float | None:
+        """Write, apply and delete what ``plan`` says. Return the seconds until the next pass."""
         dataset = observed.dataset
-        if pause := self._progress.remaining_pause(dataset, plan):
+        if pause := progress_pause(dataset, plan, self._clock() - memory.written_at):
             return pause
         # Before any change the status is written, even if it stays the same: a conflict shows that this pass saw an
         # outdated dataset, before its old spec has effects.
         has_changes = plan.apply or plan.delete or plan.status != dataset.status
-        if has_changes and not await self._claim(dataset, plan.status):
+        if has_changes and not await self._claim(dataset, plan.status, memory):
             return None
         # Only what a written status confirms is announced, so that readers can rely on it.
         self._announcements.follow(dataset.key, plan.announce)
-        refused = await self._apply(observed, plan.apply)
-        refused |= await self._delete(dataset, plan.delete)
+        refused = await self._apply(observed, plan.apply, memory.repairs)
+        refused |= await self._delete(dataset, plan.delete, memory.repairs)
+        before, memory.refusals = memory.refusals, refused
         if not refused:
-            self._refusals.pop(dataset.key, None)
             # The next pass clears the condition about refusals that are over.
-            return 0.0 if refusals else plan.next_look_in
-        self._refusals[dataset.key] = refused
+            return 0.0 if before else plan.next_look_in
         raise RequeueRequested(
             "refused: " + "; ".join(refused.values()),
             at_most=min(plan.next_look_in or objects.REFUSED_RETRY_SECONDS, objects.REFUSED_RETRY_SECONDS),
         )
 
-    async def _claim(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
+    async def _claim(self, dataset: ObservedDataset, status: DatasetStatus, memory: _Memory) -> bool:
         """Write ``status`` and so claim what it contains; False if the dataset is gone."""
         try:
             written = await self._cluster.write_status(dataset, status)
             self._cache.put(names.DATASET_KIND.name, written)
-            self._progress.note_write(dataset.key)
+            memory.written_at = self._clock()
             self._metrics.events.note(*dataset.key, dataset.status, status)
             for report in list_event_reports(dataset.status, status):
-                await self._post(dataset, report)
+                await self._post(dataset, report, memory.events)
         except NotFound:
             return False
         except (Conflict, Refused) as error:  # not Unreachable: the status may have been written
@@ -512,30 +475,32 @@ class Reconciler:
             raise
         return True
 
-    async def _report_unattended(self, dataset: ObservedDataset) -> None:
+    async def _report_unattended(self, dataset: ObservedDataset, memory: _Memory) -> None:
         """Post once that this operator leaves ``dataset`` alone, so that one of two operators does not repeat it."""
         unattended = None if dataset.deleting else planner.diagnose_unattended(dataset, self._config)
-        before = self._unattended.get(dataset.key)
         if unattended is None:
-            self._unattended.pop(dataset.key, None)
+            memory.unattended = None
             return
         self._metrics.set_unattended(dataset.namespace, dataset.name, unattended)
         report_key = dataset.uid, unattended
-        if report_key != before:
-            self._unattended[dataset.key] = report_key
-            await self._post(dataset, EventReport("Warning", unattended.reason, unattended.message))
+        if report_key != memory.unattended:
+            memory.unattended = report_key
+            report = EventReport("Warning", unattended.reason, unattended.message)
+            await self._post(dataset, report, memory.events)
 
-    async def _post(self, dataset: ObservedDataset, report: EventReport) -> None:
+    async def _post(self, dataset: ObservedDataset, report: EventReport, budget: EventBudget) -> None:
         level = logging.WARNING if report.type == "Warning" else logging.INFO
         log.log(level, "%s/%s: %s: %s", dataset.namespace, dataset.name, report.reason, report.message)
-        if not self._events.allows(dataset.key, report.reason):
+        if not budget.allows(report.reason):
             return
         try:
             await self._cluster.post_event(dataset, report.type, report.reason, report.message)
         except ApiError as error:  # a lost event must not stop the dataset
             log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
 
-    async def _apply(self, observed: Observed, due: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
+    async def _apply(
+        self, observed: Observed, due: tuple[Manifest, ...], repairs: Repairs
+    ) -> dict[tuple[str, str], str]:
         """Apply ``due`` in order and return the refusals, by kind and name. A refusal does not stop the others,
         unless the namespace is being deleted; but no server starts without the NetworkPolicy that protects it."""
         refused: dict[tuple[str, str], str] = {}
@@ -566,7 +531,7 @@ class Reconciler:
                 refused[kind, name] = error.message
                 is_terminating = isinstance(error, NamespaceTerminating)
             else:
-                self._repairs.note_write(observed, manifest)
+                repairs.note_write(observed, manifest)
                 if kind != names.SECRET.name:
                     self._cache.put(kind, answer, is_own_write=True)
                 continue
@@ -575,7 +540,9 @@ class Reconciler:
                 break
         return refused
 
-    async def _delete(self, dataset: ObservedDataset, refs: tuple[ObjectRef, ...]) -> dict[tuple[str, str], str]:
+    async def _delete(
+        self, dataset: ObservedDataset, refs: tuple[ObjectRef, ...], repairs: Repairs
+    ) -> dict[tuple[str, str], str]:
         """Delete ``refs`` in order, except those deleted a moment ago. Return the refusals, by kind and name."""
         refused: dict[tuple[str, str], str] = {}
         for ref in refs:
@@ -587,7 +554,7 @@ class Reconciler:
                 refused[ref.kind, ref.name] = error.message
                 log.warning("%s/%s: deleting %s %s: refused: %s", *dataset.key, ref.kind, ref.name, error.message)
                 continue
-            self._repairs.note_deletion(dataset.key, ref)
+            repairs.note_deletion(ref)
             self._deleted[ref.uid] = self._clock()
             self._deleted.move_to_end(ref.uid)
             if len(self._deleted) > _DELETED_REMEMBERED:

@@ -155,12 +155,6 @@ def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
     return report.table_version == report.newest == table.version
 
 
-def find_confirming_routers(observed: Observed, table: TableStatus, digest: str) -> frozenset[str]:
-    """The uids of the routers that report that they answer from ``table``, whose text has ``digest``."""
-    reports = ((pod.uid, observed.routers.get(pod.uid)) for pod in list_answering_routers(observed))
-    return frozenset(uid for uid, report in reports if report is not None and _confirms(report, table, digest))
-
-
 def _confirms(report: RouterReport, table: TableStatus, digest: str) -> bool:
     return _answers_from_version(report, table) and not _contradicts(report, table, digest)
 

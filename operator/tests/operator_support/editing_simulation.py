@@ -131,7 +131,7 @@ class EditingSimulation(Simulation):
         super().act()
 
     def _planned(self, observed: Observed, config: Any, now: Any) -> Any:
-        contests = self._remembered_repairs().list_contests(observed.dataset.key)
+        contests = self._remembered_repairs().list_contests()
         self.held += any(contest.is_held for contest in contests)
         self._looked_at = replace(observed, contests=contests)
         return super()._planned(self._looked_at, config, now)

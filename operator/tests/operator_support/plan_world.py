@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb_operator import names
-from lookupdb_operator.loop.observe import Absences, Confirmations
+from lookupdb_operator.loop.observe import Absences, Confirmation
 from lookupdb_operator.manifests import is_made_once, uses_images
 from lookupdb_operator.model import (
     BuildResult,
@@ -138,7 +138,7 @@ class World:
     invariants: Invariants = field(default_factory=Invariants)
     clock_error: timedelta = timedelta()
     """By how much the clock of the operator's machine is ahead."""
-    confirmations: Confirmations = field(init=False)
+    confirmation: Confirmation = field(init=False)
     absences: Absences = field(init=False)
     made: int = 0
     """Number of objects and pods so far."""
@@ -149,7 +149,7 @@ class World:
 
     def start_operator(self) -> None:
         """Restart the operator's process, which forgets what it has only in memory."""
-        self.confirmations, self.absences = Confirmations(self._seconds), Absences(self._seconds)
+        self.confirmation, self.absences = Confirmation(self._seconds), Absences(self._seconds)
         self.refusals.clear()
 
     def _seconds(self) -> float:
@@ -214,7 +214,7 @@ class World:
 
     def with_memory(self, seen: Observed) -> Observed:
         """Add the memory of the operator's process, and let it remember what it sees."""
-        seconds_confirmed = self.confirmations.seconds_confirmed(seen)
+        seconds_confirmed = self.confirmation.measure(seen)
         return replace(seen, seconds_confirmed=seconds_confirmed, absences=self.absences.measure(seen))
 
     def snapshot(self) -> Observed:
