@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 from support.waiting import soon
 
-from lookupdb.router import replicas as replicas_module
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.lane import EndpointSettings
@@ -163,19 +162,6 @@ class TestNoneIsReady:
         assert not third.is_done
         endpoint.enter(True)
         assert endpoint.lookups == [second, third]
-
-    async def test_so_do_those_behind_one_that_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(replicas_module, "_COMPACT_SECONDS", 0.0)
-        endpoint = Endpoint()
-        replicas = replicas_of(endpoint, max_queued_keys=2)
-        endpoint.enter(False, broken_at=now())
-        first, second = submitted(replicas), submitted(replicas)
-        second.is_done = True
-        third = submitted(replicas)
-        assert not third.is_done
-        assert submitted(replicas).is_done, "two wait"
-        endpoint.enter(True)
-        assert endpoint.lookups == [first, third]
 
     async def test_what_is_raised_about_one_costs_no_other_its_turn(self, caplog: pytest.LogCaptureFixture) -> None:
         class Faulty(Lookup):

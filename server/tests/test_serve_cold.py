@@ -199,7 +199,6 @@ class ServedShard:
             connection.close()
         for end in (self._listener, self.loop._alarm, self.loop._bell, self.loop._poller.epoll):
             end.close()
-        os.close(self.loop._spare)
 
     def _run(self) -> None:
         while self._is_running:
@@ -443,29 +442,6 @@ def test_without_native_kernels_nothing_is_parked(shard: ShardReader, monkeypatc
         assert served.loop.cold_data is None
         with redis.Redis(port=served.port) as client:
             assert client.get("key-1") == RECORDS["key-1"]
-
-
-def test_a_spare_descriptor_that_cannot_be_opened_again_is_closed_once(
-    served: ServedShard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its number may be a client's by the next time."""
-    closed: list[int] = []
-
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
-
-    def run_out() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "open", refuse)
-            patch.setattr(os, "close", closed.append)
-            for _ in range(2):
-                served.loop._refuse_waiting_clients(OSError(errno.ENFILE, os.strerror(errno.ENFILE)))
-                served.loop.resume_accepting()
-        served.loop._spare = closed[0]
-
-    served._orders.append(run_out)
-    until(lambda: not served._orders, "it has run out twice")
-    assert len(closed) == 1
 
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ECONNRESET])

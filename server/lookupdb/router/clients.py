@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 import math
 import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from lookupdb.disk import raise_limit
 from lookupdb.process.listeners import BACKLOG, max_client_connections
@@ -24,6 +25,8 @@ from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.replicas import CONNECTIONS_AN_ENDPOINT
+
+log = logging.getLogger(__name__)
 
 # Limits of client connections that no dataset sets, in bytes.
 
@@ -276,6 +279,14 @@ class ConnectionLife(asyncio.Protocol):
         """Drop due answers and received bytes."""
         raise NotImplementedError
 
+    def _measure_input(self) -> int:
+        """Return the bytes of input that is kept."""
+        raise NotImplementedError
+
+    def _refuse_overloaded(self) -> None:
+        """Refuse the request and read no more, because the budget is used up."""
+        raise NotImplementedError
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register a new connection."""
         self._transport = cast("asyncio.Transport", transport)
@@ -366,6 +377,24 @@ class ConnectionLife(asyncio.Protocol):
         size = self._transport.get_write_buffer_size()
         self.budget.take(size - self._unsent_bytes)
         self._unsent_bytes = size
+
+    def _count_input(self) -> None:
+        """Count the input that is kept. Refuse it if the budget is used up."""
+        if self.phase >= LINGERING:
+            return  # nothing is kept
+        size = self._measure_input()
+        more = size - self._input_bytes
+        self.budget.take(more)
+        self._input_bytes = size
+        if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
+            self._refuse_overloaded()
+
+    def _fail(self, exchange: Any, error: Exception) -> None:
+        """Close the connection, because ``exchange`` could not be begun: a bug, or memory is short."""
+        log.error("a request could not be begun", exc_info=error)
+        self.budget.release(exchange.charge)
+        exchange.charge = 0
+        self.abort()
 
     def handle_deadline(self) -> None:
         """Handle an expired deadline according to the table above."""

@@ -104,7 +104,6 @@ log = logging.getLogger(__name__)
 _RETRIES: Final = INDEX["retries"]
 _HEDGES: Final = INDEX["hedges"]
 _QUEUE_FULL: Final = INDEX["queue_full"]
-_COMPACT_SECONDS: Final = 0.05
 _MAX_NAMED_ENDPOINTS: Final = 3
 """Number of endpoints that a problem names; /status names all."""
 
@@ -135,8 +134,6 @@ class ShardReplicas:
         """Lookups that wait for an endpoint to return, each with its number of keys. So a restart delays answers but
         loses none."""
         self._parked_keys = 0
-        self._compacted_at = float("-inf")
-        """Event loop time when all finished lookups were last removed."""
         self._forget_timer: asyncio.TimerHandle | None = None
         for endpoint in self.endpoints:
             endpoint.observers.append(self._on_state_change)
@@ -252,11 +249,6 @@ class ShardReplicas:
         """Queue ``lookup`` until an endpoint returns, if one was ready recently and there is room, or give up."""
         limit, now = self._settings.max_queued_keys, self._loop.time()
         self._forget_done()
-        if self._parked_keys >= limit and now >= self._compacted_at + _COMPACT_SECONDS:
-            # Finished lookups behind an open one are removed only if room is needed, and not for every lookup.
-            self._compacted_at = now
-            self._parked = deque(parked for parked in self._parked if not parked[0].is_done)
-            self._parked_keys = sum(key_count for _, key_count in self._parked)
         last = max(endpoint.link.broken_at for endpoint in self.endpoints)
         if last + self._settings.deadline_seconds > now and self._parked_keys < limit:
             self._parked.append((lookup, lookup.key_count))

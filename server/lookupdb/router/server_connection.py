@@ -3,9 +3,9 @@
 ``Reading`` is the state, which says what is read next:
 
     PROVING   small replies about what the server serves
-    REPLIES   replies of any kind, with hiredis or the native kernels
+    REPLIES   replies of any kind: lists with the native kernels, all others with hiredis
     PONG      the answer to a PING, then replies
-    ELEMENTS  the rest of a large reply, value by value, then replies
+    ELEMENTS  a large reply, or a list that the kernels do not read, value by value, then replies
     END       nothing until the loop has polled the socket once more: a reply is complete, but more may follow it
     CLOSED    nothing
 
@@ -13,8 +13,8 @@ A reply is handed over only if no further bytes follow it. Its user may send the
 are no answer to that. Further bytes end the connection, and the reply before them is dropped.
 
 Invariants: there is a sink, except in PROVING or after closing then. Only ELEMENTS has an element reader. Chunks are
-kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis never sees nested lists or other
-announcements for which it would allocate memory.
+kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no list, because it would
+allocate what the list's head announces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Final, Protocol, cast
 
 import hiredis
@@ -255,8 +254,6 @@ KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 _ARRAY: Final = ord("*")
 _SCALARS: Final = b"+-:$"
-_MAY_NEST: Final = re.compile(rb"\n[*%~>|]")
-"""The possible beginning of a nested list, map, set, push or attribute; also matches inside values."""
 PROOF_BYTES: Final = 64 * 1024
 """Limit of all bytes that an endpoint sends before the first lookup."""
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
@@ -312,7 +309,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._kernels = native.kernels()
         self._scan: Any = None
-        """A ``ReplyScan`` of the chunks, which hiredis has not seen."""
+        """A ``ReplyScan`` of the chunks."""
         self._transport: asyncio.Transport | None = None
         self.reading = Reading.PROVING
         self.received = 0
@@ -378,19 +375,10 @@ class ServerConnection(asyncio.Protocol):
                     self.close(SURPLUS)
                 return
             kind = self._chunks[0][0] if self._chunks else data[0]
-            if kind == _ARRAY:
-                if self._chunks:
-                    if self._scan is not None and self._continue_packed(data):
-                        return
-                elif self._kernels is not None and self._begin_packed(self._kernels, data):
-                    return
-                self._check_length(data)
-                last = self._chunks[-1][-1:] if self._chunks else b""
-                if self.sink is not None and _MAY_NEST.search(last + data):
-                    # hiredis might find a nested list, and allocate what its head announces.
-                    self._begin_elements(self.sink, [*self._chunks, data])
-                    return
-            elif kind not in _SCALARS:
+            if kind == _ARRAY and self.sink is not None:
+                self._read_list(self.sink, data)
+                return
+            if kind not in _SCALARS:
                 raise NotResp(f"expected a value, found {self._describe(data)}")
             reader = self._reader
             reader.feed(data)
@@ -428,49 +416,29 @@ class ServerConnection(asyncio.Protocol):
             self.reading = Reading.REPLIES
             self.on_reply(reply)
 
-    def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
-        """Read natively what begins a list of values. Return False if hiredis is to read it."""
-        expected = self.sink.expected_keys() if self.sink else 0
-        reply = kernels.ShardReply.read(data, expected)
-        if reply is not None:
-            self._hand_over(reply, data)
-            return True
-        if expected < 2:
-            return False
-        self._check_length(data)
-        scan = kernels.ReplyScan(expected)
-        if scan.feed(data) is not False:
-            return False
-        self._scan = scan
-        self._keep(data)
-        return True
-
-    def _continue_packed(self, data: bytes) -> bool:
-        """Read more of that list. If the kernels give up, hiredis gets all chunks."""
-        state = self._scan.feed(data)
-        if state is False:
-            self._keep(data)
-            return True
-        reply = self._scan.join([*self._chunks, data]) if state else None
-        self._scan = None
+    def _read_list(self, sink: ReplySink, data: bytes) -> None:
+        """Read what begins or continues a list of values: natively, or else value by value."""
+        expected = sink.expected_keys()
+        if not expected:
+            self.close(SURPLUS)
+            return
+        reply = None
+        if self._kernels is not None and expected > 1 and not self._chunks:
+            reply = self._kernels.ShardReply.read(data, expected)
+            self._scan = self._kernels.ReplyScan(expected) if reply is None else None
+        if self._scan is not None:
+            is_whole = self._scan.feed(data)
+            if is_whole is False:
+                self._keep(data)
+                return
+            if is_whole:
+                reply = self._scan.join([*self._chunks, data])
         if reply is None:
-            if self.sink is not None and _MAY_NEST.search(b"".join([*self._chunks, data])):
-                self._begin_elements(self.sink, [*self._chunks, data])
-                return True
-            self._check_length(data)
-            for chunk in self._chunks:
-                self._reader.feed(chunk)
-            return False
-        self._forget_chunks()
+            self._begin_elements(sink, [*self._chunks, data])
+            return
+        if self._chunks:
+            self._forget_chunks()
         self._hand_over(reply, data)
-        return True
-
-    def _check_length(self, data: bytes) -> None:
-        """Check that the head of a list announces the expected number, because hiredis allocates memory for it."""
-        head = b"*%d\r\n" % (self.sink.expected_keys() if self.sink else 0)
-        found = b"".join([*self._chunks[: len(head)], data[: len(head)]])
-        if not head.startswith(found[: len(head)]):
-            raise NotResp(f"expected a list that begins with {head!r}, found {self._describe(found)}")
 
     def _describe(self, data: bytes) -> str:
         """Describe unexpected data, without quoting it if it may be a value."""

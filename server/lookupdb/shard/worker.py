@@ -308,8 +308,6 @@ class WorkerLoop:
         self._poller = Poller()
         self._poller.add(listener.fileno())
         self._accepting = True
-        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """Spare descriptor, to answer a client when no others are left; -1 if it is used."""
         self.until = 0.0
         self.is_stopping = False
         self._turn = make_turn(worker, self._poller)
@@ -385,8 +383,9 @@ class WorkerLoop:
                 client, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as problem:
-                self._refuse_waiting_clients(problem)
+            except OSError as problem:  # without descriptors or memory, the listener would be ready again at once
+                log.warning("cannot accept clients for now: %s", problem)
+                self.stop_accepting()
                 return
             client.setblocking(False)
             is_full = len(worker.connections) >= worker.limits.max_connections
@@ -394,37 +393,17 @@ class WorkerLoop:
             if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= most):
                 next(iter(worker.unauthenticated.values())).cut()  # the oldest makes room
             elif is_full:
-                self._refuse_client(client)
+                worker.slot[limits.CONNECTIONS_REFUSED] += 1
+                with client, contextlib.suppress(OSError):
+                    client.send(_TOO_MANY)
                 continue
             connection = RespConnection(worker, self._poller, client)
             worker.connections[connection.fd] = connection
             worker.slot[limits.CONNECTIONS] += 1
             worker.slot[limits.OPEN_CONNECTIONS] = len(worker.connections)
 
-    def _refuse_client(self, client: socket.socket) -> None:
-        self._worker.slot[limits.CONNECTIONS_REFUSED] += 1
-        with client, contextlib.suppress(OSError):
-            client.send(_TOO_MANY)
-
-    def _refuse_waiting_clients(self, problem: OSError) -> None:
-        """Refuse waiting clients, and accept none until the next sweep. Without descriptors or memory, the listener
-        would be ready again at once. The spare descriptor makes the refusals possible.
-        """
-        if not self._accepting:
-            return
-        log.warning("cannot accept clients for now: %s", problem)
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1  # its number may be reused
-        with contextlib.suppress(OSError):
-            for _ in range(_ACCEPTED):
-                self._refuse_client(self._listener.accept()[0])
-        with contextlib.suppress(OSError):
-            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.stop_accepting()
-
     def stop_accepting(self) -> None:
-        """Stop accepting: clients that connect wait."""
+        """Stop accepting until the next sweep: clients that connect wait."""
         if self._accepting:
             self._accepting = False
             self._poller.remove(self._listener.fileno())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import math
 import re
 from collections import deque
@@ -74,7 +73,6 @@ from lookupdb.router.http.request import (
     RequestReader,
     parse_batch,
 )
-from lookupdb.router.http.traces import TracedConnection
 from lookupdb.router.lookups import OVERLOADED
 
 _COUNTERS: Final = {
@@ -82,8 +80,6 @@ _COUNTERS: Final = {
     Denial.FORBIDDEN: INDEX["requests_forbidden"],
 }
 
-
-log = logging.getLogger(__name__)
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
@@ -363,19 +359,10 @@ class HttpConnection(ConnectionLife):
             self._transport.pause_reading()
         self._count_input()
 
-    def _count_input(self) -> None:
-        """Count the bytes of an incomplete request. Refuse it if the budget is used up."""
-        if self.phase >= LINGERING:
-            return  # nothing is kept
-        size = len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
-        self.budget.take(size - self._input_bytes)
-        more = size > self._input_bytes
-        self._input_bytes = size
-        if more and self.budget.used > self.budget.limit and self.phase < FINISHING:
-            self._refuse_overloaded()
+    def _measure_input(self) -> int:
+        return len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
 
     def _refuse_overloaded(self) -> None:
-        """Refuse the request and read no more, because the budget is used up."""
         self.counters[_OVERLOADED] += 1
         self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
 
@@ -451,25 +438,6 @@ class HttpConnection(ConnectionLife):
             self._answered_at_once += 1
             if self._answered_at_once == MAX_PIPELINE:
                 asyncio.get_running_loop().call_soon(self._begin_turn)
-
-    def _fail(self, exchange: Exchange, error: Exception) -> None:
-        """Refuse ``exchange``, which failed to begin because of a bug, and close. Requests behind it are not
-        answered."""
-        fields = exchange.connection.log_fields if isinstance(exchange.connection, TracedConnection) else None
-        log.error("a request could not be begun", exc_info=error, extra=fields)
-        if not self._pending or self._pending[-1] is not exchange:
-            return  # already answered
-        exchange.abandon()
-        self.budget.release(exchange.charge)
-        exchange.charge = 0
-        problem = HttpProblem(problems.INTERNAL, "the router failed to begin the request")
-        refusal = make_refusal(self, CLOSE, problem, bodyless=exchange.bodyless, histogram=exchange.histogram)
-        refusal.arrived = exchange.arrived
-        self._pending[-1] = refusal
-        self._drop_waiting()
-        if self.phase < FINISHING:
-            self._end_requests()
-        refusal.start()
 
     def _begin_turn(self) -> None:
         """Continue after other connections had their turn."""

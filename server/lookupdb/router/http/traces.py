@@ -157,7 +157,6 @@ class TracedConnection:
     def __init__(self, connection: ClientConnection, trace: RequestTrace) -> None:
         self._connection = connection
         self._trace = trace
-        self.log_fields = trace.fields
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)

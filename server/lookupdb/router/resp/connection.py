@@ -11,7 +11,6 @@ does not read its replies. The worker's budget counts everything beyond the fixe
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Final
@@ -62,8 +61,6 @@ from lookupdb.router.resp.exchanges import (
     queue,
 )
 from lookupdb.router.resp.reader import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, CommandReader, LookupCommands
-
-log = logging.getLogger(__name__)
 
 _ERRORS: Final = INDEX["resp_errors"]
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
@@ -250,17 +247,11 @@ class RedisClientConnection(ConnectionLife):
         self._is_paused = False
         self._transport.resume_reading()
 
-    def _count_input(self) -> None:
-        size = self._measure_input()
-        more = size - self._input_bytes
-        self.budget.take(more)
-        self._input_bytes = size
-        if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
-            self.counters[_OVERLOADED] += 1
-            self.refuse(describe_problem(OVERLOADED), FAILED)
+    def _refuse_overloaded(self) -> None:
+        self.counters[_OVERLOADED] += 1
+        self.refuse(describe_problem(OVERLOADED), FAILED)
 
     def _measure_input(self) -> int:
-        """Estimate the memory of unanswered input and of commands queued for EXEC."""
         transaction = self.session.transaction
         size = 0 if self._reader.is_empty else self._reader.held_bytes
         return size if transaction is None else size + transaction.held_bytes
@@ -339,18 +330,6 @@ class RedisClientConnection(ConnectionLife):
             exchange.start()
         except Exception as problem:
             self._fail(exchange, problem)
-
-    def _fail(self, exchange: RespExchange, problem: Exception) -> None:
-        """Report that ``exchange`` failed to begin because of a bug, and close."""
-        log.error("a command could not be begun", exc_info=problem)
-        if exchange is not self._exchange:
-            return  # already answered
-        exchange.abandon()
-        self.budget.release(exchange.charge)
-        exchange.charge = 0
-        self._exchange = None
-        self.counters[_ERRORS] += 1
-        self.refuse("ERR the router failed to begin the command", FAILED)
 
     def answer(self, exchange: RespExchange, answer: Answer, histogram: int, commands: int = 1) -> None:
         """Send ``answer``, the last part of the answer to ``exchange``, and count ``commands`` in ``histogram``."""
