@@ -92,7 +92,7 @@ async def test_without_a_table_all_is_unavailable(core: Core) -> None:
         problem = await answer
         assert isinstance(problem, Problem)
         assert problem.reason == "NoTable"
-    assert core.lookups.dataset() is None
+    assert core.lookups.describe_dataset() is None
 
 
 async def test_a_candidate_is_asked_by_name_and_the_active_generation_otherwise(
@@ -114,11 +114,18 @@ async def test_a_candidate_is_asked_by_name_and_the_active_generation_otherwise(
 async def test_the_dataset_is_described(core: Core, stack: AsyncExitStack) -> None:
     active, candidate = await serve(stack, RECORDS), await serve(stack, RECORDS, "g2")
     await core.serve(table(entry(addresses(active)), entry(addresses(candidate), "g2")))
-    told = core.lookups.dataset()
+    told = core.lookups.describe_dataset()
     assert told
-    assert (told.namespace, told.name, told.generation, told.records) == ("default", "sample", "g1", 3)
-    assert (told.shards, told.built_at, told.candidates) == (4, BUILT_AT, ("g2",))
-    assert told.age > 0
+    assert told.pop("ageSeconds") > 0
+    assert told == {
+        "namespace": "default",
+        "name": "sample",
+        "generation": "g1",
+        "records": 3,
+        "shards": 4,
+        "builtAt": BUILT_AT,
+        "candidates": ["g2"],
+    }
 
 
 async def test_a_key_of_a_shard_that_cannot_be_reached_is_unavailable_and_never_missing(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import itertools
 import re
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +18,6 @@ from support.waiting import soon
 
 from lookupdb import keys
 from lookupdb.router.batch_keys import UNAVAILABLE
-from lookupdb.router.cutover import RoutedGeneration
-from lookupdb.router.lookups import ServedGeneration
 from lookupdb.router.routing_table import RoutingTable
 
 SHARDS = 4
@@ -121,29 +117,19 @@ async def test_no_generation_of_a_mixed_table_can_be_asked_for_by_name(core: Cor
 
 async def test_the_dataset_and_the_status_say_how_many_shards_each_generation_serves(core: Core, step: Step) -> None:
     await core.serve(step.table({0, 1, 3}))
-    told = core.lookups.dataset()
+    told = core.lookups.describe_dataset()
     assert told
-    assert (told.generation, told.shard_generations, told.shards) == ("g12", {"g9": 3, "g12": 1}, SHARDS)
-    assert (told.built_at, told.candidates) == (OLDER, ())
-    assert told.age == pytest.approx(time.time() - datetime.datetime.fromisoformat(OLDER).timestamp(), abs=60)
+    assert (told["generation"], told["shardGenerations"], told["shards"]) == ("g12", {"g9": 3, "g12": 1}, SHARDS)
+    assert (told["builtAt"], told["candidates"]) == (OLDER, [])
+    assert told["ageSeconds"] == pytest.approx(time.time() - datetime.datetime.fromisoformat(OLDER).timestamp(), abs=60)
     status = core.cutover.status()
     assert (status["generation"], status["shardGenerations"]) == ("g12", {"g9": 3, "g12": 1})
     await core.serve(step.table({}, version=2))
-    told = core.lookups.dataset()
+    told = core.lookups.describe_dataset()
     assert told
-    assert (told.generation, told.shard_generations, told.built_at) == ("g12", None, BUILT_AT)
+    assert (told["generation"], told["builtAt"]) == ("g12", BUILT_AT)
+    assert "shardGenerations" not in told
     assert core.cutover.status()["shardGenerations"] is None
-
-
-def test_combinations_of_generations_are_remembered_up_to_a_bound_and_told_apart_beyond_it() -> None:
-    encode = keys.make_key_encoder(())
-    generations = [ServedGeneration((f"g{number}",), "raw", encode, ()) for number in range(1, 13)]
-    shards: list[Any] = [SimpleNamespace(generation=generation) for generation in generations]
-    mixture = RoutedGeneration(tuple(generation.name for generation in generations), "raw", encode, (), ())
-    for first, second in itertools.combinations(shards, 2):
-        names = f"{first.generation.name}, {second.generation.name}"
-        assert mixture.select([second, first]).name == names
-        assert len(mixture._combinations) <= 64
 
 
 async def test_three_generations_are_told_apart(core: Core, stack: AsyncExitStack, step: Step) -> None:
@@ -162,9 +148,6 @@ async def test_three_generations_are_told_apart(core: Core, stack: AsyncExitStac
             batch = core.find_many(keys_of(*shards))
             await batch
             assert batch.generation == generation
-    active = core.lookups.live.active  # type: ignore[union-attr]
-    combinations = {active.select(active.shards[number] for number in (0, 3)) for _ in range(3)}
-    assert len(combinations) == 1, "a known object's heads are not encoded again"
 
 
 async def test_a_partial_answer_names_the_generations_of_all_shards_that_were_asked(

@@ -217,7 +217,7 @@ class TestRetry:
         lookup.first_target = first
         replicas.retry(lookup, LOST)
         assert elsewhere.lookups == [lookup]
-        assert lookup.open_targets == (elsewhere,)
+        assert lookup.second_target is elsewhere
 
     async def test_the_same_one_if_there_is_no_other(self) -> None:
         endpoint = Endpoint()
@@ -265,7 +265,7 @@ class TestTryAnother:
         first.outstanding, other.outstanding = (1, 1) if is_busier else (1, 0)
         replicas.try_another(lookup, is_hedge=is_hedge)
         assert (other.lookups == [lookup]) is lookup.is_retried is is_tried
-        assert lookup.open_targets == ((first, other) if is_tried else (first,))
+        assert lookup.second_target is (other if is_tried else None)
         assert replicas.counters[INDEX["hedges" if is_hedge else "retries"]] == is_tried
 
     async def test_there_is_none_without_another_replica_or_for_what_is_done(self) -> None:

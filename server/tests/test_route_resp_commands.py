@@ -101,7 +101,7 @@ class TestCommonCommands:
         with serving_resp(lookups) as server, server.connect() as client:
             assert "shard_generations:g1=2,g2=2" in client.ask("INFO", "lookupdb").decode()
             lookups.live = None
-            lookups.dataset = lambda: None  # type: ignore[method-assign, assignment, return-value]
+            lookups.describe_dataset = lambda: None  # type: ignore[method-assign, assignment, return-value]
             info = client.ask("INFO").decode()
             assert "loading:1" in info
             assert "generation:\r\n" in info

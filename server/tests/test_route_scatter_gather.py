@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +17,7 @@ from lookupdb.router.lookups import (
     Problem,
     ScatterGather,
     ShardSlice,
-    make_endpoint_problem,
 )
-from lookupdb.router.server_connection import ServerAddress
 
 LOST = Problem("Unreachable", "lost")
 DAMAGED = Problem("Damaged", "damaged")
@@ -169,16 +166,6 @@ class TestTries:
         first.open_tries = 2
         first.fail_try(LOST)
         assert (request_.replicas.retried, first.is_done) == ([], False)
-
-    @pytest.mark.parametrize("failed", [0, 1])
-    def test_of_two_the_one_that_has_not_failed_has_the_lookup(self, request_: Request, failed: int) -> None:
-        first = request_.slices[0]
-        servers: list[Any] = [SimpleNamespace(address=ServerAddress("10.0.0.7", port)) for port in (6379, 6380)]
-        first.open_tries, first.is_retried = 2, True
-        first.first_target, first.second_target = servers
-        assert first.open_targets == (*servers,)
-        first.fail_try(make_endpoint_problem("Unreachable", 0, servers[failed].address, "connection lost"))
-        assert first.open_targets == (servers[1 - failed],)
 
 
 @pytest.mark.parametrize(("keys", "is_large"), [(2 * LARGE_SLICE_KEYS, False), (2 * LARGE_SLICE_KEYS + 1, True)])

@@ -68,8 +68,6 @@ def may_still_ask_for_previous(new: RoutingTable, old: RoutingTable, previous: R
 
 
 _TAG_DIGITS: Final = 16
-_MAX_COMBINATIONS: Final = 64
-"""Limit of remembered combinations of a mixed table's generations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +75,6 @@ class RoutedGeneration(ServedGeneration):
     """One generation, or all that serve the shards of a mixed table, with their connections."""
 
     shards: tuple[ShardReplicas, ...]
-    _combinations: dict[frozenset[ServedGeneration], ServedGeneration] = field(default_factory=dict)
 
     @property
     def is_mixed(self) -> bool:
@@ -86,20 +83,14 @@ class RoutedGeneration(ServedGeneration):
 
     def select(self, shards: Iterable[LookupReplicas]) -> ServedGeneration:
         """Return the source of an answer from ``shards``, or this generation if there are none."""
-        generations = frozenset(shard.generation for shard in shards)
+        generations = {shard.generation for shard in shards}
         if len(generations) == 1:
-            return next(iter(generations))
+            return generations.pop()
         if not generations or len(generations) == len(self.names):
             return self
-        combined = self._combinations.get(generations)
-        if combined is None:
-            if len(self._combinations) >= _MAX_COMBINATIONS:
-                self._combinations.clear()
-            found = {generation.name for generation in generations}
-            names = tuple(name for name in self.names if name in found)
-            combined = ServedGeneration(names, self.value_format, self.encode, self.normalize)
-            self._combinations[generations] = combined
-        return combined
+        found = {generation.name for generation in generations}
+        names = tuple(name for name in self.names if name in found)
+        return ServedGeneration(names, self.value_format, self.encode, self.normalize)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

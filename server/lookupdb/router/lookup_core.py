@@ -10,7 +10,6 @@ import asyncio
 import datetime
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lookupdb.keys import InvalidKey, shard_number
@@ -34,28 +33,6 @@ from lookupdb.router.lookups import (
 )
 
 _MISSING: Final = INDEX["keys_missing"]
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetInfo:
-    """The answer to ``GET /v1/dataset``."""
-
-    namespace: str
-    name: str
-    generation: str
-    """The active one, or the new one during a shard-by-shard rollout."""
-    shard_generations: dict[str, int] | None
-    """During a shard-by-shard rollout, the number of shards that each generation serves."""
-    records: int
-    shards: int
-    built_at: str
-    """Build time of the oldest generation that serves a shard: ISO 8601, UTC."""
-    age: float
-    """Seconds since ``built_at``."""
-    candidates: tuple[str, ...]
-    """Other generations of the routing table, which clients can request by name."""
-    keys: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The columns and the separator of the keys of each generation whose keys have several columns."""
 
 
 class LookupCore:
@@ -155,30 +132,31 @@ class LookupCore:
         previous = self.previous
         return live.generations.get(name) or (previous if previous and previous.name == name else None)
 
-    def dataset(self) -> DatasetInfo | None:
-        """Return the dataset in effect, or None without a routing table."""
+    def describe_dataset(self) -> dict[str, Any] | None:
+        """Return the dataset in effect as ``GET /v1/dataset`` answers it, or None without a routing table."""
         live = self.live
         if live is None:
             return None
         table, entry = live.table, live.table.active_entry
         layouts = dict.fromkeys(entry.shard_generations, (entry.key_columns, entry.separator))
         layouts |= {other.generation: (other.key_columns, other.separator) for other in table.entries}
-        return DatasetInfo(
-            namespace=table.dataset.namespace,
-            name=table.dataset.name,
-            generation=entry.generation,
-            shard_generations=live.mixture,
-            records=entry.records,
-            shards=len(entry.shards),
-            built_at=live.built_at,
-            age=max(0.0, time.time() - datetime.datetime.fromisoformat(live.built_at).timestamp()),
-            candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
-            keys={
-                name: {"columns": columns, "separator": separator}
-                for name, (columns, separator) in layouts.items()
-                if columns
-            },
-        )
+        age = time.time() - datetime.datetime.fromisoformat(live.built_at).timestamp()
+        described = {
+            "namespace": table.dataset.namespace,
+            "name": table.dataset.name,
+            "generation": entry.generation,
+            "records": entry.records,
+            "shards": len(entry.shards),
+            "builtAt": live.built_at,
+            "ageSeconds": round(max(0.0, age), 3),
+            "candidates": [other.generation for other in table.entries if other.generation != table.active],
+        }
+        named = {name: {"columns": columns, "separator": by} for name, (columns, by) in layouts.items() if columns}
+        if named:
+            described["keys"] = named
+        if live.mixture:
+            described["shardGenerations"] = live.mixture
+        return described
 
     def _slices(self, keys: BatchKeys, gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
         """Return the pending lookups of ``keys``, each for one shard and no larger than a batch.

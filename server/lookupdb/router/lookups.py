@@ -82,8 +82,6 @@ class Problem:
     shard: int | None = None
     is_of_client: bool = False
     """The client's deadline was shorter than the router's, and a server was still working."""
-    address: ServerAddress | None = field(default=None, compare=False)
-    """The endpoint that caused it, if one did."""
 
 
 NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
@@ -94,7 +92,7 @@ OVERLOADED: Final = Problem(
 
 def make_endpoint_problem(reason: Reason, shard: int, address: ServerAddress, finding: str) -> Problem:
     """Return a problem with the endpoint of ``shard`` at ``address``."""
-    return Problem(reason, f"shard {shard}: {address}: {finding}", shard, address=address)
+    return Problem(reason, f"shard {shard}: {address}: {finding}", shard)
 
 
 class Waiter(Protocol):
@@ -198,14 +196,7 @@ class PendingLookup:
         """The number of endpoints that have it now."""
         self.first_target: LookupTarget | None = None
         self.second_target: LookupTarget | None = None
-        """The endpoint of the second try, possibly the same. None if that try has failed, but not the first."""
-
-    @property
-    def open_targets(self) -> tuple[LookupTarget, ...]:
-        """The endpoints that have it now."""
-        first, second = self.first_target, self.second_target
-        targets = (first, second) if self.open_tries > 1 else (second or first,) if self.open_tries else ()
-        return tuple(target for target in targets if target is not None)
+        """The endpoint of the second try, possibly the same."""
 
     @property
     def packed(self) -> bytes:
@@ -244,9 +235,6 @@ class PendingLookup:
         if self.is_done:
             return
         if self.open_tries:
-            second = self.second_target
-            if second is not None and second.address == problem.address:
-                self.second_target = None
             return
         if self.is_retried:
             self.give_up(problem)
@@ -410,8 +398,9 @@ class Deadlines:
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
         elif lookup.is_retried:
             finding += "; a second try had none either"
-        # If every server that has the lookup is silent, a longer client deadline would not have helped.
-        is_of_client = self._is_of_client and not all(endpoint.is_silent for endpoint in lookup.open_targets)
+        # If every server that was asked is silent, a longer client deadline would not have helped.
+        targets = (target for target in (lookup.first_target, lookup.second_target) if target is not None)
+        is_of_client = self._is_of_client and lookup.open_tries > 0 and not all(target.is_silent for target in targets)
         return Problem("Deadline", f"shard {shard}: {finding}", shard, is_of_client)
 
 

@@ -23,7 +23,6 @@ from lookupdb.router.clients import ClientFront
 from lookupdb.router.counters import INDEX, NAMES, count_requests
 from lookupdb.router.http import connection as http_connection
 from lookupdb.router.http.exchanges import HttpService
-from lookupdb.router.lookup_core import DatasetInfo
 from lookupdb.router.lookups import BatchWaiter, Problem, ServedGeneration, Waiter
 from lookupdb.router.tls import Certificates, TlsFiles
 from support.batches import make_values
@@ -154,18 +153,20 @@ class ScriptedLookups:
             else:
                 waiter.done(chosen, make_values(keys, found), size, UNREACHABLE if UNAVAILABLE in found else None)
 
-    def dataset(self) -> DatasetInfo:
-        return DatasetInfo(
-            namespace="default",
-            name="airports",
-            generation=self.active.names[-1],
-            shard_generations=dict.fromkeys(self.active.names, 2) if len(self.active.names) > 1 else None,
-            records=3,
-            shards=4,
-            built_at="2026-11-21T00:00:00Z",
-            age=12.3456,
-            candidates=tuple(candidate.name for candidate in self.candidates),
-        )
+    def describe_dataset(self) -> dict[str, Any]:
+        described = {
+            "namespace": "default",
+            "name": "airports",
+            "generation": self.active.names[-1],
+            "records": 3,
+            "shards": 4,
+            "builtAt": "2026-11-21T00:00:00Z",
+            "ageSeconds": 12.346,
+            "candidates": [candidate.name for candidate in self.candidates],
+        }
+        if len(self.active.names) > 1:
+            described["shardGenerations"] = dict.fromkeys(self.active.names, 2)
+        return described
 
 
 class Server:

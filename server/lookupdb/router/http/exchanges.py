@@ -253,25 +253,12 @@ def _answer_probe(exchange: Exchange, *, asks_ready: bool) -> None:
 def _describe_dataset(exchange: Exchange) -> None:
     """Answer ``GET /v1/dataset`` from the routing table in effect."""
     connection = exchange.connection
-    info = exchange.lookups.dataset()
-    if info is None:
+    document = exchange.lookups.describe_dataset()
+    if document is None:
         exchange.unavailable(NO_TABLE)
         return
-    document = {
-        "namespace": info.namespace,
-        "name": info.name,
-        "generation": info.generation,
-        "records": info.records,
-        "shards": info.shards,
-        "builtAt": info.built_at,
-        "ageSeconds": round(info.age, 3),
-        "candidates": info.candidates,
-    }
-    if info.keys:
-        document["keys"] = info.keys
-    if info.shard_generations:
-        document["shardGenerations"] = info.shard_generations
-    fields = {"Content-Type": JSON, "Lookupdb-Generation": ", ".join(info.shard_generations or (info.generation,))}
+    generations = document.get("shardGenerations") or (document["generation"],)
+    fields = {"Content-Type": JSON, "Lookupdb-Generation": ", ".join(generations)}
     body = orjson.dumps(document)
     head = connection.answers.encode_head(200, fields, len(body), connection.choose_connection_field(exchange))
     connection.answer(exchange, head if exchange.bodyless else head + body, _OK)

@@ -579,21 +579,21 @@ class TransactionExchange(KeysExchange):
 
 
 def _lookupdb(service: RespService) -> InfoFields:
-    dataset = service.lookups.dataset()
+    dataset = service.lookups.describe_dataset()
     if dataset is None:
         return {"generation": ""}
     fields: InfoFields = {
-        "dataset": f"{dataset.namespace}/{dataset.name}",
-        "generation": dataset.generation,
-        "records": dataset.records,
-        "shards": dataset.shards,
-        "built_at": dataset.built_at,
-        "age_seconds": round(dataset.age, 3),
-        "candidates": ",".join(dataset.candidates),
+        "dataset": f"{dataset['namespace']}/{dataset['name']}",
+        "generation": dataset["generation"],
+        "records": dataset["records"],
+        "shards": dataset["shards"],
+        "built_at": dataset["builtAt"],
+        "age_seconds": dataset["ageSeconds"],
+        "candidates": ",".join(dataset["candidates"]),
     }
-    if dataset.shard_generations:
+    if "shardGenerations" in dataset:
         # During a shard-by-shard rollout, the number of shards that each generation serves.
-        counts = dataset.shard_generations.items()
+        counts = dataset["shardGenerations"].items()
         fields["shard_generations"] = ",".join(f"{name}={shards}" for name, shards in counts)
     return fields
 
@@ -617,15 +617,17 @@ SECTIONS: Final[dict[str, Callable[[RespService], InfoFields]]] = {
     },
     "replication": lambda _: {"role": "master", "connected_slaves": 0},
     "keyspace": lambda service: (
-        {} if (info := service.lookups.dataset()) is None else {"db0": f"keys={info.records},expires=0,avg_ttl=0"}
+        {}
+        if (dataset := service.lookups.describe_dataset()) is None
+        else {"db0": f"keys={dataset['records']},expires=0,avg_ttl=0"}
     ),
     "lookupdb": _lookupdb,
 }
 
 
 def _get_dbsize(session: ClientSession, _: Command) -> Reply:
-    dataset = session.service.lookups.dataset()
-    return reply_error(session, describe_problem(NO_TABLE)) if dataset is None else (integer(dataset.records),)
+    dataset = session.service.lookups.describe_dataset()
+    return reply_error(session, describe_problem(NO_TABLE)) if dataset is None else (integer(dataset["records"]),)
 
 
 def _get_info(session: ClientSession, command: Command) -> Reply:
