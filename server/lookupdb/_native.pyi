@@ -1,6 +1,6 @@
-"""What ``server/native`` exports. Python code reaches it by ``lookupdb.native`` alone.
+"""The interface of the native kernels in ``server/native``. Python code uses it only through ``lookupdb.native``.
 
-``INTERFACE`` is the checksum of this file: whatever changes between Python and the kernels is to be seen here.
+``INTERFACE`` is the checksum of this file, so every change of the interface must appear here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,18 +15,18 @@ class Damaged(ValueError):
 
 @final
 class PageWarmer:
-    """Reads from disk what lookups need. Any thread may use it, several at once; none holds the GIL meanwhile."""
+    """Reads pages from disk before lookups need them. Several threads may use it at once; none holds the GIL."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, and ValueError for a file that is damaged or of an unknown format."""
 
     def warm(self, requests: list[bytes]) -> int:
-        """Make resident what the lookups in ``requests`` need, which are pieces of RESP, and wait for it. Returns the
-        number of pages requested."""
+        """Read the pages that the lookups in ``requests``, pieces of RESP, need, and wait for them. Returns the number
+        of pages requested."""
 
 @final
 class ShardFile:
-    """A shard file as the kernels' reader sees it, for tests and tools. It is mapped as long as it lives."""
+    """A shard file, read by the kernels, for tests and tools. It is mapped as long as this object lives."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, and ValueError for a file that is damaged or of an unknown format."""
@@ -39,14 +39,14 @@ class ShardFile:
         """The value stored under ``key``, or None. Raises Damaged."""
 
     def find_many(self, keys: list[bytes]) -> list[bytes | Damaged | None]:
-        """What ``find`` returns or raises for each of ``keys``, which are looked up together."""
+        """The results of ``find`` for ``keys``, which are looked up together; an exception is an item."""
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key with its stored value, in key order. The iterator raises Damaged."""
 
     def expand(self, stored: bytes, *, fetch_ahead: bool = False) -> bytes:
-        """The RESP bulk string for ``stored``, a value of this file. ``fetch_ahead``: as of a dictionary that is in no
-        cache. Raises Damaged.
+        """The RESP bulk string for ``stored``, a value of this file. ``fetch_ahead``: prefetch from the dictionary, as
+        if no cache had it. Raises Damaged.
         """
 
 @final
@@ -60,7 +60,7 @@ class RequestHistograms:
 
 @final
 class ShardKernel:
-    """A shard file, and what answers lookups from it: ``lookupdb.shard.replies`` and ``turn`` use it."""
+    """Answers lookups from a shard file. ``lookupdb.shard.commands`` and ``lookupdb.shard.worker`` use it."""
 
     def __init__(
         self,
@@ -73,23 +73,24 @@ class ShardKernel:
         slice_seconds: float,
     ) -> None:
         """``slot`` is shared memory with the indexes of lookups, misses, commands, sent bytes and the first histogram,
-        and the bounds of buckets, in nanoseconds. ``error`` is the reply for what is damaged. Raises OSError, and
-        ValueError for a file that cannot be read here.
+        and the bounds of buckets, in nanoseconds. ``error`` is the reply for damaged records. Raises OSError, and
+        ValueError for a file that the kernels cannot read.
         """
 
     def run(
         self, epoll: int, fast_path: bytearray, protocols: bytearray, seconds: float
     ) -> tuple[list[tuple[int, int, bytes, list[bytes], bytes, bool, bool]], list[tuple[int, int]], bool, int]:
-        """Wait on ``epoll`` and answer lookups, for so long, until something is not for here, or until a turn was slow.
-        Returns what is handed over, as arguments of ``RespConnection.resume`` behind a file descriptor and an error
-        number, events, whether the turn was slow, and when its requests arrived.
+        """Wait on ``epoll`` and answer lookups: for ``seconds``, until Python has something to do, or until a turn was
+        slow. Returns the clients for Python (file descriptor, error number, and arguments of
+        ``RespConnection.resume``), the events for Python, whether the last turn was slow, and when its requests
+        arrived.
         """
 
     def idle_seconds(self) -> float:
-        """For how many seconds ``run`` has waited for clients until now."""
+        """The seconds that ``run`` has waited for clients so far."""
 
     def warmer(self) -> PageWarmer:
-        """What reads the pages of this file from disk, for other threads."""
+        """A warmer of this file's pages, for other threads."""
 
     def answer(self, data: bytes, nil: bytes, arrived: int) -> tuple[bytes, list[bytes], bytes, bool, bool]:
         """See ``KeyReplies.answer``."""
@@ -103,7 +104,8 @@ class ShardKernel:
         """See ``KeyReplies.find``."""
 
     def take_damage(self) -> tuple[int, str] | None:
-        """How many lookups were of something damaged since the last call, and what was wrong with the first."""
+        """The number of lookups of damaged records since the last call, and the first problem; None if there were
+        none."""
 
 # route/: the batches of the router, described by their Python fallback, lookupdb.router.batch_keys.
 
@@ -112,7 +114,7 @@ class PackedKeys:
     def __init__(self, texts: list[str], /) -> None: ...
     @staticmethod
     def parse(body: bytes, max_keys: int) -> tuple[PackedKeys, bool] | None:
-        """The distinct keys of a batch's body, and its member ``partial``. None if Python is to read the body."""
+        """The distinct keys of a batch's body, and its member ``partial``. None if Python must read the body."""
 
     @staticmethod
     def cut(data: bytes, at: int, most: int) -> tuple[int, int, PackedKeys | None]:
@@ -145,7 +147,7 @@ class PackedShardKeys:
 class ShardReply:
     @staticmethod
     def read(data: bytes, expected: int) -> ShardReply | None:
-        """The reply ``data``; None unless it is a whole list of ``expected`` values and nothing else."""
+        """The reply in ``data``; None unless it is exactly one whole list of ``expected`` values."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
@@ -155,10 +157,10 @@ class ShardReply:
 class ReplyScan:
     def __init__(self, expected: int) -> None: ...
     def feed(self, data: bytes) -> bool | None:
-        """Look at the next piece of a reply: whether that is whole now. None if hiredis is to read it."""
+        """Read the next piece of a reply. Return whether the reply is complete; None if hiredis must read it."""
 
     def join(self, pieces: list[bytes]) -> ShardReply | None:
-        """The reply whose pieces have been fed."""
+        """The reply made of ``pieces``, which have been fed."""
 
 @final
 class PackedValues:
@@ -187,7 +189,7 @@ def encode_fields(value: bytes, names: bool, values: bool) -> tuple[int, bytes] 
 # build/: rows, sorted runs and packed records, described by their Python fallbacks in lookupdb.builder.
 
 ZSTD_VERSION: tuple[int, int, int]
-"""Of the library that ``Packer`` compresses with."""
+"""The version of zstd that ``Packer`` compresses with."""
 
 _Record = tuple[bytes, int, bytes]
 """Key, place (which grows in the order of the source), value."""
@@ -227,16 +229,16 @@ class Merge:
 class UniqueRecords:
     def __init__(self, keeps_last: bool, named: int, /) -> None: ...
     def filter(self, batch: RecordBatch, /) -> tuple[RecordBatch, int, list[tuple[bytes, int, int]]]:
-        """The records that are certain to be kept; how many were dropped; and of the first ``named`` of these the key,
-        the place, and the place of the record that was kept instead."""
+        """The records that are certainly kept, the number of dropped records, and the first ``named`` dropped ones:
+        key, place, and the place of the record that is kept instead."""
 
     def finish(self) -> RecordBatch: ...
 
 @final
 class Packer:
     def __init__(self, shards: int, largest_record: int, dictionary: bytes, parameters: Any, /) -> None:
-        """``parameters`` is python-zstandard's ``ZstdCompressionParameters``, or None: nothing is compressed. A record
-        of more than ``largest_record`` bytes takes pages of its own, which are counted."""
+        """``parameters`` is python-zstandard's ``ZstdCompressionParameters``; None compresses nothing. A record of more
+        than ``largest_record`` bytes takes pages of its own, which are counted."""
 
     def pack(self, batch: RecordBatch, /) -> PackedRecords: ...
 
@@ -245,10 +247,12 @@ class PackedRecords:
     def items(self, shard: int, /) -> tuple[list[tuple[bytes, bytes]], tuple[int, int, int, int, int, int]]:
         """Key and stored value of each record of ``shard``, and the members of ``packing.ShareSums`` in their order."""
 
-# What is common to both kinds of rows. ``steps`` normalise a key; ``encode`` does so in Python, for a key that is not
-# ASCII. ``separator`` stands between the columns of a key. A value of more than ``max_value`` bytes and a row of
-# ``max_row`` are Python's to judge. ``read`` goes through ``block`` from ``at`` on; ``place`` is the last row's.
-# It puts records into ``records``, until these take ``memory`` bytes, and offers each to ``sample``.
+# Arguments that JsonRows and CsvRows have in common: ``steps`` normalise a key that is ASCII, and ``encode``, which is
+# Python, any other key. ``separator`` joins the columns of a key. Python reads rows with a value of more than
+# ``max_value`` bytes, and rows of ``max_row`` bytes or more.
+#
+# ``read`` reads rows of ``block`` from ``at`` on. ``place`` is the place of the row before them. It puts records into
+# ``records``, until these take ``memory`` bytes, and offers each record to ``sample``.
 
 @final
 class JsonRows:
@@ -264,18 +268,20 @@ class JsonRows:
         max_row: int,
         /,
     ) -> None:
-        """``rule`` says what the value is: "all" columns but the key's, the ``columns`` as an object ("columns"), or of
-        one of them the JSON ("field"), the text ("raw") or the JSON that is its text ("json"). ``key_columns`` and
-        ``columns`` stand within quotes, as JSON writes them. Raises ValueError for any other rule."""
+        """``rule`` says what the value of a record is. "all": an object of all columns but the key's. "columns": an
+        object of ``columns``. The others need one column. "field": its JSON. "raw": its text. "json": its text, which
+        is JSON. Names in ``key_columns`` and ``columns`` are within quotes, as JSON writes them. Raises ValueError for
+        an unknown rule."""
 
     def watch(self, missing: set[bytes], known: set[bytes] | None, /) -> None:
-        """Leave to Python each row with a column of ``missing``, those of the spec that no row had so far, and unless
-        ``known`` is None each with one that is not among them: names that rows had. All stand within quotes."""
+        """From now on, leave some rows to Python: those with a column of ``missing``, and those with a column that is
+        not in ``known``, unless that is None. ``missing`` are the columns of the spec that no row has had so far,
+        ``known`` the names that rows have had. All names are within quotes."""
 
     def read(
         self, block: bytes, at: int, place: int, records: RecordBuffer, memory: int, sample: Sample, /
     ) -> tuple[int, int, int]:
-        """Where in ``block`` reading stopped, how many rows were read, and how many lines. Where it is not the end, the
+        """Where in ``block`` reading stopped, and the numbers of rows and lines read. If it stopped before the end, the
         next line is unusual, or memory is full."""
 
 @final
@@ -294,11 +300,13 @@ class CsvRows:
         max_row: int,
         /,
     ) -> None:
-        """``dialect`` is the byte that delimits fields, the one that quotes or None, the one that escapes or None, and
-        what a field without quotes holds if it is null; ``width`` is how many fields a row has; ``key_fields`` are
-        their numbers. ``rule`` is "object", of all ``columns``, or the text ("raw") or JSON ("json") of the one there
-        is. Of a column: the number of its field; what stands before the member, a bracket or comma, name and colon; its
-        type; and whether an empty field is null. Raises ValueError for any other rule."""
+        """``dialect`` is the delimiter, the quote or None, the escape or None, and the texts that mean null in a field
+        without quotes. ``width`` is the number of fields in a row, and ``key_fields`` are the numbers of the key's.
+
+        ``rule`` says what the value of a record is. "object": an object of ``columns``. The others need one column.
+        "raw": its text. "json": its text, which is JSON. Each column has the number of its field, the text before its
+        value (a bracket or comma, its name and a colon), its type, and whether an empty field is null. Raises
+        ValueError for an unknown rule."""
 
     def read(
         self,
@@ -311,19 +319,22 @@ class CsvRows:
         sample: Sample,
         /,
     ) -> tuple[str, int, int, int]:
-        """Why and where in ``block`` reading stopped, how many rows were read, and how many lines. ``is_last``: nothing
-        follows the block. Why: "end", what is left is no whole row; "full", memory is; "odd", the next row is Python's,
-        by ``read_fields``; "broken", it is no CSV, no UTF-8 or of another width; "open quote", all ends in one."""
+        """Why and where in ``block`` reading stopped, and the numbers of rows and lines read. ``is_last``: no other
+        block follows.
+
+        The reasons: "end", the rest is not a whole row; "full", memory is full; "odd", Python must read the next row,
+        with ``read_fields``; "broken", the next row is not CSV, not UTF-8 or has another number of fields; "open
+        quote", the source ends within quotes."""
 
     def read_fields(
         self, block: bytes, at: int, is_last: bool, is_header: bool, /
     ) -> tuple[int, list[str | None]] | None:
-        """Where the row at ``at`` ends, and its fields, none if the line is blank; a header has no null. None if the
-        block has no whole row. Raises UnicodeDecodeError."""
+        """Where the row at ``at`` ends, and its fields; no fields if the line is blank. In a header, no field is null.
+        None if the block has no whole row there. Raises UnicodeDecodeError."""
 
     def quotes_seen(self) -> tuple[bool, bool]:
-        """Whether, in the rows so far, a quoted field had a quote after a backslash, and an unquoted field a quote.
-        False if there are escapes."""
+        """Whether a quoted field of the rows so far had a quote after a backslash, and whether an unquoted field had a
+        quote. Both are False if the dialect has escapes."""
 
 # mapped/: a generation in the process of the caller; its Python fallback is lookupdb.mapped.python_generation.
 
@@ -337,7 +348,7 @@ class MappedGeneration:
         decoders: tuple[Callable[[bytes], Any], Callable[[bytes], Any]] | None,
         facts: Any,
     ) -> None:
-        """``decoders`` of JSON are asked in their order: one for values without long numbers, and one for all.
+        """``decoders`` decode JSON: the first one values without long numbers, the second one all others.
 
         Raises OSError, and ValueError for a file that is damaged or of an unknown format.
         """

@@ -292,7 +292,7 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def diagnose_engine(situation: Situation) -> Trouble | None:
-    """Return why no build can begin, whatever its source: nothing names an image that has its engine."""
+    """Return why no build can begin with the engine of the spec: no image that has the engine is named."""
     if manifests.has_builder_image(situation.dataset, situation.config):
         return None
     return Trouble(reasons.SPARK_IMAGE_MISSING, "spec.build.engine is Spark, but no image with Spark is named")

@@ -47,7 +47,8 @@ def first_moment(wall: datetime, zone: ZoneInfo) -> datetime:
     moment = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if wall_time(moment, zone) == wall:
         return moment
-    # In a gap, the offset before the change gives a moment at or after the change, the one after it a moment before.
+    # In a gap, the offset from before the change gives a moment at or after the change; the offset from after it gives
+    # a moment before the change.
     change = next_change(wall.replace(tzinfo=zone, fold=1).astimezone(UTC), moment, zone)
     assert change is not None, f"{wall} is left out in {zone}, and no clock is changed"
     return change

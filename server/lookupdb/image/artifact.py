@@ -123,7 +123,7 @@ def render_image(manifest: Manifest, shard: int, shard_layer: Blob) -> ShardImag
     layers, blobs, manifests, entries = (first, shard_layer), [(first, content)], [], []
     for architecture in ARCHITECTURES:
         platform = {"architecture": architecture, "os": "linux"}
-        # Layers are not compressed, so the digests of their content are their own.
+        # Layers are not compressed, so a layer and its content have the same digest.
         rootfs = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
         config = _to_json({**platform, "config": {}, "rootfs": rootfs})
         described = describe_blob(CONFIG_TYPE, config)

@@ -82,7 +82,7 @@ class RateProfile:
         return max(max(segment.start, segment.end) for segment in self.segments)
 
     def find_instants(self, counts: Iterable[float]) -> Iterator[float]:
-        """Yield the instant of each of ``counts``, which increase, until the profile ends."""
+        """Yield the instant at which each of the increasing ``counts`` is reached, until the profile ends."""
         segments, begin, base = list(self.segments), 0.0, 0.0
         for count in counts:
             while count - base >= segments[0].requests:

@@ -60,7 +60,9 @@ COLD_FAULTS: Final = 100
 COLD_WAITS: Final = 1.0
 """Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
 WARM_WAITS: Final = 0.1
-"""Data becomes warm when the loop would have waited this many times as long as is computed, which is now more."""
+"""Data becomes warm when the loop would wait less than this many times as long as it computes, if it read the pages
+itself. It computes more while data is cold.
+"""
 WARM_READS: Final = 100
 """With fewer pages read per second, data is warm in any case."""
 SECONDS: Final = 1.0

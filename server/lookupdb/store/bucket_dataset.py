@@ -539,7 +539,7 @@ class BucketDataset(StoredDataset):
         return standing.version, parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
-        """Put it on the condition that it still is the version that was read."""
+        """Put the manifest on the condition that the object still is the version that was read."""
         path = f"{self._prefix(before.generation)}/{FILE_NAME}"
         standing = self.bucket.read(path)
         text = after.to_json()
@@ -563,7 +563,7 @@ class BucketDataset(StoredDataset):
         return sort_generations(set(filter(is_generation, self.bucket.folders(self.address.path))))
 
     def next_generation(self) -> str:
-        """Return one more than the highest of these."""
+        """Return one more than the highest of ``known_generations``."""
         return f"g{max(map(generation_number, self.known_generations()), default=0) + 1}"
 
     @contextmanager

@@ -170,7 +170,7 @@ class DirectoryDataset(StoredDataset):
         return parse_manifest(text, str(path), generation)
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
-        """Write it beside the generations, and rename it."""
+        """Write the new manifest beside the generations, and rename it."""
         path = self._manifest_path(before.generation)
         if self.manifest(before.generation) != before:
             raise StoreError(f"{path} was changed by another process", hint="find out what else writes there")

@@ -264,7 +264,7 @@ pub struct Scan {
     received: usize,
     /// Where the next line begins.
     next: usize,
-    /// What has arrived of it.
+    /// The part of that line that has arrived.
     line: Vec<u8>,
 }
 

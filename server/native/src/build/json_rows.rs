@@ -85,7 +85,8 @@ impl JsonRows {
         })
     }
 
-    /// Leave rows to Python that have a column of `missing`, or one that is not in `known`, unless that is None.
+    /// Leave two kinds of rows to Python: those with a column of `missing`, and those with a column that is not in
+    /// `known`, unless `known` is None.
     fn watch(&mut self, missing: HashSet<Vec<u8>>, known: Option<HashSet<Vec<u8>>>) {
         self.missing = missing;
         self.known = known;

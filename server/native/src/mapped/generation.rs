@@ -90,7 +90,7 @@ impl MappedGeneration {
     fn is_sequence(&self, py: Python<'_>) -> PyResult<bool> {
         let is_place = |key: &[u8]| parse_place(key).is_some_and(|place| place < self.records);
         for (shard, file) in self.files.iter().enumerate() {
-            // Keys are unique: if all of them are places, they are all places.
+            // Keys are unique, so if each key is the number of a place, each place has its key.
             let checked = py.detach(|| {
                 for item in file.items() {
                     if !is_place(item?.0) {

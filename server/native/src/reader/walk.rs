@@ -24,10 +24,10 @@ pub struct Walk<'a> {
     pub number: u64,
     /// The offset of the node to compare with next.
     offset: u16,
-    /// The key is not before the nodes below `low`, and is before those from `high` on.
+    /// The keys of the nodes below `low` are at most the searched key; those from `high` on are greater.
     low: u16,
     high: u16,
-    /// Whether the last node that the key is not before has exactly this key.
+    /// Whether a node with exactly the searched key was found.
     is_exact: bool,
     pub is_damaged: bool,
 }
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Go to the child of the last node that the key is not before.
+    /// Go to the child of `last_node`.
     #[inline(always)]
     pub fn descend(&mut self, pages: Pages<'a>) -> Result<(), Damage> {
         self.number = node_child(self.page, self.last_node()?)?;

@@ -63,7 +63,7 @@ impl PackedKeys {
 
     /// The distinct keys of a body, in the order of their first occurrence, and whether a partial answer is accepted.
     ///
-    /// None if clients do not write a body so: Python's parser then reads it.
+    /// None if the body is unusual: Python's parser then reads it.
     #[staticmethod]
     fn parse(body: &[u8], max_keys: usize) -> Option<(Self, bool)> {
         let found = body::recognise(body, max_keys)?;
