@@ -186,8 +186,8 @@ def proxy_handlers(url: str) -> list[urllib.request.BaseHandler]:
 def proxy_options(url: str) -> dict[str, str]:
     """Return obstore's options that ask ``url`` directly if it is this machine's.
 
-    A redirect to another host uses the environment's proxy for http: an option disables all other proxy settings of the
-    environment.
+    If obstore follows a redirect to another host, it uses the environment's proxy for http only, because this option
+    disables the environment's other proxy settings.
     """
     proxies = urllib.request.getproxies()
     proxy = proxies.get("http") or proxies.get("all")

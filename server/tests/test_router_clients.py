@@ -46,7 +46,7 @@ def test_what_a_cluster_would_refuse_of_a_network_is_refused() -> None:
         ({"cidr": "300.0.0.0/8"}, r"ipBlock\.cidr is not a network"),
         ({"cidr": "10::1::/8"}, r"ipBlock\.cidr is not a network"),
         ({"cidr": "10.0.0.0/08"}, r"ipBlock\.cidr is not a network, .*begins with 0"),
-        ({"cidr": "::ffff:10.0.0.0/104"}, r"ipBlock\.cidr is not a network, .*IPv4 network is written as such"),
+        ({"cidr": "::ffff:10.0.0.0/104"}, r"ipBlock\.cidr is not a network, .*it is an IPv4 network in IPv6 form"),
         ({"cidr": "10.0.0.0/8", "except": ["10.0.0.0/40"]}, r"ipBlock\.except\[0\] is not a network"),
         (
             {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]},

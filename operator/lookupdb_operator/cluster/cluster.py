@@ -203,8 +203,9 @@ class Cluster:
         )
 
     async def list_warnings(self, namespace: str) -> Mapping[str, WarningEvent]:
-        """Return the latest Warning event about each object in the namespace, by uid, among the events that are
-        read."""
+        """Return the latest Warning event about each object in the namespace, by uid. Only a limited number of events
+        is read.
+        """
         latest: dict[str, tuple[str, WarningEvent]] = {}
         query = {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
         for _ in range(_PAGES_OF_EVENTS):

@@ -235,7 +235,7 @@ class Informers:
         self._is_open = True
 
     def relist(self, kind: Kind) -> None:
-        """List ``kind`` again; not for LookupDatasets."""
+        """List the objects of ``kind`` again. ``kind`` must not be LookupDataset."""
         for reflector in self._reflectors:
             if reflector.kind == kind:
                 reflector.relist()

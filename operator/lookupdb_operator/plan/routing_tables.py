@@ -142,7 +142,9 @@ def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: s
 
 
 def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
-    """Return whether ``report`` has another text or generation than this version, or reports a contradiction."""
+    """Return whether ``report`` is of this version but of another text or generation, or itself reports a
+    contradiction.
+    """
     if describe_contradiction(table.version) in report.problem:
         return True
     if not _answers_from_version(report, table):

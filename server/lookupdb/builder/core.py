@@ -75,8 +75,8 @@ from lookupdb.shardfile import ShardMeta
 # Guess where rows begin in a CSV file, from the bytes near an intended cut.
 #
 # Quoted fields hold line breaks, so only the whole file before a line end proves that it ends a row. The reader of the
-# slice before a cut proves or corrects it. A guess looks for rows after a line end that have as many fields as the
-# header and quotes in pairs. Lines within quoted text seldom look like that.
+# slice before a cut proves or corrects it. A guess parses what follows a line end, and accepts it if it gives rows of
+# as many fields as the header, with quotes in pairs. Lines within quoted text seldom look like that.
 
 
 _ROWS_JUDGED: Final = 16

@@ -80,7 +80,7 @@ def _parse_network(text: str, field: str) -> _Network:
         raise InvalidManifest(f"{field} is not a network, found {text!r}: {error}", hint=_HINT) from error
     is_mapped = isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped is not None
     if is_mapped or re.search("/0[0-9]", text):
-        why = "an IPv4 network is written as such" if is_mapped else "the number of bits begins with 0"
+        why = "it is an IPv4 network in IPv6 form" if is_mapped else "the number of bits begins with 0"
         raise InvalidManifest(f"{field} is not a network, found {text!r}: {why}", hint=_HINT)
     return network
 

@@ -156,7 +156,7 @@ class _Datasets:
         return any(cutover.is_complete for cutover in self._cutovers.values())
 
     def describe(self) -> dict[str, Any]:
-        """Return the status of the dataset; of each by its name, if these have names."""
+        """Return the status of the only dataset, or the status of each dataset by its name."""
         statuses = {name: cutover.status() for name, cutover in self._cutovers.items()}
         if "" in statuses:
             return statuses[""]

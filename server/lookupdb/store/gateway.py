@@ -488,7 +488,7 @@ class GatewayObjects:
         """True if redirects have worked so far; if not, the gateway sends the bytes itself."""
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
-        """Get an object of limited size, like all that are read at once or put on a condition."""
+        """Get an object. Its size is limited, because it is read at once."""
 
         def attempt() -> tuple[bytes, Version] | None:
             with self._client.exchange("read", "GET", _object_target(path)) as answer:

@@ -105,7 +105,7 @@ class RedisClientConnection(ConnectionLife):
         self._is_resting = False
         """True if other connections get a turn first, because this one had much to do."""
         self._turn_bytes = 0
-        """Bytes received since other connections certainly had a turn: since a rest, or a wait for an answer."""
+        """Bytes received since this connection last rested or waited for an answer, and so gave others a turn."""
         self._is_paused = False
         """True if reading is paused because of unread bytes or a rest. (``clients`` pauses it for blocked clients.)"""
         self.arrived = monotonic_ns()

@@ -202,8 +202,9 @@ class CommandReader:
         return size <= self.limits.max_request_bytes and key_count < self.limits.max_arguments
 
     def _may_read_again(self, size: int) -> bool:
-        """Return whether to keep the beginning of a lookup of ``size`` bytes here until more arrives. With narrow
-        limits the parser gets it, because it refuses too many words as soon as they are announced."""
+        """Return whether to keep the beginning of a lookup of ``size`` bytes here until more arrives. If fewer
+        arguments are allowed than usual, the parser gets it: it refuses too many as soon as their number is read.
+        """
         if self.limits.max_arguments < MAX_WORDS:
             return False
         self._read_again += size

@@ -102,7 +102,7 @@ impl RecordBatch {
     }
 }
 
-/// `sort._SPOOLED`, a bit of a place: the value is a reference into its slice's spool file.
+/// `sort._SPOOLED`: the bit of a place that says that the value is a reference into its slice's spool file.
 pub const SPOOLED: u64 = 1 << 62;
 /// `sort._ROW_BITS`: a place is the number of its slice, and a row of this many bits.
 const ROW_BITS: u32 = 40;
