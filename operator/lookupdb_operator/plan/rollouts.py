@@ -145,8 +145,8 @@ def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> Rollou
     table = status.table
     for rollout in reversed(status.rollouts):
         if table is not None and table.rollout == rollout.rollout:
-            # If the table also has a candidate, the rollout was in effect before: the new table only adds the
-            # candidate, or changes numbers of servers.
+            # A table with a candidate was written for a rollout that was in effect already: it only adds the candidate,
+            # or changes the number of servers.
             is_unfinished = (not table.confirmed_at or bool(table.parts)) and status.candidate is None
         else:
             is_unfinished = rollout.is_candidate

@@ -39,7 +39,7 @@ class SampledDifference:
 
     @property
     def differing(self) -> int:
-        """Number of keys that only one generation has, or with different values."""
+        """Number of keys that only one generation has, or that have different values in the two."""
         return self.added + self.removed + self.changed
 
     @property

@@ -42,7 +42,8 @@ from lookupdb.load.run import LoadDisplay, Preflight, run_load, sample_generatio
 from lookupdb.manifest import GENERATION
 from lookupdb.wording import format_count, render_json
 
-# Options that describe a load. `lookupdb load` has them, and `kubectl lookupdb load`, whose Job runs the former.
+# The options that describe a load: those of `lookupdb load`, and of `kubectl lookupdb load`, whose Job runs `lookupdb
+# load`.
 
 
 # Limits without FLAG: a typing error must not overload a router.

@@ -292,7 +292,7 @@ class Tally:
     busy: float = 0.0  # seconds of processor time
 
     def count_generation(self, name: str, instant: float) -> None:
-        """Count an answer from the generations that ``name`` lists."""
+        """Count an answer. ``name`` is its generation, or a list of several."""
         key = name if name in self.generations or len(self.generations) < MAX_LABELS else OTHER_LABELS
         seconds = round(instant, 3)
         span = self.generations.setdefault(key, {"answers": 0, "firstSeconds": seconds, "lastSeconds": seconds})

@@ -58,8 +58,9 @@ def may_ask_for_previous(new: RoutingTable, old: RoutingTable) -> bool:
 
 
 def may_still_ask_for_previous(new: RoutingTable, old: RoutingTable, previous: RoutingTable) -> bool:
-    """Return whether clients may still request the active generation of ``previous``, the table before ``old``. Only if
-    ``new`` keeps the generation of ``old``, for example with other servers."""
+    """Return whether clients may still request the active generation of ``previous``, the table before ``old``. They
+    may only if ``new`` keeps the generation of ``old``, for example with other servers.
+    """
     return new.active == old.active and may_ask_for_previous(new, previous)
 
 

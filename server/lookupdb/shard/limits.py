@@ -101,7 +101,7 @@ NAMES: Final = (*COUNTERS, *GAUGES, *(name for names in DURATIONS.values() for n
 ) = range(len(COUNTERS) + len(GAUGES))
 """Places in a worker's slot, constants for the hot path."""
 FAILED: Final = len(histogram_names(""))
-"""The distance from a histogram to the one of its failed requests."""
+"""The number of places from a histogram of successful requests to the histogram of failed ones."""
 GET, MGET, EXISTS, OTHER = (NAMES.index(DURATIONS[command, "ok"][0]) for command in ("get", "mget", "exists", "other"))
 """The places of histograms."""
 

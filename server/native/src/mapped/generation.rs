@@ -429,7 +429,7 @@ pub fn may_have_long_number(text: &[u8]) -> bool {
     false
 }
 
-/// The number of digits in a row around the index `at`, as far as it matters.
+/// The number of consecutive digits around the index `at`; at most `SHORTEST_LONG` are counted on each side.
 fn run_around(text: &[u8], at: usize) -> usize {
     let (before, behind) = text.split_at(at);
     let digits_before = before.iter().rev().take(SHORTEST_LONG).take_while(|byte| byte.is_ascii_digit()).count();
