@@ -267,7 +267,7 @@ _MAX_COLUMN_NAME: Final = 256
 
 
 def _rank(column: FirstColumn) -> int:
-    """Return how much the name says that it is a key; less is more."""
+    """Return the rank of a column by its name: the lower, the more likely is it the key."""
     name = column.name.lower()
     if name in _KEY_NAMES:
         return _KEY_NAMES.index(name)

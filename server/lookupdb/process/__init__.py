@@ -24,7 +24,9 @@ def start() -> None:
 
 
 def leave_out_tls() -> None:
-    """Replace ``ssl`` for later imports. Its classes and numbers can be compared with, but not used."""
+    """Replace ``ssl`` for later imports by a module whose names serve only for comparisons, as in ``except
+    ssl.SSLError``.
+    """
     sys.modules["ssl"] = types.ModuleType("ssl")
     vars(sys.modules["ssl"])["__getattr__"] = _stand_in
 

@@ -9,8 +9,8 @@
 3. A ``BatchExchange`` begins when its connection has no other pending request. It counts its keys in ``budget``, and
    asks the lookup core.
 4. ``lookup_core`` has ``batch_keys`` encode the keys and find their shards. It cuts the keys of a shard into slices of
-   at most 64 (``SLICE_KEYS``; fewer if values are large): at least 79 slices, and 80 for 4 equal shards. ``lookups``
-   waits for all of them (``ScatterGather``) and watches their deadlines.
+   at most 64 (``SLICE_KEYS``; fewer if values are large). For 4 equal shards these are 80 slices. ``lookups`` waits for
+   all of them (``ScatterGather``) and watches their deadlines.
 5. ``replicas`` chooses an endpoint for each slice, the less busy of two, and one of its two lanes. With more
    than 16 keys per slice on average (``LARGE_SLICE_KEYS``) the batch is large work. In that lane, requests send their
    slices in rotation (``FairQueue``).

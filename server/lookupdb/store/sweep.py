@@ -162,7 +162,7 @@ def _check_type(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-# Superseded generations of a live dataset, and spared ones, for sweeps, builders and `lookupdb up`.
+# Which generations of a live dataset are superseded, and which are spared: for sweeps, builders and `lookupdb up`.
 #
 # Builders and `lookupdb up` spare the announced generation, because others follow it. A cluster's sweep goes by its
 # operator's list, which names the generations that serve.

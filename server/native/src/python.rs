@@ -200,8 +200,8 @@ fn select_fields<'py>(
     PyList::new(py, fields.iter().map(|field| field.as_deref().map(|text| PyBytes::new(py, text)))).map(Some)
 }
 
-/// The number of fields of `value`, and their `names`, their `values`, or both in turn as bulk strings. None if it is
-/// not a JSON object.
+/// The number of fields of the JSON object `value`, and the fields as bulk strings: their names if `names`, their
+/// values if `values`, or each name with its value after it if both. None if it is not a JSON object.
 #[pyfunction]
 fn encode_fields<'py>(
     py: Python<'py>,
