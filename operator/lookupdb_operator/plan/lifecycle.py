@@ -477,8 +477,8 @@ TRANSITIONS: Final = (
             "the drain time has passed since `table.confirmedAt`, and every router still answers from the newest table"
         ),
         written_first=(
-            "`rollouts` without it; desired again, it stays as claimed; with `rollout.keepPrevious` the newest of"
-            " another generation is kept, and no other"
+            "`rollouts` without it. If it is desired again, it stays as claimed; with `rollout.keepPrevious` the newest"
+            " one of another generation is kept, and no other"
         ),
         may_be_deleted="all of it; shards and servers beyond those that the newest table references",
     ),
@@ -522,8 +522,8 @@ TRANSITIONS: Final = (
             " the next version"
         ),
         written_first=(
-            "`table` with its version, or `lastTable`, `rollouts[].named` and `offered`, `candidate`; `rolledBack`,"
-            " when it goes back to a pinned generation"
+            "`table` with its version, or only `lastTable`; `rollouts[].named` and `offered`, `candidate`; also"
+            " `rolledBack` when it goes back to a pinned generation"
         ),
         may_be_deleted="nothing: what an older table references stays",
     ),

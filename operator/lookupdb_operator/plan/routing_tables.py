@@ -187,10 +187,10 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 # answers from such content. Somebody has edited the ConfigMap, or the status that it is rendered from.
 #
 # A router takes up no second content under one version, and a router that has just started may have read the wrong one.
-# So the right content gets the next version. Each edit claims one version: until that is written, the ConfigMap has
-# another one. A writer who edits again and again is left alone for longer each
-# time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then. The edit is
-# noted at once all the same, because it may be undone meanwhile.
+# So the right content gets the next version. Each edit claims only one version: until a table of that version is
+# written, the ConfigMap has another version, and claims nothing more. A writer who edits again and again is left alone
+# for longer each time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then. The
+# edit is noted at once all the same, because it may be undone meanwhile.
 
 
 def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
@@ -214,9 +214,9 @@ def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, 
 def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
-    """Return whether the ConfigMap has other content under the version of ``table``, and routers may have read it. An
-    edited version is believed if it was confirmed, or if it is overtaken. Labels and annotations do not count: routers
-    do not read them."""
+    """Return whether the ConfigMap has other content under the version of ``table``, and routers may have read it. If
+    the ConfigMap was edited, its version may be, too: then ``table`` counts as read if it was confirmed, or if the
+    ConfigMap has its version or a newer one. Labels and annotations do not count: routers do not read them."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
