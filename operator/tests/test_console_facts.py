@@ -41,7 +41,7 @@ def test_the_level_of_a_dataset_is_that_of_its_conditions(ready: str, degraded: 
 def test_a_dataset_that_nobody_has_looked_at_is_described_too() -> None:
     empty = facts.describe_dataset(view(**dict.fromkeys(dataset().status)))
     assert empty.row.level == "unknown"
-    assert (empty.generations, empty.rollouts, empty.builds, empty.routers, empty.candidate) == ((), (), (), None, None)
+    assert (empty.generations, empty.rollouts, empty.builds, empty.routers, empty.candidate) == ((), (), (), None, {})
 
 
 def test_commands_are_those_of_the_present_state() -> None:

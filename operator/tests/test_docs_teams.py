@@ -10,7 +10,6 @@ import yaml
 
 from lookupdb.dataset import schema
 from lookupdb_operator.gateway.service import command as gateway
-from lookupdb_operator.gateway.transfers import Admission
 from lookupdb_operator.plan.turns import DEFAULT_LIMIT
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +30,8 @@ def default(option: str) -> Any:
 
 
 def test_the_gateways_share_of_a_namespace_is_what_admission_gives() -> None:
-    admission = Admission(default("max_requests"))
-    transfers, short = admission._transfers.most, admission._short.most
+    short = default("max_requests") // 4
+    transfers = default("max_requests") - short
     assert f"{transfers} transfers of files, and {short} short requests" in TEXT
     assert default("body_memory") == "256MiB", "of which a quarter is for short requests"
     assert "192 MiB for files, 64 MiB for short requests" in TEXT

@@ -159,9 +159,9 @@ async def test_a_rotated_secret_needs_no_restart(url: str, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[("AWS_ENDPOINT_URL", url) for url in (b"no url", b"http://127.0.0.1:99999", b"http://[::1", b"http://:::")],
+        *[("AWS_ENDPOINT_URL", url) for url in (b"no url", b"http://[::1", b"http://:::")],
         *[("AWS_ENDPOINT_URL", url) for url in (b"http://[]", b"http://[]:80", b"https://:443", b"http://a:0")],
-        *[("AWS_REGION", b"a\x00b"), ("AWS_REGION", b"\xff"), ("AWS_REGION", b"two\nlines")],
+        *[("AWS_REGION", b"a\x00b"), ("AWS_REGION", b"\xff")],
     ],
 )
 async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_start(

@@ -24,7 +24,7 @@ from lookupdb.store.objects import MODE_HEADER
 from lookupdb_operator.cluster.api import Answer
 from lookupdb_operator.cluster.client import MOST_WAITING
 from lookupdb_operator.gateway.request import RequestProblem
-from lookupdb_operator.gateway.transfers import WAIT_SECONDS, Budget, Places
+from lookupdb_operator.gateway.transfers import WAIT_SECONDS, Budget
 
 pytest_plugins = ["operator_support.gateway_fixtures"]
 
@@ -129,7 +129,7 @@ async def test_clients_that_send_nothing_keep_nobody_away(bucket: Bucket, tmp_pa
         silent = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(300)))
         assert (await gateway.ask("PUT", f"{OWN}/d/x", body=b"x")).status == 200
         assert gateway.gateway.server
-        assert gateway.gateway.server.connections <= 16 * 4 + 1
+        assert len(gateway.gateway.server.connections) <= 16 * 4 + 1
         for _, writer in silent:
             writer.close()
 
@@ -147,7 +147,7 @@ async def test_silent_clients_do_not_take_the_descriptors_of_others(
 async def test_uploads_of_one_namespace_leave_room_for_another(bucket: Bucket, tmp_path: Path) -> None:
     async with standing(tmp_path, bucket.url, max_requests=8) as gateway:
         begun = [await begin_upload(gateway, 100) for _ in range(6)]
-        await until(lambda: gateway.gateway.admission.in_flight == 3, "half of the places for files")
+        await until(lambda: gateway.gateway.in_flight == 3, "half of the places for files")
         refused = await gateway.ask("PUT", f"{OWN}/d/y", body=b"y")
         assert (refused.status, refused.kind, refused.headers["Retry-After"]) == (503, "busy", "1")
         claim = await gateway.ask("PUT", f"{OWN}/d/claim.json", body=b"{}", headers={MODE_HEADER: "create"})
@@ -157,19 +157,21 @@ async def test_uploads_of_one_namespace_leave_room_for_another(bucket: Bucket, t
         assert other.status == 200
         for writer in begun:
             writer.close()
-        await until(lambda: gateway.gateway.admission.in_flight == 0, "nothing in flight")
+        await until(lambda: gateway.gateway.in_flight == 0, "nothing in flight")
 
 
-def test_it_takes_many_namespaces_to_leave_another_no_place() -> None:
-    places = Places(192)
-    with contextlib.ExitStack() as taken:
+async def test_it_takes_many_namespaces_to_leave_another_no_place() -> None:
+    places = Budget(192, "requests", wait_seconds=0)
+    async with contextlib.AsyncExitStack() as taken:
         for number in range(7):
             with contextlib.suppress(RequestProblem):
                 while True:
-                    taken.enter_context(places.take(f"team-{number}"))
-        assert places.taken < 192
-        taken.enter_context(places.take("another"))
-    assert places.taken == 0
+                    await taken.enter_async_context(places.reserve(f"team-{number}", 1))
+        assert places.used < 192
+        await taken.enter_async_context(places.reserve("another", 1))
+        with pytest.raises(RequestProblem, match="namespace team-0 has 96 of 192 requests, others have 96"):
+            await taken.enter_async_context(places.reserve("team-0", 1))
+    assert places.used == 0
 
 
 async def begin_upload(gateway: Standing, size: int) -> asyncio.StreamWriter:
@@ -181,7 +183,7 @@ async def begin_upload(gateway: Standing, size: int) -> asyncio.StreamWriter:
 async def test_uploads_of_one_namespace_leave_memory_for_another(bucket: Bucket, tmp_path: Path) -> None:
     async with standing(tmp_path, bucket.url) as gateway:
         begun = [await begin_upload(gateway, 64 * MIB) for _ in range(7)]  # of 16 MiB of memory each, and a little
-        await until(lambda: gateway.gateway.admission.in_flight == 7, "all of them")
+        await until(lambda: gateway.gateway.in_flight == 7, "all of them")
         assert 80 * MIB < gateway.gateway.budget.used <= 96 * MIB, "half of it"
         other = await gateway.ask("PUT", f"/v1/object/{CLUSTER}/other/d/x", namespace="other", body=bytes(MIB))
         assert other.status == 200
@@ -266,10 +268,10 @@ async def test_who_goes_while_the_store_is_silent_leaves_nothing_behind(
     async with silent, standing(tmp_path, "s3://bucket") as gateway:
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(head(*request_line.split(" ", 1)))
-        await until(lambda: gateway.gateway.admission.in_flight == 1, "the request")
+        await until(lambda: gateway.gateway.in_flight == 1, "the request")
         writer.close()
         async with asyncio.timeout(3):
-            await until(lambda: gateway.gateway.admission.in_flight == 0, "its end")
+            await until(lambda: gateway.gateway.in_flight == 0, "its end")
         assert gateway.gateway.short_budget.used == 0
 
 

@@ -95,24 +95,20 @@ def test_a_status_of_another_version_is_no_ground_for_a_rollback() -> None:
         changes.roll_back(dataset(table={"version": "seven"}), None)
 
 
-def test_what_was_promoted_before_it_was_built_has_its_annotation_taken_away_first() -> None:
+def test_what_was_promoted_before_it_was_built_needs_its_annotation_removed_first() -> None:
     early = generation("g13", prematurePromotion="g13")
     waiting = dataset(candidate=CANDIDATE, generations=[generation("g12"), early])
-    assert changes.is_premature(waiting, "g13")
-    assert changes.annotate("lookupdb.dev/promote", None) == {
-        "metadata": {"annotations": {"lookupdb.dev/promote": None}}
-    }
-    assert not changes.judge_withdrawal(waiting, "g13").is_done
-    seen = dataset(candidate=CANDIDATE, generations=[generation("g12"), generation("g13")])
-    assert changes.judge_withdrawal(seen, "g13").is_done
+    with pytest.raises(NotPossible, match=r"lookupdb\.dev/promote named g13 before it was built"):
+        changes.find_promotable(waiting, "g13")
+    assert changes.find_candidate(waiting, "g13") == "g13"
 
 
-@pytest.mark.parametrize("early", [{}, {"prematureOverride": "g13"}])
-def test_the_rejected_generation_is_overridden_by_its_name(early: dict[str, Any]) -> None:
-    found = dataset(refused=generation("g13", message="minRecords: expected at least 9, found 1", **early))
+def test_the_rejected_generation_is_overridden_by_its_name() -> None:
+    found = dataset(refused=generation("g13", message="minRecords: expected at least 9, found 1"))
     assert [changes.find_rejected(found, given) for given in (None, "g13")] == ["g13", "g13"]
-    assert changes.is_override_premature(found) == bool(early)
-    assert changes.judge_withdrawal(found, "g13").is_done == (not early)
+    early = dataset(refused=generation("g13", message="", prematureOverride="g13"))
+    with pytest.raises(NotPossible, match=r"lookupdb\.dev/override-gates named g13 before it was built"):
+        changes.find_rejected(early, None)
     with pytest.raises(NotPossible, match="that a gate has rejected is g13"):
         changes.find_rejected(found, "g12")
     with pytest.raises(NotPossible, match="no gate has rejected the newest generation of shop/airports"):

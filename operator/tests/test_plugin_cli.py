@@ -17,7 +17,6 @@ import yaml
 from aiohttp import web
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
-from operator_support.running import until
 from plugin_samples import STATUS, answer_lookup, body, condition, generation
 
 from lookupdb_operator import names
@@ -316,20 +315,6 @@ async def test_a_candidate_is_promoted_or_rejected(kube: Kube, plugin: Run, verb
     ended = await plugin(verb, "airports")
     assert ended.code == 0
     assert _dataset(kube)["metadata"]["annotations"] == {f"lookupdb.dev/{verb}": "g13"}
-
-
-async def test_what_was_promoted_before_it_was_built_is_promoted_again(kube: Kube, plugin: Run) -> None:
-    """The annotation exists already, without effect: it is removed, and set again when the operator has seen that."""
-    candidate = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:55:00Z"}
-    early = [generation("g12"), generation("g13", prematurePromotion="g13")]
-    held = {**_dataset(kube), "status": body(candidate=candidate, generations=early)["status"]}
-    kube.put({**held, "metadata": {**held["metadata"], "annotations": {names.PROMOTE: "g13"}}})
-    running = asyncio.ensure_future(plugin("promote", "airports"))
-    await until(lambda: names.PROMOTE not in _dataset(kube)["metadata"]["annotations"], "it to be taken away")
-    seen = body(candidate=candidate, generations=[generation("g12"), generation("g13")])["status"]
-    kube.put({**_dataset(kube), "status": seen})
-    assert (await running).code == 0
-    assert _dataset(kube)["metadata"]["annotations"] == {names.PROMOTE: "g13"}
 
 
 async def test_a_rollback_pins_and_unpin_takes_the_pin_away(kube: Kube, plugin: Run) -> None:

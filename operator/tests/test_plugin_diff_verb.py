@@ -23,7 +23,7 @@ from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Unreachable
-from lookupdb_operator.plugin import cluster_verbs
+from lookupdb_operator.plugin import cluster_verbs, session
 from lookupdb_operator.plugin.cluster_session import ClusterSession
 from lookupdb_operator.plugin.cluster_verbs import Patience
 from lookupdb_operator.plugin.jobs import JobProgress, choose_shard_set
@@ -225,7 +225,8 @@ class _Flaky:
 async def test_no_request_that_fails_for_a_moment_loses_the_work_of_a_job(
     kube: Kube, tmp_path: Path, request_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_verbs, "_POLL_SECONDS", 0.02)
+    for module in (cluster_verbs, session):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
     flaky = _Flaky(monkeypatch, request_)
     ended, _ = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
     assert (ended.code, ended.out.splitlines()[0], "deleted" in ended.err) == (
@@ -240,7 +241,8 @@ async def test_no_request_that_fails_for_a_moment_loses_the_work_of_a_job(
 async def test_a_job_may_have_started_while_the_api_server_does_not_say(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_verbs, "_POLL_SECONDS", 0.02)
+    for module in (cluster_verbs, session):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
     pods = "/api/v1/namespaces/shop/pods"
     kube.refused[pods] = Refusal(503, "the server is currently unable to handle the request")
     ended = await run_plugin(

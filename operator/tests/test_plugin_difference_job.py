@@ -15,9 +15,10 @@ from manifest_samples import generation as built_generation
 from plugin_samples import dataset, generation
 
 from lookupdb.cli.stores import diff as diff_command
+from lookupdb.cli.stores import render_difference
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import NotPossible
-from lookupdb_operator.plugin.cluster_verbs import JobFailed, choose_generations, read_document, render_difference
+from lookupdb_operator.plugin.cluster_verbs import JobFailed, choose_generations, read_document
 from lookupdb_operator.plugin.jobs import render_difference_job
 
 GENERATIONS = [generation("g11"), generation("g12"), generation("g13", shards=3)]
@@ -194,17 +195,8 @@ class TestReading:
             read_document("read shard 1", is_done=False, why="it was killed")
 
     def test_is_shown_with_its_samples_and_no_control_characters(self) -> None:
-        shown = render_difference(DOCUMENT)
+        shown = "\n".join(render_difference(DOCUMENT))
         assert "g13, 3,001 records" in shown
         assert "and not all" in shown
         assert "changed  2" in shown
         assert "\x1b" not in shown
-
-    @pytest.mark.parametrize(
-        "change", [{"isWhole": None}, {"same": "many"}, {"before": None}, {"samples": {"added": [None]}}], ids=str
-    )
-    def test_says_what_to_do_about_one_of_another_version(self, change: dict[str, Any]) -> None:
-        document = {name: value for name, value in (DOCUMENT | change).items() if value is not None}
-        with pytest.raises(JobFailed, match="not what this version reads") as failed:
-            render_difference(document)
-        assert "--json" in (failed.value.hint or "")

@@ -88,17 +88,6 @@ _UNDER_WAY: Final = "under way"
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionFacts:
-    """One of the four conditions."""
-
-    kind: str
-    status: str
-    reason: str
-    since: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """Something that a dataset waits for: since a moment, until a moment, or neither."""
 
@@ -125,26 +114,6 @@ class GenerationFacts:
     bytes: int
     built_at: str
     marks: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedFacts:
-    """The generation that a gate rejected, and the command that overrides the gate."""
-
-    generation: str
-    records: int
-    built_at: str
-    message: str
-    override: str
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateFacts:
-    """The generation that waits for promotion."""
-
-    generation: str
-    rollout: str
-    since: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +229,14 @@ class StatusFacts:
     problem: str
     """Why the pods are unknown; empty if they are known."""
     waits: tuple[Wait, ...]
-    conditions: tuple[ConditionFacts, ...]
+    conditions: tuple[Members, ...]
+    """The four conditions."""
     generations: tuple[GenerationFacts, ...]
     """Those in the store, newest first."""
-    rejected: RejectedFacts | None
-    candidate: CandidateFacts | None
+    rejected: Members
+    """The generation that a gate rejected; empty if there is none."""
+    candidate: Members
+    """The generation that waits for promotion; empty if there is none."""
     rollouts: tuple[RolloutFacts, ...]
     routers: RouterFacts | None
     """None if there are none, or none are known."""
@@ -275,7 +247,6 @@ class StatusFacts:
 def describe_dataset(view: DatasetPods) -> StatusFacts:
     """Return the facts of one dataset."""
     dataset, status = view.dataset, view.dataset.status
-    candidate: Members = status.get("candidate") or {}
     return StatusFacts(
         row=describe_row(dataset),
         serving=_describe_serving(dataset),
@@ -283,24 +254,10 @@ def describe_dataset(view: DatasetPods) -> StatusFacts:
         endpoint=str(status.get("endpoint") or ""),
         problem=view.problem,
         waits=tuple(_find_waits(dataset)),
-        conditions=tuple(
-            ConditionFacts(
-                kind,
-                str(found["status"]),
-                str(found["reason"]),
-                str(found.get("lastTransitionTime", "")),
-                str(found.get("message", "")),
-            )
-            for kind in CONDITIONS
-            if (found := dataset.condition(kind))
-        ),
+        conditions=tuple(found for kind in CONDITIONS if (found := dataset.condition(kind))),
         generations=describe_generations(dataset),
-        rejected=_find_rejected(dataset),
-        candidate=CandidateFacts(
-            str(candidate.get("generation")), str(candidate.get("rollout")), str(candidate.get("since", ""))
-        )
-        if candidate
-        else None,
+        rejected=status.get("refused") or {},
+        candidate=status.get("candidate") or {},
         rollouts=tuple(_describe_rollouts(view)),
         routers=_describe_routers(view),
         builds=tuple(_describe_builds(dataset)),
@@ -387,20 +344,6 @@ def describe_generations(dataset: Dataset) -> tuple[GenerationFacts, ...]:
             marks=tuple(mark for mark, marked in marks.items() if found["generation"] in marked),
         )
         for found in reversed(stored)
-    )
-
-
-def _find_rejected(dataset: Dataset) -> RejectedFacts | None:
-    refused: Members = dataset.status.get("refused") or {}
-    if not refused:
-        return None
-    generation = str(refused.get("generation"))
-    return RejectedFacts(
-        generation=generation,
-        records=int(refused.get("records", 0)),
-        built_at=str(refused.get("builtAt", "")),
-        message=str(refused.get("message", "")),
-        override=dataset.command("override-gates", generation),
     )
 
 
@@ -533,13 +476,14 @@ class Action:
 
 def list_actions(dataset: Dataset, facts: StatusFacts) -> Iterator[Action]:
     """Yield the commands that apply to a dataset as it is, first those that it waits for."""
-    if facts.candidate is not None:
-        generation = facts.candidate.generation
+    if facts.candidate:
+        generation = dataset.candidate
         yield Action(f"Look at {generation} first", dataset.command("get", "KEY", "--generation", generation))
         yield Action(f"Let {generation} serve", dataset.command("promote", generation))
         yield Action(f"Reject {generation}", dataset.command("reject", generation))
-    if facts.rejected is not None:
-        yield Action(f"Override the gate that rejected {facts.rejected.generation}", facts.rejected.override)
+    if facts.rejected:
+        generation = facts.rejected["generation"]
+        yield Action(f"Override the gate that rejected {generation}", dataset.command("override-gates", generation))
     if facts.pinned:
         yield Action("Let newer generations serve", dataset.command("unpin"))
     elif any("has served" in found.marks for found in facts.generations):

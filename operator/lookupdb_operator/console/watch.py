@@ -13,7 +13,7 @@ import math
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -168,17 +168,9 @@ class Watch:
         for view in views:
             await asyncio.sleep(0)
             self._sum(view)
-        self._forget(views, len(pods))
-
-    def _forget(self, views: Sequence[DatasetPods], pods: int) -> None:
-        """Forget pods and datasets that are gone. ``pods`` is the number of those that are there."""
-        if len(self._pods) > pods:
-            uids = {pod.uid for view in views for pod in view.pods}
-            for uid in self._pods.keys() - uids:
-                del self._pods[uid]
-        if len(self._datasets) > len(views):
-            for key in self._datasets.keys() - {(view.dataset.namespace, view.dataset.name) for view in views}:
-                del self._datasets[key]
+        uids, keys = {pod.uid for _, pod in pods}, {(view.dataset.namespace, view.dataset.name) for view in views}
+        self._pods = {uid: watched for uid, watched in self._pods.items() if uid in uids}
+        self._datasets = {key: watched for key, watched in self._datasets.items() if key in keys}
 
     async def _scrape(self, view: DatasetPods, pod: Pod, watched: _WatchedPod) -> None:
         async with self._turns:

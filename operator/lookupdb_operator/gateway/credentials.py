@@ -9,9 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
-
-import orjson
 
 from lookupdb.errors import StoreError
 from lookupdb.store.bucket import ObstoreObjects
@@ -24,8 +21,9 @@ _SILENCE_SECONDS: Final = 7
 """Timeout of requests, except uploads and copies: clients retry themselves, and must learn the reason within
 ``SILENCE_SECONDS`` of ``lookupdb.store.gateway``."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
-_URL: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[!-~]*)?")
+_URL: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?")
 _LINE_ENDS: Final = str.maketrans("", "", "\t\r\n")
+"""A key of Google is a JSON document of several lines."""
 _CURRENT: Final = "..data"
 """The link that the kubelet switches to replace all files at once."""
 _MAX_BYTES: Final = 1 << 20
@@ -55,30 +53,12 @@ def _find_current(folder: Path) -> Path:
 
 def _read_value(file: Path) -> str:
     value = file.read_bytes()[:_MAX_BYTES].decode().rstrip("\r\n")
-    if not value.isprintable() and not _is_document(value):
+    if not value.translate(_LINE_ENDS).isprintable():
         raise ValueError(f"{file.name} has control characters")
     is_url = any(mark in file.name for mark in ("ENDPOINT", "_URL"))
-    if is_url and value and not _is_url(value):  # obstore would accept it and panic at each request
+    if is_url and value and not _URL.fullmatch(value):  # obstore would accept it and panic at each request
         raise ValueError(f"{file.name} is no URL")
     return value
-
-
-def _is_document(value: str) -> bool:
-    """Return whether ``value`` is a multi-line JSON document, such as a Google key."""
-    try:
-        return value.translate(_LINE_ENDS).isprintable() and isinstance(orjson.loads(value), dict)
-    except ValueError:
-        return False
-
-
-def _is_url(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # invalid port or IPv6 address
-        return False
-    is_marked = parts.netloc.startswith("[") == (":" in (parts.hostname or ""))
-    return has_host and is_marked and _URL.fullmatch(value) is not None
 
 
 class StoreClient:

@@ -53,7 +53,6 @@ from lookupdb_operator.gateway.transfers import (
     BROKEN_OFF,
     IDLE_SECONDS,
     SHORT_SECONDS,
-    Admission,
     Budget,
     GatewayMetrics,
     Objects,
@@ -135,10 +134,28 @@ class _Request(web.BaseRequest):
         response.headers.popall(hdrs.SERVER, None)
 
 
-class _Connections(web.Server):
-    """All clients, the longest connected first."""
+class Server(web.Server):
+    """Listens and answers by ``handle`` until it is closed. Its clients are kept in order, the longest connected
+    first."""
 
-    def __init__(self, handle: Handle, most: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        host: str,
+        port: int,
+        max_connections: int,
+        keepalive_seconds: float = _KEEPALIVE_SECONDS,
+    ) -> None:
+        """Binds at once. Raises UsageError if the port is taken."""
+        settings: dict[str, Any] = {
+            "keepalive_timeout": keepalive_seconds,
+            "lingering_time": _LINGER_SECONDS,
+            "max_line_size": _MAX_LINE_BYTES,
+            "max_field_size": MAX_TOKEN_BYTES + _MAX_LINE_BYTES,
+            "max_headers": _MAX_HEADERS,
+            "auto_decompress": False,  # bodies are taken as sent; no decompression bombs
+        }
         super().__init__(
             self._note_request,
             request_factory=lambda message, payload, protocol, writer, task: _Request(
@@ -148,9 +165,12 @@ class _Connections(web.Server):
             logger=log,
             **settings,
         )
+        self._listener: socket.socket = listeners.bind(host, port)
+        self.port = listeners.bound_port(self._listener)
+        self.most_connections = max_connections
         self._handle = handle
         self._settings = settings
-        self._most = most
+        self._server: asyncio.Server | None = None
         self.busy: set[web.RequestHandler] = set()
         """Clients with a request in flight."""
         self.idle = asyncio.Event()
@@ -170,15 +190,10 @@ class _Connections(web.Server):
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Count a client. The oldest idle one is closed to make room; if all others are busy, the new one is closed."""
         super().connection_made(handler, transport)
-        while len(self._connections) > self._most:
+        while len(self._connections) > self.most_connections:
             oldest = next(connection for connection in self.connections if connection not in self.busy)
             oldest.force_close()
             del self._connections[oldest]
-
-    def abort_busy(self) -> None:
-        """Disconnect clients with a request in flight."""
-        for connection in self.busy & self._connections.keys():
-            self._connections[connection].abort()
 
     async def _note_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
@@ -191,44 +206,10 @@ class _Connections(web.Server):
             if not self.busy:
                 self.idle.set()
 
-
-class Server:
-    """Listens and answers by ``handle`` until it is closed."""
-
-    def __init__(
-        self,
-        handle: Handle,
-        *,
-        host: str,
-        port: int,
-        max_connections: int,
-        keepalive_seconds: float = _KEEPALIVE_SECONDS,
-    ) -> None:
-        """Binds at once. Raises UsageError if the port is taken."""
-        self._listener: socket.socket = listeners.bind(host, port)
-        self.port = listeners.bound_port(self._listener)
-        self.most_connections = max_connections
-        self._connections = _Connections(
-            handle,
-            max_connections,
-            keepalive_timeout=keepalive_seconds,
-            lingering_time=_LINGER_SECONDS,
-            max_line_size=_MAX_LINE_BYTES,
-            max_field_size=MAX_TOKEN_BYTES + _MAX_LINE_BYTES,
-            max_headers=_MAX_HEADERS,
-            auto_decompress=False,  # bodies are taken as sent; no decompression bombs
-        )
-        self._server: asyncio.Server | None = None
-
-    @property
-    def connections(self) -> int:
-        """Return the number of connected clients."""
-        return len(self._connections.connections)
-
     async def open(self) -> None:
         """Accept clients."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connections, sock=self._listener, backlog=listeners.BACKLOG)
+        self._server = await loop.create_server(self, sock=self._listener, backlog=listeners.BACKLOG)
 
     async def close(self, seconds: float) -> None:
         """Stop accepting connections, and wait up to ``seconds`` for requests in flight. Then abort the rest, and
@@ -237,16 +218,17 @@ class Server:
             self._listener.close()
             return
         self._server.close()
-        self._connections.pre_shutdown()
+        self.pre_shutdown()
         await self._wait_idle(seconds)
-        self._connections.abort_busy()
+        for connection in self.busy & self._connections.keys():
+            self._connections[connection].abort()
         await self._wait_idle(_ABORT_SECONDS)
-        await self._connections.shutdown(1.0)
+        await self.shutdown(1.0)
 
     async def _wait_idle(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._connections.idle.wait()
+                await self.idle.wait()
 
 
 _SCHEME: Final = "bearer "
@@ -266,7 +248,9 @@ class Handlers:
     access: Access
     keys: Keys
     tokens: TokenCache
-    admission: Admission
+    transfers: Budget
+    """Requests that read, put or copy a file."""
+    short_requests: Budget
     reads: Reads
     writes: Writes
     metrics: GatewayMetrics
@@ -279,13 +263,13 @@ class Handlers:
             target = parse_target(request.method, request.raw_path)
             operation = target.operation.value
             self._authorize(target, caller)
-            # Reading, putting or copying a file takes long; all else is short.
-            transfers = {
+            is_transfer = {
                 Operation.READ: target.path.endswith(REDIRECTED_SUFFIX),
                 Operation.WRITE: MODE_HEADER not in request.headers,
                 Operation.COPY: True,
             }.get(target.operation, False)
-            with self.admission.admit(caller.namespace, transfers=transfers):
+            budget = self.transfers if is_transfer else self.short_requests
+            async with budget.reserve(caller.namespace, 1):
                 response = await self._dispatch(request, target, caller)
             status = response.status
         except RequestProblem as problem:
@@ -415,7 +399,9 @@ class Gateway:
         self._client = StoreClient(options.store, options.credentials)
         self.keys = Keys(api)
         self.metrics = GatewayMetrics()
-        self.admission = Admission(options.max_requests)
+        short_requests = max(1, options.max_requests // 4)
+        self.short_requests = Budget(short_requests, "requests", wait_seconds=0)
+        self.transfers = Budget(options.max_requests - short_requests, "requests", wait_seconds=0)
         short = options.memory // 4
         self.short_budget = Budget(short)
         self.budget = Budget(options.memory - short)
@@ -458,7 +444,8 @@ class Gateway:
             access=access,
             keys=self.keys,
             tokens=TokenCache(self.keys, options.audiences, time.time),
-            admission=self.admission,
+            transfers=self.transfers,
+            short_requests=self.short_requests,
             reads=Reads(objects, room, redirects=options.redirects),
             writes=Writes(objects, room, part_bytes=options.part_bytes),
             metrics=self.metrics,
@@ -476,10 +463,10 @@ class Gateway:
 
     def _register_gauges(self) -> None:
         self.metrics.gauges |= {
-            "lookupdb_gateway_requests_in_flight": ("Requests in flight.", lambda: self.admission.in_flight),
+            "lookupdb_gateway_requests_in_flight": ("Requests in flight.", lambda: self.in_flight),
             "lookupdb_gateway_connections": (
                 "Open client connections.",
-                lambda: self.server.connections if self.server else 0,
+                lambda: len(self.server.connections) if self.server else 0,
             ),
             "lookupdb_gateway_budget_bytes": (
                 "Memory budget for request bodies, in bytes.",
@@ -502,6 +489,11 @@ class Gateway:
                 lambda: float(self.explain_unready() is None),
             ),
         }
+
+    @property
+    def in_flight(self) -> int:
+        """Return the number of requests in flight."""
+        return self.transfers.used + self.short_requests.used
 
     def explain_unready(self) -> str | None:
         """Return why the gateway is not ready, as a sentence; None if it is."""
@@ -527,8 +519,8 @@ class Gateway:
             "reads": "redirect" if self._options.redirects else "stream",
             "keys": len(self.keys.current),
             "keysAgeSeconds": self.keys.age,
-            "requestsInFlight": self.admission.in_flight,
-            "connections": self.server.connections if self.server else 0,
+            "requestsInFlight": self.in_flight,
+            "connections": len(self.server.connections) if self.server else 0,
         }
 
     async def drain(self) -> None:
@@ -551,39 +543,30 @@ class Gateway:
 
 
 async def run(options: GatewayOptions) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal stops the drain. Raises ApiError if no cluster is
-    configured, StoreError or UsageError."""
-    gateway = Gateway(options, await Api.connect(os.environ.get("KUBECONFIG")))
+    """Serve until SIGTERM or SIGINT, then drain; the same signal again ends the process at once. Raises ApiError if no
+    cluster is configured, StoreError or UsageError."""
+    gateway, stopped = Gateway(options, await Api.connect(os.environ.get("KUBECONFIG"))), asyncio.Event()
     loop = asyncio.get_running_loop()
-    begin, end = asyncio.Event(), asyncio.Event()
 
-    def note_signal() -> None:
-        (end if begin.is_set() else begin).set()
+    def stop(number: int) -> None:
+        loop.remove_signal_handler(number)
+        stopped.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, note_signal)
-    starting = asyncio.create_task(gateway.start(), name="start")
+        loop.add_signal_handler(number, stop, number)
+    starting, waiting = asyncio.create_task(gateway.start(), name="start"), asyncio.create_task(stopped.wait())
     try:
-        await _wait_first(begin.wait(), starting)
+        await asyncio.wait((waiting, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            await begin.wait()
-        starting.cancel()
-        await _wait_first(end.wait(), asyncio.ensure_future(gateway.drain()))
+            await waiting
+        await gateway.drain()
     finally:
+        waiting.cancel()
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await starting
         await gateway.close()
-
-
-async def _wait_first(event: Any, task: asyncio.Future[None]) -> None:
-    """Wait until ``event`` happens or ``task`` ends."""
-    waiting = asyncio.ensure_future(event)
-    try:
-        await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
 
 
 # ``lookupdb gateway``: its options, each also an environment variable.

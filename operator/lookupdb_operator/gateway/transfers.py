@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import format_datetime
@@ -64,66 +64,14 @@ from lookupdb_operator.gateway.request import (
     too_large,
 )
 
-# Concurrent requests, in total and for each namespace.
+# Requests in flight, and memory for them, in total and for each namespace.
 #
-# Transfers of files are slow, so they never take all places: a quarter is reserved for short requests, which builds
-# need. One namespace may have half of what the others leave. For example, if nine namespaces take all that they may of
-# 192 places, none is left for a tenth, which must retry in a second.
-
-
-class Places:
-    """Places of one kind."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
-        self._taken_by: Counter[str] = Counter()
-
-    @contextmanager
-    def take(self, namespace: str) -> Iterator[None]:
-        """Take one place for ``namespace`` while the block runs. Raises RequestProblem if it may have no more."""
-        of_others = self.taken - self._taken_by[namespace]
-        if self._taken_by[namespace] >= max(1, (self.most - of_others) // 2) or self.taken >= self.most:
-            raise busy(
-                f"{self._taken_by[namespace]} such requests of namespace {namespace} are in flight, and {of_others} of "
-                f"others: the limit is {self.most}, and one namespace may have half of what others leave"
-            )
-        self.taken += 1
-        self._taken_by[namespace] += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
-            self._taken_by[namespace] -= 1
-            if not self._taken_by[namespace]:
-                del self._taken_by[namespace]
-
-
-class Admission:
-    """Counts requests in flight."""
-
-    def __init__(self, most: int) -> None:
-        short = max(1, most // 4)
-        self._short = Places(short)
-        self._transfers = Places(most - short)
-
-    @property
-    def in_flight(self) -> int:
-        """Return the number of requests in flight."""
-        return self._short.taken + self._transfers.taken
-
-    def admit(self, namespace: str, *, transfers: bool) -> AbstractContextManager[None]:
-        """Count a request of ``namespace`` while the block runs. Raises RequestProblem if there are too many."""
-        return (self._transfers if transfers else self._short).take(namespace)
-
-
-# Memory for requests, in total and for each namespace.
+# Transfers of files are slow, so they never take everything: a quarter is reserved for short requests, which builds
+# need. One namespace may have half of what the others leave, and one request an eighth of the memory. So no namespace
+# waits for another one's waiting requests, and some room is always left. For example, if eight namespaces take all that
+# they may of 192 transfers, none is left for a ninth, which must retry in a second.
 #
-# One namespace may have half of what the others leave, and one request an eighth of the total. So no namespace waits
-# for another one's waiting requests, and some room is always left. Transfers of files have their own budget, apart from
-# short requests.
-#
-# A request without room waits for a while behind those of its namespace.
+# A request without memory waits for a while behind those of its namespace.
 
 
 WAIT_SECONDS: Final = 10.0
@@ -139,12 +87,14 @@ class _Waiter:
 
 
 class Budget:
-    """Counts bytes, in total and by namespace."""
+    """Counts requests or bytes, in total and by namespace."""
 
-    def __init__(self, total: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
+    def __init__(self, total: int, unit: str = "bytes of memory", *, wait_seconds: float = WAIT_SECONDS) -> None:
+        """``wait_seconds`` is the time limit to wait for room; 0 refuses at once."""
         self.total = total
-        self.most = total // _REQUESTS
-        """Most bytes of one request."""
+        self.most = max(1, total // _REQUESTS)
+        """The most that one request may have."""
+        self._unit = unit
         self.used = 0
         self._wait_seconds = wait_seconds
         self._used_by: Counter[str] = Counter()
@@ -152,11 +102,9 @@ class Budget:
 
     @asynccontextmanager
     async def reserve(self, namespace: str, amount: int) -> AsyncIterator[None]:
-        """Reserve ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for too long."""
+        """Reserve ``amount`` while the block runs. Raises RequestProblem if there is no room for too long."""
         if amount > self.most:
-            raise too_large(
-                f"it needs {amount} bytes of memory, the limit for one request is {self.most} (--body-memory)"
-            )
+            raise too_large(f"it needs {amount} {self._unit}, the limit for one request is {self.most} (--body-memory)")
         await self._acquire(namespace, amount)
         try:
             yield
@@ -177,7 +125,10 @@ class Budget:
             else:
                 self._release(namespace, amount)
             if isinstance(error, TimeoutError):
-                raise busy(f"no memory was free for {self._wait_seconds:g} s") from error
+                raise busy(
+                    f"namespace {namespace} has {self._used_by[namespace]} of {self.total} {self._unit}, others have "
+                    f"{self.used - self._used_by[namespace]}, and one may have half of what others leave"
+                ) from error
             raise
 
     def _release(self, namespace: str, amount: int) -> None:
@@ -194,7 +145,7 @@ class Budget:
             if waiter.namespace in full:
                 continue
             of_others = self.used - self._used_by[waiter.namespace]
-            if self._used_by[waiter.namespace] + waiter.amount > (self.total - of_others) // 2:
+            if self._used_by[waiter.namespace] + waiter.amount > (self.total - of_others + 1) // 2:
                 full.add(waiter.namespace)
                 continue
             self._waiters.remove(waiter)

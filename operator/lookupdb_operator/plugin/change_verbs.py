@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
 import click
@@ -34,7 +33,6 @@ from lookupdb_operator.plugin.views import summarize_dataset
 
 Judge = Callable[[Dataset], ChangeProgress]
 
-_WITHDRAWAL_SECONDS: Final = 30.0
 _EVERY: Final = 0.5
 """Seconds between polls while a command waits."""
 _SILENCE_SECONDS: Final = 10.0
@@ -92,14 +90,10 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
 
     async def work(session: DatasetSession) -> None:
         dataset = await _get(session, name, waits=wait)
-        promoted, active = changes.find_candidate(dataset, generation), str(dataset.table.get("generation") or "")
-        if changes.is_premature(dataset, promoted):
-            dataset = await session.patch_dataset(dataset, changes.annotate(names.PROMOTE, None))
-            await _wait(session, dataset, lambda now: changes.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
+        promoted = changes.find_promotable(dataset, generation)
         changed = await session.patch_dataset(dataset, changes.annotate(names.PROMOTE, promoted))
         if wait:
-            judge = partial(changes.judge_promotion, generation=promoted, replaced=active)
-            changed, _ = await _wait(session, changed, judge, timeout)
+            changed, _ = await _wait(session, changed, lambda now: changes.judge_promotion(now, promoted), timeout)
         _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", as_json)
 
     run(target, work)
@@ -149,10 +143,6 @@ def override_gates(name: str, generation: str | None, target: Target, as_json: b
     async def work(session: DatasetSession) -> None:
         dataset = await session.get_dataset(name)
         rejected = changes.find_rejected(dataset, generation)
-        if changes.is_override_premature(dataset):
-            dataset.check_runs()
-            dataset = await session.patch_dataset(dataset, changes.annotate(names.OVERRIDE_GATES, None))
-            await _wait(session, dataset, lambda now: changes.judge_withdrawal(now, rejected), _WITHDRAWAL_SECONDS)
         changed = await session.patch_dataset(dataset, changes.annotate(names.OVERRIDE_GATES, rejected))
         _report(changed, f"the gates of {rejected} are overridden", as_json)
 

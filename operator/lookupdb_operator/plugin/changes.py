@@ -17,8 +17,8 @@ Change = Mapping[str, Any]
 """A merge patch of a LookupDataset."""
 
 
-def annotate(name: str, value: str | None) -> Change:
-    """Return the change that sets an annotation, or removes it."""
+def annotate(name: str, value: str) -> Change:
+    """Return the change that sets an annotation."""
     return {"metadata": {"annotations": {name: value}}}
 
 
@@ -32,9 +32,19 @@ def find_candidate(dataset: Dataset, generation: str | None) -> str:
     return candidate
 
 
-def is_premature(dataset: Dataset, generation: str) -> bool:
-    """Return whether the annotation named ``generation`` before it was built: then it must be removed first."""
-    return promotion.is_premature(generation, dataset.parse_status())
+def find_promotable(dataset: Dataset, generation: str | None) -> str:
+    """Return the candidate that the annotation can promote. Raises NotPossible."""
+    candidate = find_candidate(dataset, generation)
+    if promotion.is_premature(candidate, dataset.parse_status()):
+        raise _make_premature(names.PROMOTE, candidate)
+    return candidate
+
+
+def _make_premature(annotation: str, generation: str) -> NotPossible:
+    return NotPossible(
+        f"the annotation {annotation} named {generation} before it was built, and has no effect",
+        hint="remove it from the manifest, and from the dataset, then try again",
+    )
 
 
 def find_rejected(dataset: Dataset, generation: str | None) -> str:
@@ -45,14 +55,9 @@ def find_rejected(dataset: Dataset, generation: str | None) -> str:
         raise NotPossible(f"no gate has rejected the newest generation of {dataset.key}")
     if generation not in (None, refused.generation):
         raise NotPossible(f"the generation of {dataset.key} that a gate has rejected is {refused.generation}")
+    if refused.premature_override:
+        raise _make_premature(names.OVERRIDE_GATES, refused.generation)
     return refused.generation
-
-
-def is_override_premature(dataset: Dataset) -> bool:
-    """Return whether the annotation named the rejected generation before it was built: then it must be removed
-    first."""
-    refused = dataset.parse_status().refused
-    return refused is not None and bool(refused.premature_override)
 
 
 def roll_back(dataset: Dataset, generation: str | None) -> Change:
@@ -118,14 +123,6 @@ class ChangeProgress:
     """The outcome, if there are several possible ones."""
     is_taken_up: bool = True
     """True once the operator has seen the change; until then the conditions are about the state before."""
-
-
-def judge_withdrawal(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Judge whether the operator has seen that the annotation no longer names ``generation``."""
-    refused = dataset.parse_status().refused
-    is_of_refused = refused is not None and refused.generation == generation
-    is_done = not (is_override_premature(dataset) if is_of_refused else is_premature(dataset, generation))
-    return ChangeProgress(is_done, waits_for="the operator to see that the annotation was removed")
 
 
 def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -> ChangeProgress:
@@ -207,9 +204,9 @@ def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
     return judge_active(dataset, generation, _find_loss(dataset, generation))
 
 
-def judge_promotion(dataset: Dataset, generation: str, replaced: str = "") -> ChangeProgress:
-    """Judge whether every router answers from the promoted ``generation`` instead of ``replaced``."""
-    obstacle = _find_obstacle(dataset, generation, replaced) or _find_loss(dataset, generation)
+def judge_promotion(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Judge whether every router answers from the promoted ``generation``."""
+    obstacle = _find_obstacle(dataset, generation) or _find_loss(dataset, generation)
     return judge_active(dataset, generation, obstacle)
 
 
@@ -222,7 +219,7 @@ def _find_loss(dataset: Dataset, generation: str) -> str:
     return f"the store holds no {generation} any more: it holds {_join(kept)}"
 
 
-def _find_obstacle(dataset: Dataset, generation: str, replaced: str) -> str:
+def _find_obstacle(dataset: Dataset, generation: str) -> str:
     """Return why the promoted ``generation`` will not serve; empty while it may."""
     pinned, candidate = dataset.spec.get("generation"), dataset.candidate
     if pinned not in (None, generation):
@@ -235,13 +232,6 @@ def _find_obstacle(dataset: Dataset, generation: str, replaced: str) -> str:
         return f"{reasons.REJECTED}: {generation} was rejected, and {status.generation or 'nothing'} serves"
     if candidate not in ("", generation):
         return f"{candidate} is the candidate now, in place of {generation}"
-    active = str(dataset.table.get("generation") or "")
-    is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
-    # The generation ``replaced`` may be newer, too, if its spec was reverted: it counts only if the present spec
-    # requests it again.
-    is_requested = dataset.is_observed and dataset.condition("RolledOut").get("status") == "True"
-    if not candidate and is_newer and (active != replaced or is_requested):
-        return f"{active} serves, which is newer than {generation}"
     rollout: Members = dataset.spec.get("rollout") or {}
     promoted = str(dataset.annotations.get(names.PROMOTE, ""))
     if promoted == generation or pinned == generation or rollout.get("promotion") != promotion.MANUAL:

@@ -61,7 +61,7 @@ from lookupdb_operator.plugin.options import (
     run_in,
     with_cluster,
 )
-from lookupdb_operator.plugin.session import Polls, Target
+from lookupdb_operator.plugin.session import POLL_SECONDS, Polls, Target
 from lookupdb_operator.status import BuiltGeneration
 
 _AT_ONCE: Final = 16
@@ -157,7 +157,6 @@ def _expand(keys: tuple[str, ...]) -> list[str]:
 # Run a Job.
 
 
-_POLL_SECONDS: Final = 1.0
 _CREATION_SECONDS: Final = 5.0
 """Seconds to wait for the answer to a Job's creation before deleting it."""
 _DELETION_SECONDS: Final = 5.0
@@ -244,20 +243,13 @@ async def run_job(
 async def _read_log(session: ClusterSession, namespace: str, progress: JobProgress, component: str) -> str:
     """Return the log of a Job that has ended; empty if it failed and its log cannot be read, because a container that
     never ran has no log. Raises JobFailed."""
-    polls, trouble = Polls(f"the log of pod {progress.pod}", _LOG_SECONDS), ""
-    while not trouble:
-        try:
-            log = await polls.look(lambda: session.read_log(namespace, progress.pod, component, _LOG_LINES))
-        except ApiError as error:
-            trouble = str(error)
-        else:
-            if log is not None:
-                return log
-            trouble = polls.trouble if polls.are_over else ""
-            await asyncio.sleep(_POLL_SECONDS)
-    if progress.phase == "Succeeded":
-        raise JobFailed(f"the Job has succeeded, but its log cannot be read: {trouble}")
-    return ""
+    polls = Polls(f"the log of pod {progress.pod}", _LOG_SECONDS)
+    try:
+        return await polls.insist(lambda: session.read_log(namespace, progress.pod, component, _LOG_LINES))
+    except ApiError as error:
+        if progress.phase == "Succeeded":
+            raise JobFailed(f"the Job has succeeded, but its log cannot be read: {error}") from error
+        return ""
 
 
 async def _wait_for_end(
@@ -282,7 +274,7 @@ async def _wait_for_end(
         if progress.why != reported:
             reported = progress.why
             click.echo(clean(reported), err=True)
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _look(session: ClusterSession, namespace: str, name: str, component: str) -> JobProgress:
@@ -307,15 +299,10 @@ async def _delete(session: ClusterSession, namespace: str, name: str, creation: 
         await session.delete_job(namespace, name)
         return True
 
-    polls, trouble = Polls(f"Job {name}", _DELETION_SECONDS), ""
     try:
-        while not trouble and not await polls.look(delete):
-            trouble = polls.trouble if polls.are_over else ""
-            await asyncio.sleep(0 if trouble else _POLL_SECONDS)
+        await Polls(f"Job {name}", _DELETION_SECONDS).insist(delete)
     except ApiError as error:
-        trouble = str(error)
-    if trouble:
-        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {trouble}"), err=True)
+        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {error}"), err=True)
 
 
 # ``kubectl lookupdb diff``.
@@ -382,8 +369,10 @@ def diff(
         ended, log = await run_job(session, dataset.namespace, job, names.DIFF, patience)
         return read_document(log, is_done=ended.phase == "Succeeded", why=ended.why)
 
+    from lookupdb.cli.stores import render_difference  # here, because it loads the builder
+
     document = run_in(open_cluster_session(target), compare)
-    print_json(document) if as_json else click.echo(render_difference(document))
+    print_json(document) if as_json else click.echo("\n".join(map(clean, render_difference(document))))
 
 
 @click.command("prune")
@@ -449,19 +438,6 @@ def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any
         pass
     lines = [line for line in log.splitlines() if line.strip()]
     raise JobFailed(f"the Job failed: {clean(why or (lines or ['it has logged nothing'])[-1])}")
-
-
-def render_difference(document: Mapping[str, Any]) -> str:
-    """Return the difference as text. Raises JobFailed when another version wrote ``document``."""
-    from lookupdb.cli import stores  # here, because it loads the builder
-
-    try:
-        return "\n".join(map(clean, stores.render_difference(document)))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise JobFailed(
-            f"what the Job has written is not what this version reads: {type(error).__name__}: {error}",
-            hint="print it with --json, or use the lookupdb of the version of the shard servers' image",
-        ) from error
 
 
 # ``kubectl lookupdb load``.

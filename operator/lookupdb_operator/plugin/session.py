@@ -147,6 +147,8 @@ async def list_pages(api: Requests, path: str, subject: str, query: Mapping[str,
 
 T = TypeVar("T")
 
+POLL_SECONDS: Final = 1.0
+"""Seconds between polls."""
 _REPORT_AFTER: Final = 5.0
 """Seconds of failed polls before a report."""
 _LAST_SECONDS: Final = 1.0
@@ -203,6 +205,14 @@ class Polls:
             self._is_reported = True
             click.echo(self.trouble, err=True)
         return None
+
+    async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``ask``, once it has one. Raises ApiError."""
+        while (found := await self.look(ask)) is None:
+            if self.are_over:
+                raise Unreachable(self._subject, self.trouble)
+            await asyncio.sleep(POLL_SECONDS)
+        return found
 
 
 # The datasets of a `lookupdb up`, in its data folder.

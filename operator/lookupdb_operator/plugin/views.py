@@ -50,7 +50,7 @@ def render(view: DatasetPods, now: datetime) -> str:
         ),
         _conditions(facts, now),
         _generations(facts, now),
-        _rejected(facts, now),
+        _rejected(view.dataset, facts, now),
         _candidate(view.dataset, facts, now),
         _rollouts(facts, now),
         _shards(facts),
@@ -101,11 +101,14 @@ def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
     shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
     rows = []
     for found in facts.conditions:
-        message, sentences = found.message, _split(found.message)
+        message = str(found.get("message", ""))
+        sentences = _split(message)
         left = [sentence for sentence in sentences if sentence not in shown]
         if len(left) < len(sentences):
             message = f"{_AS_ABOVE}; {'. '.join(left)}." if left else _AS_ABOVE
-        rows.append((found.kind, found.status, found.reason, format_age(found.since, now), message))
+        rows.append(
+            (found["type"], found["status"], found["reason"], format_age(found["lastTransitionTime"], now), message)
+        )
     yield from _section("Conditions", rows)
 
 
@@ -123,27 +126,27 @@ def _generations(facts: StatusFacts, now: datetime) -> Iterator[str]:
     yield from _section("Generations", rows)
 
 
-def _rejected(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    found = facts.rejected
-    if found is None:
+def _rejected(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[str]:
+    if not facts.rejected:
         return
-    commands = (found.override, f"{names.OVERRIDE_GATES}={found.generation} --overwrite")
-    records, built = format_count(found.records, "record"), format_age(found.built_at, now)
-    lines = [f"{found.generation} of {records}, built {built} ago"]
-    lines += [] if _is_shown(found.message, facts) else [found.message]
-    lines += [] if any(_is_shown(text, facts) for text in commands) else [f"to override the gate: {found.override}"]
+    generation, message = facts.rejected["generation"], str(facts.rejected.get("message", ""))
+    override = dataset.command("override-gates", generation)
+    commands = (override, f"{names.OVERRIDE_GATES}={generation} --overwrite")
+    records, built = format_count(facts.rejected["records"], "record"), format_age(facts.rejected["builtAt"], now)
+    lines = [f"{generation} of {records}, built {built} ago"]
+    lines += [] if _is_shown(message, facts) else [message]
+    lines += [] if any(_is_shown(text, facts) for text in commands) else [f"to override the gate: {override}"]
     yield from _section("Rejected by a gate", ((line,) for line in lines))
 
 
 def _candidate(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[str]:
-    found = facts.candidate
-    if found is None:
+    if not facts.candidate:
         return
-    generation, since = found.generation, format_age(found.since, now)
+    generation, since = dataset.candidate, format_age(facts.candidate["since"], now)
     yield from _section(
         "Candidate",
         [
-            (f"{generation} of {found.rollout} has waited for promotion for {since}",),
+            (f"{generation} of {facts.candidate['rollout']} has waited for promotion for {since}",),
             (f"look at it:  {dataset.command('get', 'KEY', '--generation', generation)}",),
             (f"then:        {dataset.command('promote', generation)}, or {dataset.command('reject', generation)}",),
         ],
