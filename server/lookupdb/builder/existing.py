@@ -481,7 +481,8 @@ _MAX_SHOWN: Final = 10
 def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
     """Return the newest generation that ``dataset`` itself has built and that may have served, and its manifest; the
     manifest is None if it is damaged. A copy of such a generation counts; adopted and rejected ones do not. Return None
-    if there is none: adopting then brings back no older data."""
+    if there is none; then data that is adopted replaces nothing newer.
+    """
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)

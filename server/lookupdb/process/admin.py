@@ -338,7 +338,9 @@ class CounterTotals:
         return [({**labels, **more}, total) for block, (labels, total) in enumerate(totals) if total or not block]
 
     def observations(self, names: Sequence[str], unit: float, **more: str) -> list[Observations]:
-        """Return the histogram of each block whose buckets, and sum in ``unit`` of a second, are called ``names``."""
+        """Return the histogram of each block. ``names`` are those of its buckets and of its sum, whose unit is ``unit``
+        seconds.
+        """
         found: list[Observations] = []
         for block, labels in enumerate(self.labels()):
             *counts, total = (self.source.total(name, block) for name in names)

@@ -488,7 +488,9 @@ InfoFields = dict[str, Any]
 def render_sections(
     sections: Mapping[str, Callable[[ServerT], InfoFields]], server: ServerT, names: Iterable[str]
 ) -> str:
-    """Return the ``sections`` in ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    """Return the ``sections`` that ``names`` lists, each once. Without names, or if one is ``default``, ``all`` or
+    ``everything``, return all sections.
+    """
     names = list(dict.fromkeys(name.lower() for name in names))
     if not names or {"default", "all", "everything"} & set(names):
         names = list(sections)
@@ -596,4 +598,4 @@ READS: Final[Mapping[bytes, tuple[int, int, Read]]] = {
     b"HMGET": (2, ANY, _hget),
     **dict.fromkeys((b"HGETALL", b"HKEYS", b"HVALS", b"HLEN"), (1, 1, _hgetall)),
 }
-"""Minimum and maximum of arguments, and the function that replies, by name. The first argument is the key."""
+"""Name → least and most arguments, and the function that replies. The first argument is the key."""

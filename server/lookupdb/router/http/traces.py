@@ -42,7 +42,7 @@ class RequestTraces:
         self._spans = spans
         self._scheme = "https" if is_encrypted else "http"
         self.samples_roots = spans.may_sample_roots
-        """True if a request may be sampled that has no sampled caller."""
+        """True if a request may be sampled although it has no caller's span, or one that is not sampled."""
 
     def begin(self, exchange: Exchange, request: Request) -> None:
         """Begin the span of ``exchange`` if it is sampled. Requests without access and probes have none."""
