@@ -165,8 +165,9 @@ SERVING_FAILURES: Final = {
     reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
     reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
 }
-"""By the reason in the termination message of a server with a volume that somebody else fills. A read failure there is
-not the store's, which other datasets share."""
+"""By the reason in the termination message of a server with a volume that somebody else fills. If such a volume cannot
+be read, the shared store is not to blame, so the cause is never a failure of the store.
+"""
 PUSH_FAILED: Final = Cause(
     reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
 )

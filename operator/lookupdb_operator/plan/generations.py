@@ -152,8 +152,10 @@ def waiting_generation(status: DatasetStatus, desired: Desired) -> GenerationSta
 
 
 def read_annotations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with what the promote and reject annotations say: one that was removed may promote from now on. While
-    the dataset is suspended, a rejection waits."""
+    """``status`` with what the promote and reject annotations say. A premature promotion is forgotten once its
+    annotation is removed or changed; the same annotation, set again, then promotes. While the dataset is suspended, a
+    rejection waits.
+    """
     desired = situation.desired
 
     def forget(generation: G) -> G:

@@ -290,7 +290,8 @@ class SourceNotWhole(SourceUnreadable):
 
 def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> str | None:
     """Return the identity of the success file that ``spec`` names, 32 hex digits; None if it names none, or there is no
-    such file. The identity changes with each write of the file, even if its content stays the same: most are empty.
+    such file. The identity changes with each write of the file, even of the same content, because most success files
+    are empty.
 
     Raises BadSource if access is denied or the server does not answer.
     """

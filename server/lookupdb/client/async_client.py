@@ -205,8 +205,9 @@ class AsyncLookups:
         return AsyncLookups(self._link, generation)
 
     async def _key_columns(self, deadline: float, answered: Sequence[str] | None = None) -> KeyColumns:
-        """Return the key columns of the generations that ``answered``, without these of the one that is to answer. An
-        answer to keys that were joined otherwise is not right."""
+        """Return the key columns of the generations that ``answered``; if None, those of the generation that is to
+        answer. If these columns are others than those by which the keys were joined, the answer is not right.
+        """
         core = self._link.core
         columns = core.key_columns(self._generation) if answered is None else core.find_columns(answered)
         if columns is not None:

@@ -361,7 +361,9 @@ _TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 _MAX_PROBLEM_BYTES: Final = 1 << 16
 _MAX_CHARACTERS: Final = 1000
 _PARTIAL_OF_HTTP: Final = 'with "partial": true'
-"""Part of a router's advice for a batch with unavailable keys, which does not fit callers of this client."""
+"""A part of the router's advice for a batch with unavailable keys. Callers of this client read ``partial=True``
+instead.
+"""
 _HINTS: Final = {
     "unauthenticated": "give the client a valid token, by token= or token_file=",
     "forbidden": "let spec.router.auth of the dataset name this service account",

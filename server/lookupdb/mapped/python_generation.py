@@ -23,8 +23,10 @@ from lookupdb.records import Key
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
 _LOCK: Final = threading.RLock()
-"""Held during all use of py-lmdb and of decompressors, by one thread of this process at a time, and during a fork: a
-child never finds one in use by a thread that it does not have. Garbage collection may take it again."""
+"""A thread holds it while it uses py-lmdb or a decompressor. A fork takes it too, because otherwise a thread could be
+using one at that moment: the child would not have that thread, and the use would never end there. Garbage collection
+may take it a second time in the same thread.
+"""
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 

@@ -94,7 +94,7 @@ BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
 BUSY: Final = 0
 """Not for the hot path: no client, or one with a pending request or reply."""
 IDLE: Final = 1
-"""The next bytes begin a request, and there was none since the last sweep."""
+"""The next bytes begin a request, and no request has come since the last sweep."""
 ACTIVE: Final = 2
 """The next bytes begin a request."""
 

@@ -151,7 +151,7 @@ class RepeatedLookup:
 
 
 class RepeatedBatch:
-    """Batches that share the head except for the length's digits. Keeps nothing of the body."""
+    """Consecutive batches whose heads differ only in the Content-Length. Keeps nothing of their bodies."""
 
     __slots__ = (
         "_accept",
