@@ -382,6 +382,7 @@ def tar_file(name: str, content: bytes) -> bytes:
         pytest.param(b"ARROW1\0\0\xff\xff\xff\xff\xf0\x02\0\0", "Arrow", "write Parquet", id="Arrow file"),
         pytest.param(b"\xff\xff\xff\xff\xf0\x02\0\0\x10\0", "Arrow", "write Parquet", id="Arrow stream"),
         pytest.param(b"SQLite format 3\0\x10\0", "a SQLite database", "write Parquet", id="SQLite"),
+        pytest.param(b"\x80\x04\x95\x0b", "a Python pickle", "write Parquet", id="pickle"),
         pytest.param(b"PK\x03\x04\x14\xff\xff", "a zip archive", "as CSV in UTF-8", id="a spreadsheet"),
         pytest.param(tar_file("f.csv", b"k,v\na,1\n"), "a tar archive", "unpack it", id="tar"),
         pytest.param(b"\x04\x22\x4d\x18h@\x0c\0", "lz4", "compress it with gzip, zstd, bzip2 or xz", id="lz4"),

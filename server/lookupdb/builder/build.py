@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -262,8 +261,7 @@ class SortedRecords:
                 if piece is None:
                     continue
                 if states[number] is CrewState.DONE and piece.start == mapped.start:
-                    content = crew.result_path(folder, number).read_bytes()
-                    result: SliceResult = pickle.loads(content)  # noqa: S301 - a member of this build has written it
+                    result = SliceResult.load(folder, number, spec)
                     self._sorter.adopt(number, folder, result.runs, result.spool)
                     sample.add_run(folder / result.sample)
                     outcome = result.outcome

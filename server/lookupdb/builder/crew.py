@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import gc
+import json
 import os
-import pickle
 import struct
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -25,10 +25,12 @@ from lookupdb import native
 from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
 from lookupdb.builder.options import BuildBudget, scratch_errors
-from lookupdb.builder.rows import ReportProgress, UnfinishedSlice
+from lookupdb.builder.rows import ColumnTracker, ReportProgress, UnfinishedSlice
+from lookupdb.builder.tables import TableFile
 from lookupdb.builder.write import Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
+from lookupdb.manifest import SourceFile
 from lookupdb.process.memory import peak_resident
 from lookupdb.process.worker import die_with_supervisor
 
@@ -88,7 +90,7 @@ class Crew:
 
     def _start(self, alive: int, message_pipe: int) -> subprocess.Popen[bytes]:
         job = os.memfd_create("lookupdb-job")
-        os.pwrite(job, pickle.dumps(self._job), 0)
+        os.pwrite(job, self._job.to_json(), 0)
         fds = (job, alive, self._queue, message_pipe)
         # The kernels of the build: native ones and Python write other files of sorted records.
         kernels = {native.VARIABLE: "0" if native.kernels() is None else "1"}
@@ -157,7 +159,7 @@ def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[
         return states, sum(crew.peaks.values())
 
 
-# The data that a build and its crew exchange, pickled, and files.
+# The data that a build and its crew exchange, as JSON and files.
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +171,22 @@ class SliceResult:
     spool: str | None
     sample: str
 
+    def save(self, folder: Path, number: int) -> None:
+        """Write the result for ``load``. Raises NotEnoughRoom."""
+        columns = self.outcome.columns
+        members = asdict(replace(self, outcome=replace(self.outcome, columns=None)))
+        seen = None if columns is None else columns.to_members()
+        with scratch_errors(folder):
+            (folder / f"slice-{number:05d}.json").write_text(json.dumps({**members, "columns": seen}))
 
-def result_path(folder: Path, number: int) -> Path:
-    """Return the path of the pickled result of slice ``number``."""
-    return folder / f"slice-{number:05d}"
+    @classmethod
+    def load(cls, folder: Path, number: int, spec: DatasetSpec) -> Self:
+        """Load the result that was saved for slice ``number``."""
+        members = json.loads((folder / f"slice-{number:05d}.json").read_text())
+        outcome, columns = members.pop("outcome"), members.pop("columns")
+        tracker = None if columns is None else ColumnTracker.from_members(spec, columns)
+        changed = {"samples": [*map(tuple, outcome["samples"])], "quotes": tuple(outcome["quotes"]), "columns": tracker}
+        return cls(outcome=SliceOutcome(**outcome | changed), **members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +199,34 @@ class SliceJob:
     folder: Path
     """A folder in scratch for the results."""
     budget: BuildBudget
+
+    def to_json(self) -> bytes:
+        """Return the JSON for a memory file."""
+        members = {
+            "spec": self.spec.to_json().decode(),
+            "files": [asdict(file) for file in self.files],
+            "pieces": [asdict(piece) for piece in self.pieces],
+            "folder": str(self.folder),
+            "budget": asdict(self.budget),
+        }
+        return json.dumps(members, default=str).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Return the job that ``to_json`` wrote."""
+        members = json.loads(text)
+        files = []
+        for file in members["files"]:
+            table = None if file["table"] is None else TableFile.from_members(file["table"])
+            changed = {"description": SourceFile(**file["description"]), "path": Path(file["path"]), "table": table}
+            files.append(LocalFile(**file | changed))
+        return cls(
+            DatasetSpec.from_json(members["spec"]),
+            files,
+            [Slice(**piece) for piece in members["pieces"]],
+            Path(members["folder"]),
+            BuildBudget(**members["budget"]),
+        )
 
     def map(self, number: int, report: ReportProgress) -> SliceResult:
         """Map slice ``number`` into files. Raises BadSource, which may have no message, and NotEnoughRoom."""
@@ -217,9 +259,7 @@ class CrewMember:
             (self._number,) = NUMBER.unpack(number)
             state = CrewState.DONE
             try:
-                result = pickle.dumps(self._job.map(self._number, self._report))
-                with scratch_errors(self._job.folder):
-                    result_path(self._job.folder, self._number).write_bytes(result)
+                self._job.map(self._number, self._report).save(self._job.folder, self._number)
             except (UnfinishedSlice, NotEnoughRoom):
                 state = CrewState.UNFINISHED
             except LookupdbError:
@@ -245,7 +285,7 @@ def main(job_fd: int, alive: int, queue: int, messages: int) -> None:
     """Run the job, until the queue is empty or the build is gone."""
     die_with_supervisor(alive)
     with open(job_fd, "rb") as file:
-        job: SliceJob = pickle.load(file)  # noqa: S301 - the build has written it
+        job = SliceJob.from_json(file.read())
     gc.disable()  # records make no reference cycles
     with suppress(BrokenPipeError):
         CrewMember(job, queue, messages).run()

@@ -110,6 +110,7 @@ KINDS: Final = (
     FileKind("ORC", rb"ORC" + _NO_TEXT, _REWRITE),
     FileKind("Arrow", rb"ARROW1\x00\x00|\xff{4}...\x00", _REWRITE),
     FileKind("a SQLite database", rb"SQLite format 3\x00", _REWRITE),
+    FileKind("a Python pickle", rb"\x80[\x02-\x05]", _REWRITE),
     FileKind("an Excel file (.xls)", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "save the sheet as CSV in UTF-8"),
     FileKind("UTF-32", rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "write the file in UTF-8", is_read=True),
     FileKind(

@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import orjson
@@ -220,6 +220,18 @@ class ColumnTracker:
     def names(self) -> Collection[str] | None:
         """The names noted so far; None if no more are noted."""
         return self._names if len(self._names) < _MAX_TRACKED_NAMES else None
+
+    def to_members(self) -> dict[str, Any]:
+        """Return what was observed, for another process."""
+        return {"missing": sorted(self.missing), "names": [*self._names], "rows": self.rows}
+
+    @classmethod
+    def from_members(cls, spec: DatasetSpec, members: dict[str, Any]) -> Self:
+        """Return a tracker that has observed what ``to_members`` said."""
+        tracker = cls(spec)
+        tracker.missing, tracker.rows = {*members["missing"]}, members["rows"]
+        tracker._names = dict.fromkeys(members["names"])
+        return tracker
 
     def merge(self, other: ColumnTracker) -> None:
         """Add what ``other`` has observed in other rows of the same file."""

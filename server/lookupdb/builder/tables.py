@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,12 @@ class TableColumn:
             return f"{types[0]}[]"
         return f"MAP({', '.join(types)})" if self.type == "MAP" else self.type
 
+    @classmethod
+    def from_members(cls, members: dict[str, Any]) -> Self:
+        """Return the column that ``asdict`` was given."""
+        children = tuple(map(cls.from_members, members["children"]))
+        return cls(**members | {"file_names": tuple(members["file_names"]), "children": children})
+
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
@@ -50,6 +56,11 @@ class TableFile:
     """Column → the text of its value in all rows, if the file lacks the column: that of its partition."""
     deleted: str | None = None
     """The path of a file with the positions of deleted rows: a 64-bit roaring bitmap."""
+
+    @classmethod
+    def from_members(cls, members: dict[str, Any]) -> Self:
+        """Return the file that ``asdict`` was given."""
+        return cls(**members | {"columns": tuple(map(TableColumn.from_members, members["columns"]))})
 
     def open_deleted(self) -> Iterator[int]:
         """Yield the positions of deleted rows, in their order, then -1."""

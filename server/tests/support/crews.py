@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import threading
 from contextlib import suppress
 from typing import Any
@@ -20,7 +19,7 @@ class _MemberThread:
     def __init__(self, job: SliceJob, queue: int, messages: int) -> None:
         # Descriptors of its own, as a process would have.
         self._queue, self._messages = os.dup(queue), os.dup(messages)
-        member = CrewMember(pickle.loads(pickle.dumps(job)), self._queue, self._messages)
+        member = CrewMember(SliceJob.from_json(job.to_json()), self._queue, self._messages)
         self._is_done = False
         self._thread = threading.Thread(target=self._run, args=(member,))
         self._thread.start()
