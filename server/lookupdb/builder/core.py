@@ -420,7 +420,9 @@ class MergedSlices:
             self._columns = ColumnTracker(self._spec)
 
     def find_origin(self, place: int) -> tuple[int, int]:
-        """Return the number of the file, from 0, and of the row in it, from 1, of the record at ``place``."""
+        """Return where the record at ``place`` comes from: the number of its file, from 0, and of its row in the file,
+        from 1.
+        """
         number, row = decode_place(place)
         return self._slices[number].file, self._rows_before[number] + row
 

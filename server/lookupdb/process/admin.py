@@ -179,7 +179,7 @@ def _render_answer(answer: ProbeAnswer, request: _Request) -> bytes:
 
 
 # The Prometheus text format. prometheus-client would cost every pod memory for an HTTP server, registry and sampling. A
-# test compares the output with its.
+# test compares the output with that of prometheus-client.
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -285,7 +285,7 @@ class Session(RespSession):
         """Forget what the client has set since it connected."""
         self.is_authorised = self.worker.password_sha256 is None
         self.unauthenticated_since = time.monotonic()
-        """When the client connected or was reset without a password."""
+        """When the client connected or was reset: since then it has given no password."""
         super().reset()
 
     def begin_transaction(self) -> None:

@@ -29,7 +29,9 @@ SLICE_BYTES: Final = 8 * 1024
 """The parser gets a head in slices of this size, so that a large head is noticed early."""
 
 MAX_CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
-"""Chunk sizes, extensions and trailers of a body, beyond 16 bytes per byte of the body. More is answered 431."""
+"""Limit of a body's chunk sizes, extensions and trailers, in addition to 16 bytes for each byte of the body. More is
+answered 431.
+"""
 
 MAX_PIPELINE: Final = 64
 """Pending requests of one connection; a batch is alone. Others wait, and nothing is read meanwhile."""
