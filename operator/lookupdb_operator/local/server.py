@@ -251,7 +251,9 @@ def _discover(path: str, prefix: str) -> dict[str, Any] | None:
 
 
 def _describe_patch() -> dict[str, Any]:
-    """Return what `kubectl apply` asks the schema: that this server checks fields itself."""
+    """Return the part of the schema in which `kubectl apply` looks up whether this server checks fields itself. It
+    does.
+    """
     group, _, version = names.API_VERSION.partition("/")
     about = {"group": group, "version": version, "kind": names.KIND}
     patch = {

@@ -161,8 +161,9 @@ class LocalDataset:
         return open_source(self.spec, volume=volume).fingerprint
 
     async def choose_refresh(self, resource: Object | None, volume: Path | None) -> str:
-        """Return the refresh to ask for: the source's identity, unless it was built. If nothing identifies the source,
-        each start reads it."""
+        """Return the refresh to ask for: the source's identity, or the same refresh as before if that source was built
+        already. If nothing identifies the source, each start reads it.
+        """
         before = "" if resource is None else _read_refresh(resource)
         if resource is None and self.stored.next_generation() == "g1":
             return before  # it is built anyway, and the builder identifies it

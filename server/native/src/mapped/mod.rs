@@ -111,7 +111,7 @@ impl MappedView {
         Self::current(slf)?.get().contains(&key)
     }
 
-    /// The values of those of `keys` that records have, by key, all of one generation.
+    /// Key → value, for those of `keys` that are found. All values are of one generation.
     #[pyo3(signature = (keys, *, raw = false))]
     fn get_many<'py>(slf: &Bound<'py, Self>, keys: Bound<'py, PyAny>, raw: bool) -> PyResult<Bound<'py, PyDict>> {
         let generation = Self::current(slf)?;
