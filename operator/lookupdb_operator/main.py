@@ -340,7 +340,7 @@ class _Operator:
             await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.identity.labels(config.identity).set(1)
-        account_keys = AccountKeys.of_cluster(self._api)
+        account_keys = AccountKeys(self._api)
         if options.gateway_token is not None and config.gateway:
             self._announcer = GatewayAnnouncer(config.gateway, config.cluster, options.gateway_token)
             self._announcements = Announcements(self._announcer, self._queue.add)

@@ -9,7 +9,7 @@ import logging
 import re
 import resource
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from operator_support.gateways import CLUSTER, MIB, Standing, head, standing
@@ -22,7 +22,7 @@ from lookupdb import account_tokens
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.objects import MODE_HEADER
 from lookupdb_operator.cluster.api import Answer
-from lookupdb_operator.cluster.client import MOST_WAITING
+from lookupdb_operator.cluster.client import MOST_WAITING, Api
 from lookupdb_operator.gateway.request import RequestProblem
 from lookupdb_operator.gateway.transfers import WAIT_SECONDS, Budget
 
@@ -283,12 +283,13 @@ async def read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def test_few_wait_for_keys_that_do_not_come(gateway: Standing) -> None:
     never = asyncio.Event()
 
-    async def fetch() -> Answer:
-        await never.wait()
-        raise AssertionError("it is never set")
+    class Silent:
+        async def fetch(self, path: str, *, subject: str) -> Answer:
+            await never.wait()
+            raise AssertionError("it is never set")
 
     keys = gateway.gateway.keys
-    keys._fetch = fetch  # type: ignore[assignment]
+    keys._api = cast(Api, Silent())
     keys._tried_at = -1e9
     token = rsa_signer("unheard-of").token()
     asked = [asyncio.create_task(gateway.ask("GET", f"{OWN}/x", token=token)) for _ in range(MOST_WAITING + 9)]

@@ -15,8 +15,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, Final, Self
 
 import aiohttp
@@ -209,24 +208,30 @@ MAX_BYTES: Final = 256 << 10
 """Most bytes of the keys: a quarter of what a ConfigMap takes."""
 
 
+async def _read_jwks(api: Api) -> bytes:
+    """Return the keys, not parsed. Raises ApiError, or ValueError if there are too many."""
+    answer = await api.fetch(_JWKS_PATH, subject=_SUBJECT)
+    if answer.status != 200:
+        raise answer.make_error(_SUBJECT)
+    if len(answer.body) > MAX_BYTES:
+        raise ValueError(f"they have {len(answer.body)} bytes, the limit is {MAX_BYTES}")
+    return answer.body
+
+
 class AccountKeys:
     """The keys as last read; if reading fails, the last ones are kept."""
 
-    def __init__(self, fetch: Callable[[], Awaitable[Answer]]) -> None:
-        self._fetch = fetch
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._problem = ""
         self.text = ""
         """A JWKS in canonical form; empty until read."""
 
-    @classmethod
-    def of_cluster(cls, api: Api) -> Self:
-        """Read through ``api``."""
-        return cls(partial(api.fetch, _JWKS_PATH, subject=_SUBJECT))
-
     async def refresh(self) -> bool:
         """Read the keys. Return whether they changed."""
         try:
-            text = await self._read()
+            body = await _read_jwks(self._api)
+            parse_keys(body)
         except (ApiError, ValueError) as error:
             problem = f"{_SUBJECT} cannot be read, and routers keep those that they have: {error}"
             if problem != self._problem:  # once: most datasets need no keys
@@ -234,17 +239,9 @@ class AccountKeys:
             self._problem = problem
             return False
         self._problem = ""
+        text = orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
         is_changed, self.text = text != self.text, text
         return is_changed
-
-    async def _read(self) -> str:
-        answer = await self._fetch()
-        if answer.status != 200:
-            raise answer.make_error(_SUBJECT)
-        if len(answer.body) > MAX_BYTES:
-            raise ValueError(f"they have {len(answer.body)} bytes, the limit is {MAX_BYTES}")
-        parse_keys(answer.body)
-        return orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
 
 
 _KEYS_REREAD_SECONDS: Final = 600.0
@@ -260,7 +257,7 @@ class Keys:
     """The keys as last read through ``api``."""
 
     def __init__(self, api: Api) -> None:
-        self._fetch = partial(api.fetch, _JWKS_PATH, subject=_SUBJECT)
+        self._api = api
         self._read_at: float | None = None
         self._tried_at: float | None = None
         self._reading: asyncio.Task[bool] | None = None
@@ -306,10 +303,7 @@ class Keys:
         self._tried_at = time.monotonic()
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                answer = await self._fetch()
-            if answer.status != 200:
-                raise answer.make_error(_SUBJECT)
-            keys = parse_keys(answer.body)
+                keys = parse_keys(await _read_jwks(self._api))
         except (ApiError, TimeoutError, ValueError) as error:
             log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")
             return False
