@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -50,7 +51,7 @@ class _Json(click.ParamType[Any]):
             self.fail(f"{value!r} is not JSON: {error}", param, ctx)
         if not isinstance(parsed, self._kind):
             self.fail(f"{value!r} is not {self.name}", param, ctx)
-        return parsed
+        return tuple(parsed) if isinstance(parsed, list) else parsed
 
 
 class _PodSecurity(_Json):
@@ -95,6 +96,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 )
 @option(
     "--gateway-token-file",
+    "gateway_token",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     help="File with a token of the operator's service account for the gateway, which names it as its --announcer."
@@ -124,7 +126,12 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     help="A setting of the store that is not secret, as AWS_REGION=eu-west-1. May be repeated. With --gateway it is not"
     " used.",
 )
-@option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
+@option(
+    "--cluster-id",
+    "cluster",
+    default="",
+    help="This cluster's part of the store.  [default: uid of namespace kube-system]",
+)
 @option(
     "--namespaces",
     type=NameList(),
@@ -221,7 +228,7 @@ def options(**values: Any) -> OperatorOptions:
             f"--store {values['store']} is not a store that pods share", hint=f"give one of {', '.join(_STORES)}"
         )
     _check_gateway(values["gateway"])
-    if values["gateway_token_file"] and not values["gateway"]:
+    if values["gateway_token"] and not values["gateway"]:
         raise UsageError("--gateway-token-file needs --gateway")
     if values["create_store_secret"] and not values["store_secret"]:
         raise UsageError("--create-store-secret needs --store-secret, the name of the Secret to create")
@@ -230,41 +237,13 @@ def options(**values: Any) -> OperatorOptions:
         if not name or not equals:
             text = f"{name}{equals}{value}"
             raise UsageError(f"--store-env {text!r} is not NAME=VALUE", hint="as in --store-env AWS_REGION=eu-west-1")
-    return OperatorOptions(
-        config=Config(
-            image=values["image"],
-            store=values["store"],
-            cluster=values["cluster_id"],
-            spark_image=values["spark_image"],
-            spark_service_account=values["spark_service_account"],
-            image_pull_policy=values["image_pull_policy"],
-            image_pull_secrets=values["image_pull_secrets"],
-            identity=values["identity"],
-            network_policies=values["network_policies"],
-            router_resp=values["router_resp"],
-            router_clients=tuple(values["router_clients"]),
-            admin_clients=tuple(values["admin_clients"]),
-            pod_labels={str(name): str(value) for name, value in values["pod_labels"].items()},
-            tracing_env=tuple(values["tracing_env"]),
-            pod_security=values["pod_security"],
-            pod_host=values["pod_host"],
-            gateway=values["gateway"].rstrip("/"),
-        ),
-        namespace=values["namespace"],
-        namespaces=values["namespaces"],
-        store_secret=values["store_secret"],
-        gateway_token=values["gateway_token_file"],
-        create_store_secret=values["create_store_secret"],
-        shard_key_secret=values["shard_key_secret"],
-        store_environment={name: value for name, _, value in variables},
-        living_list=values["living_list"],
-        host=values["host"],
-        port=values["port"],
-        resync_seconds=values["resync_seconds"],
-        workers=values["workers"],
-        max_concurrent_builds=values["max_concurrent_builds"],
-        max_concurrent_rollouts=values["max_concurrent_rollouts"],
-    )
+    del values["store_env"]
+    values["store_environment"] = {name: value for name, _, value in variables}
+    values["gateway"] = values["gateway"].rstrip("/")
+    values["pod_labels"] = {str(name): str(value) for name, value in values["pod_labels"].items()}
+    # Options are called as the fields that they set.
+    settings = {field.name: values.pop(field.name) for field in fields(Config) if field.name in values}
+    return OperatorOptions(config=Config(**settings), **values)
 
 
 def _check_gateway(url: str) -> None:
