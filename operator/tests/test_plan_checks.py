@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,9 +11,9 @@ from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.dataset.schedule import LONGEST_JITTER
+from lookupdb.dataset.spec import Refresh
 from lookupdb_operator.model import Turn, Turns, format_moment, parse_moment
 from lookupdb_operator.plan import reasons, turns
-from lookupdb_operator.plan.turns import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 
 HOURLY = {"schedule": "0 * * * *"}
@@ -397,13 +396,13 @@ def test_the_share_of_a_dataset_is_always_the_same() -> None:
 
 def _due_seconds(expression: str, uid: str) -> int:
     """Return the seconds from the slot of 2026-01-02, or of that minute, until its check is due."""
-    timetable = turns.Timetable.from_desired(DesiredSchedule(expression, "UTC", None), uid)
+    timetable = turns.Timetable.from_refresh(Refresh(expression, "UTC", False, None, None, None), uid)
     slot = datetime.fromisoformat("2026-01-02T02:00:00+00:00")
     return int((timetable.due_moment(slot) - slot).total_seconds())
 
 
 def test_the_answer_to_an_older_check_is_none_to_a_newer_one() -> None:
     asked = DatasetStatus(schedule=ScheduleStatus("0 * * * * UTC", "b", due="b"))
-    assert turns.answer_check(asked, "a") == asked
-    assert turns.answer_check(asked, "b") == replace(asked, schedule=ScheduleStatus("0 * * * * UTC", "b"))
-    assert turns.answer_check(asked, "") == asked
+    assert turns.answer_requests(asked, "", "a", 1).schedule == asked.schedule
+    assert turns.answer_requests(asked, "", "b", 1).schedule == ScheduleStatus("0 * * * * UTC", "b")
+    assert turns.answer_requests(asked, "", "", 1) == asked

@@ -10,7 +10,7 @@ from operator_support.plan_world import BEGIN
 
 from lookupdb_operator.model import BuildResult, Trouble, format_moment
 from lookupdb_operator.plan import builds
-from lookupdb_operator.status import BuildRecord, BuildStatus, DatasetStatus
+from lookupdb_operator.status import BuildOutcome, BuildRecord, BuildStatus, DatasetStatus
 
 NOW = BEGIN + timedelta(minutes=10)
 
@@ -21,16 +21,17 @@ def build(number: int) -> BuildStatus:
 
 def built(status: DatasetStatus, number: int) -> DatasetStatus:
     result = BuildResult("built", f"g{number}", "f", 28_000, reason="Built", message=f"built g{number}", seconds=2.6)
-    return builds.record_success(status, build(number), result, NOW)
+    return builds.record_end(status, build(number), "built", Trouble("Built", result.message), result, NOW)
 
 
 def failed(status: DatasetStatus, number: int, reason: str = "BadSource", message: str = "no file") -> DatasetStatus:
-    return builds.record_failure(status, build(number), Trouble(reason, message), None, NOW)
+    outcome: BuildOutcome = "gateClosed" if reason == "GateClosed" else "failed"
+    return builds.record_end(status, build(number), outcome, Trouble(reason, message), None, NOW)
 
 
 def unchanged(status: DatasetStatus, number: int) -> DatasetStatus:
     result = BuildResult("unchanged", reason="Unchanged", message="the source is unchanged")
-    return builds.record_success(status, build(number), result, NOW)
+    return builds.record_end(status, build(number), "unchanged", Trouble("Unchanged", result.message), result, NOW)
 
 
 def test_a_build_is_reported_with_what_it_built_and_how_long_it_took() -> None:
@@ -137,5 +138,5 @@ def test_that_gates_were_overridden_is_reported_by_itself() -> None:
 
 def test_what_took_no_time_says_so() -> None:
     result = BuildResult("built", "g1", "f", 10, reason="Built", seconds=0.2)
-    status = builds.record_success(DatasetStatus(), build(1), result, NOW)
+    status = builds.record_end(DatasetStatus(), build(1), "built", Trouble("Built", ""), result, NOW)
     assert status.to_json()["builds"][0]["seconds"] == 0

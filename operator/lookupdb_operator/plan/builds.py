@@ -150,7 +150,8 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
         if found is not None and (found.content, found.fingerprint) == (build.content, result.fingerprint):
             admitted, result = found, replace(result, outcome="unchanged", reason="", message="")
     if result is not None and result.outcome != "failed":
-        status = record_success(status, build, result, situation.now)
+        said = Trouble(result.reason or result.outcome.capitalize(), result.message)
+        status = record_end(status, build, result.outcome, said, result, situation.now)
         if result.outcome == "waiting":
             waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
@@ -166,7 +167,8 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     trouble = _diagnose_failure(job, pods, result)
     if trouble is None:
         return status
-    status = record_failure(status, build, trouble, result, situation.now)
+    outcome: BuildOutcome = "gateClosed" if trouble.reason == reasons.GATE_CLOSED else "failed"
+    status = record_end(status, build, outcome, trouble, result, situation.now)
     if result is not None:
         status = note_refusal(status, build, result, situation)
         # Give out no number that the store has in use.
@@ -192,7 +194,7 @@ def _with_verified_generation(
         refresh=build.refresh,
         verified_by=names.read_number(build.generation),
         success_file=result.success_file,
-        refreshed_at=generation.refreshed_at if desired.is_pushed else build.started_at,
+        refreshed_at=generation.refreshed_at if desired.spec.source.pushed else build.started_at,
     )
     status = generations.add_generation(status, verified)
     if generations.newest_matching_generation(status, desired) != verified:
@@ -576,7 +578,7 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
         return status
     # The source was read again, and is as it was.
     read_by = names.read_number(build.generation)
-    refreshed_at = refused.refreshed_at if situation.desired.is_pushed else build.started_at
+    refreshed_at = refused.refreshed_at if situation.desired.spec.source.pushed else build.started_at
     again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=refreshed_at)
     return replace(status, refused=again)
 
@@ -638,22 +640,29 @@ _LOOKED: Final = ("built", "adopted", "unchanged", "waiting")
 """Outcomes of builders that read or checked the source, unless they adopted an earlier dataset's generation."""
 
 
-def record_success(status: DatasetStatus, build: BuildStatus, result: BuildResult, now: datetime) -> DatasetStatus:
-    """``status`` with the end of ``build``, which succeeded or found nothing to do."""
-    assert result.outcome != "failed"
-    record = _make_record(build, result.outcome, result.reason or result.outcome.capitalize(), result.message, now)
-    record = replace(record, records=result.records, seconds=round(result.seconds))
-    after = _add(status, record)
-    return replace(after, last_checked=status.last_checked) if result.adopted_from else after
-
-
-def record_failure(
-    status: DatasetStatus, build: BuildStatus, trouble: Trouble, result: BuildResult | None, now: datetime
+def record_end(
+    status: DatasetStatus,
+    build: BuildStatus,
+    outcome: BuildOutcome,
+    trouble: Trouble,
+    result: BuildResult | None,
+    now: datetime,
 ) -> DatasetStatus:
-    """``status`` with the end of ``build``, which failed because of ``trouble``."""
-    outcome: BuildOutcome = "gateClosed" if trouble.reason == reasons.GATE_CLOSED else "failed"
-    record = _make_record(build, outcome, trouble.reason, trouble.message, now)
-    return _add(status, record if result is None else replace(record, seconds=round(result.seconds)))
+    """``status`` with the end of ``build``; ``trouble`` is why it failed, or what the builder says."""
+    seconds = max(0.0, (now - parse_moment(build.started_at)).total_seconds())
+    record = BuildRecord(
+        generation=build.generation,
+        outcome=outcome,
+        reason=reasons.shorten(trouble.reason, MAX_RECORD_CHARACTERS),
+        started_at=clamp_to_now(build.started_at, now),
+        finished_at=format_moment(now),
+        records=0 if result is None or result.outcome == "failed" else result.records,
+        seconds=round(seconds if result is None else result.seconds),
+        message=reasons.shorten(reasons.join_lines(trouble.message), MAX_RECORD_CHARACTERS),
+    )
+    after = _add(status, record)
+    is_adopted = result is not None and bool(result.adopted_from)
+    return replace(after, last_checked=status.last_checked) if is_adopted else after
 
 
 def record_override(status: DatasetStatus, generation: GenerationStatus, now: datetime) -> DatasetStatus:
@@ -670,19 +679,6 @@ def record_override(status: DatasetStatus, generation: GenerationStatus, now: da
             records=generation.records,
             message=reasons.shorten(reasons.join_lines(generation.overridden), MAX_RECORD_CHARACTERS),
         ),
-    )
-
-
-def _make_record(build: BuildStatus, outcome: BuildOutcome, reason: str, message: str, now: datetime) -> BuildRecord:
-    took = max(0.0, (now - parse_moment(build.started_at)).total_seconds())
-    return BuildRecord(
-        generation=build.generation,
-        outcome=outcome,
-        reason=reasons.shorten(reason, MAX_RECORD_CHARACTERS),
-        started_at=clamp_to_now(build.started_at, now),
-        finished_at=format_moment(now),
-        seconds=round(took),
-        message=reasons.shorten(reasons.join_lines(message), MAX_RECORD_CHARACTERS),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble, format_moment, parse_moment, remaining_seconds
@@ -392,6 +392,8 @@ def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
 def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) -> BuiltGeneration:
     """Return the complete generation that ``build`` put into the store. An adopted one answers no refresh and keeps its
     age."""
+    spec = desired.spec
+    is_composite = len(spec.key.columns) > 1
     return BuiltGeneration(
         generation=build.generation,
         content=build.content,
@@ -399,16 +401,16 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
         records=result.records,
         bytes=result.file_bytes,
         largest_shard_bytes=result.largest_shard_bytes,
-        shards=desired.shards,
-        normalize=desired.normalize,
-        key_columns=desired.key_columns,
-        separator=desired.separator,
-        value_format=cast(Literal["json", "raw"], desired.value_format),
+        shards=spec.shards,
+        normalize=spec.key.normalize,
+        key_columns=spec.key.columns if is_composite else (),
+        separator=spec.key.separator if is_composite else "",
+        value_format=spec.value.format,
         built_at=result.built_at or build.started_at,
         source_modified_at=result.source_modified_at,
         refresh="" if result.adopted_from else build.refresh,
         success_file=result.success_file,
-        refreshed_at=((result.adopted_from or desired.is_pushed) and result.built_at) or build.started_at,
+        refreshed_at=((result.adopted_from or spec.source.pushed) and result.built_at) or build.started_at,
         adopted_from=result.adopted_from,
         premature_promotion=desired.promote if desired.promote == build.generation else "",
     )
@@ -435,7 +437,7 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
     used = {status.generation, desired.pinned_generation, *(rollout.generation for rollout in status.rollouts)}
     newest_match = newest_matching_generation(status, desired)
     used |= {reference.generation for reference in (status.table, newest_match) if reference is not None}
-    newest = {generation.generation for generation in status.generations[-desired.keep_generations :]}
+    newest = {generation.generation for generation in status.generations[-desired.spec.keep_generations :]}
     kept = tuple(generation for generation in status.generations if generation.generation in newest | used)
     return replace(status, generations=kept)
 

@@ -17,7 +17,6 @@ from lookupdb_operator.model import (
     ObjectRef,
     Observed,
     ShardSet,
-    Trouble,
     format_moment,
     seconds_until,
 )
@@ -353,17 +352,6 @@ def find_due(status: DatasetStatus, situation: Situation) -> Announcement | None
         return None
     return Announcement(
         dataset.namespace, dataset.name, dataset.uid, table.generation, table.version, table.confirmed_at
-    )
-
-
-def diagnose_announcement(observed: Observed) -> Trouble | None:
-    """Why an announcement has not succeeded for long."""
-    problem = observed.announcement.problem
-    if not problem:
-        return None
-    return Trouble(
-        reasons.ANNOUNCEMENT_FAILED,
-        f"What routers answer from is not announced in the store, and `lookupdb sync` stays behind: {problem}",
     )
 
 

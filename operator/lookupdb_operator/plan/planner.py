@@ -134,7 +134,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 #     rollout in effect, or routers, are not ready
 #     no store credentials; a write that the API server      _diagnose_writes
 #     refuses; an object that another writer changes back
-#     the active generation is not announced in the store    objects.diagnose_announcement
+#     the active generation is not announced in the store    _diagnose_writes
 #     an earlier dataset has left objects for good           diagnose_orphans
 #     the build makes no progress, gave its slot up,         builds.diagnose_build
 #     or has failed
@@ -394,7 +394,7 @@ def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble |
     oldest = _find_oldest(status)
     if oldest is None or remaining_freshness(status, situation) != 0.0:
         return None
-    limit = situation.desired.stale_after_seconds
+    limit = situation.desired.spec.refresh.stale_after_seconds
     return Trouble(
         reasons.STALE,
         f"{oldest.generation} holds the source as it was at {status.last_refreshed}, which is more than"
@@ -404,7 +404,7 @@ def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble |
 
 def remaining_freshness(status: DatasetStatus, situation: Situation) -> float | None:
     """Return the seconds until the served data are too old; None if there is no limit."""
-    limit = situation.desired.stale_after_seconds
+    limit = situation.desired.spec.refresh.stale_after_seconds
     if limit is None or not status.last_refreshed:
         return None
     return seconds_until(status.last_refreshed, limit, situation.now)
@@ -591,7 +591,12 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
             reasons.CONTESTED,
             f"{contest.kind} {contest.name} {what} again and again; it is restored every five minutes at most",
         )
-    yield from filter(None, (objects.diagnose_announcement(observed), diagnose_orphans(observed)))
+    if observed.announcement.problem:
+        what = "What routers answer from is not announced in the store, and `lookupdb sync` stays behind"
+        yield Trouble(reasons.ANNOUNCEMENT_FAILED, f"{what}: {observed.announcement.problem}")
+    orphans = diagnose_orphans(observed)
+    if orphans is not None:
+        yield orphans
 
 
 def diagnose_orphans(observed: Observed) -> Trouble | None:

@@ -231,7 +231,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
             generation=generation.generation,
             template=situation.template_for(generation),
             started_at=format_moment(situation.now),
-            workers=situation.desired.workers,
+            workers=situation.desired.spec.serving_workers,
             shard_ranges=shorten_shards(range(size), generation.shards),
             password_key=manifests.password_key(situation.dataset, situation.config),
         )

@@ -289,7 +289,7 @@ def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situa
             rollout.rollout,
             rollout.generation,
             desired.replicas,
-            rollout.workers or desired.workers,
+            rollout.workers or desired.spec.serving_workers,
             password_key=rollout.password_key,
         )
     elif not desired.is_suspended and (
@@ -392,7 +392,7 @@ def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Si
         replicas = _reachable_replicas(status.table, replicas, status, situation)
     if not rollouts.is_servable(target, replicas, status, situation):
         return None
-    workers = target.workers or desired.workers
+    workers = target.workers or desired.spec.serving_workers
     return TableStatus(
         0, target.rollout, target.generation, replicas, workers, "", parts=parts, password_key=target.password_key
     )

@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo
 
 from lookupdb.backoff import delay_after
 from lookupdb.dataset.schedule import Schedule
-from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.dataset.spec import DatasetSpec, Refresh
 from lookupdb_operator import manifests
 from lookupdb_operator.model import (
     Config,
@@ -112,20 +112,6 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredSchedule:
-    """The schedule for checks of the source."""
-
-    expression: str
-    time_zone: str
-    starting_deadline_seconds: int | None
-
-    @property
-    def text(self) -> str:
-        """The expression and its time zone."""
-        return f"{self.expression} {self.time_zone}"
-
-
-@dataclass(frozen=True, slots=True)
 class Desired:
     """The user's wishes, as far as decisions depend on them."""
 
@@ -133,23 +119,11 @@ class Desired:
     """``DatasetSpec.content_hash()``: which shard files."""
     refresh: str
     """The refresh annotation; empty for none."""
-    schedule: DesiredSchedule | None
-    """None without a schedule, or while refreshes are suspended."""
-    is_pushed: bool
-    """``spec.source.pushed``: builders copy what was pushed. Its age counts from the push, even after later checks."""
-    stale_after_seconds: int | None
-    """Age in seconds at which the served data are too old."""
+    spec: DatasetSpec
+    """The part of the spec for builder, server and router."""
     build_digest: str
     """Digest of everything that a builder's Job would be made from now."""
-    shards: int
     replicas: int
-    workers: int
-    normalize: tuple[str, ...]
-    key_columns: tuple[str, ...]
-    """The columns of a key, if it has several."""
-    separator: str
-    value_format: str
-    keep_generations: int
     is_suspended: bool
     """``spec.suspend``: only the active generation is desired."""
     pinned_generation: str
@@ -180,24 +154,13 @@ class Desired:
     def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
         """Return what ``dataset``, whose usable spec is ``spec``, asks for."""
         deadline, table = spec.router.deadline_milliseconds / 1000, dataset.status.table
-        is_suspended, refresh, schedule = dataset.spec["suspend"], spec.refresh, None
-        if refresh.schedule is not None and not refresh.suspend:
-            schedule = DesiredSchedule(refresh.schedule, refresh.time_zone, refresh.starting_deadline_seconds)
+        is_suspended = dataset.spec["suspend"]
         return cls(
             content_hash=_render_once(dataset, config, "content hash", spec.content_hash),
             refresh=dataset.refresh,
-            schedule=schedule,
-            is_pushed=spec.source.pushed,
-            stale_after_seconds=spec.refresh.stale_after_seconds,
+            spec=spec,
             build_digest=_render_once(dataset, config, "build digest", lambda: manifests.build_digest(dataset, config)),
-            shards=spec.shards,
             replicas=table.replicas if is_suspended and table is not None else spec.replicas,
-            workers=spec.serving_workers,
-            normalize=spec.key.normalize,
-            key_columns=spec.key.columns if len(spec.key.columns) > 1 else (),
-            separator=spec.key.separator if len(spec.key.columns) > 1 else "",
-            value_format=spec.value.format,
-            keep_generations=spec.keep_generations,
             is_suspended=is_suspended,
             pinned_generation=dataset.spec.get("generation", ""),
             adopt=manifests.adopted_address(dataset),
@@ -587,15 +550,15 @@ def _serves_nothing_yet(status: DatasetStatus, ticket: Ticket | None) -> bool:
 
 def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """Return ``status`` with the requested check, if one is due, and with the time of the next one."""
-    desired = situation.desired.schedule
-    if desired is None:
+    refresh = situation.desired.spec.refresh
+    if refresh.schedule is None or refresh.suspend:
         schedule, build = status.schedule, status.build
         if schedule is not None:  # the check that is being made remains
             schedule = replace(schedule, due=build.slot) if build is not None and build.slot else None
         return replace(status, next_check="", schedule=schedule)
-    timetable = Timetable.from_desired(desired, situation.dataset.uid)
+    timetable = Timetable.from_refresh(refresh, situation.dataset.uid)
     schedule = status.schedule
-    if schedule is None or not status.next_check or schedule.expression != desired.text:
+    if schedule is None or not status.next_check or schedule.expression != timetable.text:
         return _with_fresh_schedule(status, timetable, situation.now)
     passed = parse_moment(schedule.slot)
     if remaining_seconds(status.next_check, situation.now) > 0:
@@ -606,7 +569,7 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
         return status
     slot = timetable.newest_due_slot(passed, situation.now)
     lateness = (situation.now - timetable.due_moment(slot)).total_seconds()
-    deadline = desired.starting_deadline_seconds
+    deadline = refresh.starting_deadline_seconds
     name = format_moment(slot)
     if deadline is not None and lateness > deadline:
         schedule = replace(schedule, slot=name, skipped=name)
@@ -624,12 +587,12 @@ def is_check_waiting(status: DatasetStatus) -> bool:
 def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status``, before a build begins, with the newest due slot in place of the one that waited: the build answers
     both. It is never skipped, however late."""
-    desired, schedule = situation.desired.schedule, status.schedule
-    if desired is None or schedule is None or not schedule.due or not status.next_check:
+    refresh, schedule = situation.desired.spec.refresh, status.schedule
+    if schedule is None or not schedule.due or not status.next_check:
         return status
-    if schedule.expression != desired.text or remaining_seconds(status.next_check, situation.now) > 0:
+    timetable = Timetable.from_refresh(refresh, situation.dataset.uid)
+    if schedule.expression != timetable.text or remaining_seconds(status.next_check, situation.now) > 0:
         return status
-    timetable = Timetable.from_desired(desired, situation.dataset.uid)
     slot = timetable.newest_due_slot(parse_moment(schedule.slot), situation.now)
     name = format_moment(slot)
     return replace(status, schedule=replace(schedule, slot=name, due=name), next_check=timetable.next_check(slot))
@@ -651,18 +614,12 @@ def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datet
     return replace(status, schedule=schedule, next_check=timetable.next_check(begin))
 
 
-def answer_check(status: DatasetStatus, slot: str) -> DatasetStatus:
-    """Return ``status`` after the check of ``slot``: no check is requested any more, unless a newer one is."""
-    schedule = status.schedule
-    if schedule is None or not slot or schedule.due != slot:
-        return status
-    return replace(status, schedule=replace(schedule, due=""))
-
-
 def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int) -> DatasetStatus:
     """``status`` when build number ``read_by`` has read the source for ``refresh`` and ``slot``; either may be
-    empty."""
-    status = answer_check(status, slot)
+    empty. A newer check stays requested."""
+    schedule = status.schedule
+    if schedule is not None and slot and schedule.due == slot:
+        status = replace(status, schedule=replace(schedule, due=""))
     if refresh in ("", status.refreshed) and not slot:
         return status
     return replace(status, refreshed=refresh or status.refreshed, refreshed_by=read_by)
@@ -682,9 +639,11 @@ class Timetable:
     uid: str
 
     @classmethod
-    def from_desired(cls, desired: DesiredSchedule, uid: str) -> Timetable:
-        """The timetable of the dataset ``uid``."""
-        return cls(desired.text, Schedule(desired.expression, ZoneInfo(desired.time_zone)), uid)
+    def from_refresh(cls, refresh: Refresh, uid: str) -> Timetable:
+        """The timetable of the dataset ``uid``, which has a schedule."""
+        assert refresh.schedule is not None, "checks are asked for by a schedule alone"
+        text = f"{refresh.schedule} {refresh.time_zone}"
+        return cls(text, Schedule(refresh.schedule, ZoneInfo(refresh.time_zone)), uid)
 
     def next_slot(self, after: datetime) -> datetime:
         """The first slot after ``after``."""
