@@ -9,11 +9,12 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
 
 import orjson
 
-from lookupdb.errors import CorruptFile
+from lookupdb.errors import CorruptFile, opening_error
 
 T = TypeVar("T")
 
@@ -25,6 +26,8 @@ REFUSED_VERSION: Final = 2
 """The version of a rejected generation's manifest: older readers take it for damaged, and do not serve it."""
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
+
+DAMAGED_HINT: Final = "the generation is damaged: build another, or fetch it again"
 
 _MIN_PARTS: Final = 100_000
 """So many parts are allowed, however small."""
@@ -365,3 +368,31 @@ def _check_type(value: Any, kind: type, name: str, expected: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool) or value == "":
         raise TypeError(f"{name} is {value!r:.80}, expected {expected}")
     return value
+
+
+def check_shard_size(path: Path, shard: ShardFile) -> None:
+    """Raise CorruptFile if the file is missing or has another size than in the manifest; StoreError or NotEnoughRoom if
+    it cannot be opened. Check this before mapping a file: touching a page behind its end kills the process."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} is missing, although its manifest names it", hint=DAMAGED_HINT) from error
+    except OSError as error:
+        raise opening_error(path, error.errno or 0) from error
+    if size != shard.bytes:
+        raise CorruptFile(f"{path} is {size} bytes long, its index says {shard.bytes}", hint=DAMAGED_HINT)
+
+
+def verify_shard_file(path: Path, shard: ShardFile) -> None:
+    """Raise CorruptFile if the file at ``path`` does not match its manifest; StoreError or NotEnoughRoom if it cannot
+    be read."""
+    import hashlib  # here, because it loads OpenSSL
+
+    check_shard_size(path, shard)
+    try:
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise opening_error(path, error.errno or 0) from error
+    if actual != shard.sha256:
+        raise CorruptFile(f"{path} has checksum {actual}, its index says {shard.sha256}", hint=DAMAGED_HINT)

@@ -110,7 +110,7 @@ def test_a_missing_or_shortened_file_is_refused_when_it_is_opened(tmp_path: Path
     with pytest.raises(CorruptFile, match=rf"{path.name} is {len(content) - PAGE} bytes long, .* says {len(content)}"):
         open_dataset(folder)
     path.unlink()
-    with pytest.raises(CorruptFile, match=rf"{path.name} is missing, the manifest beside it names it"):
+    with pytest.raises(CorruptFile, match=rf"{path.name} is missing, although its manifest names it"):
         open_dataset(folder)
 
 
@@ -119,7 +119,7 @@ def test_checksums_are_proven_on_request(folder: Path) -> None:
     open_dataset(folder, verify=True).close()
     damage_value(folder, stored, stored.replace(b"value", b"VALUE"))
     assert open_dataset(folder)["key-0007"] == RECORDS["key-0007"].replace(b"value", b"VALUE")
-    with pytest.raises(CorruptFile, match=r"has checksum .*, the manifest beside it says"):
+    with pytest.raises(CorruptFile, match=r"has checksum .*, its index says"):
         open_dataset(folder, verify=True)
 
 

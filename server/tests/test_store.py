@@ -25,11 +25,10 @@ from lookupdb.errors import (
     StoreError,
     UsageError,
 )
-from lookupdb.manifest import Refusal
+from lookupdb.manifest import Refusal, verify_shard_file
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
-from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.generations import find_in_store
 from lookupdb.store.sweep import prune
 from support import gateways

@@ -34,12 +34,11 @@ from lookupdb.errors import (
     StoreError,
     UsageError,
 )
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, verify_shard_file
 from lookupdb.shard.server import locate_shard
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.directory import DirectoryDataset, store_errors
 from lookupdb.store.generations import fetch_shard
 

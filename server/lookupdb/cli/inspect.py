@@ -16,9 +16,8 @@ from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.stores import render_line, render_member
 from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
-from lookupdb.manifest import FILE_NAME, Manifest
+from lookupdb.manifest import FILE_NAME, Manifest, check_shard_size, verify_shard_file
 from lookupdb.shardfile import ShardReader
-from lookupdb.store.dataset import check_shard_size, verify_shard_file
 from lookupdb.store.generations import (
     ShardFigures,
     find_shard_entry,

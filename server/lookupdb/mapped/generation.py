@@ -38,10 +38,11 @@ from lookupdb.manifest import (
     LOST_HINT,
     MAX_ANNOUNCEMENT_BYTES,
     Manifest,
-    ShardFile,
+    check_shard_size,
     generation_number,
     is_stale,
     parse_announcement,
+    verify_shard_file,
 )
 from lookupdb.records import Key
 
@@ -332,10 +333,11 @@ class Opener:
         """
         facts = _hold_manifest(folder)
         manifest = facts.manifest
-        paths = [_check_file(folder, number, manifest) for number in range(len(manifest.shards))]
-        if self.verifies:
-            for path, shard in zip(paths, manifest.shards, strict=True):
-                _check_sha256(path, shard)
+        paths = [folder / shard.file for shard in manifest.shards]
+        for number, (path, shard) in enumerate(zip(paths, manifest.shards, strict=True)):
+            if keys.parse_attempt(shard.file, number, len(paths)) is None:
+                raise CorruptFile(f"{folder / FILE_NAME}: shard {number} is called {shard.file!r:.100}", hint=_AGAIN)
+            (verify_shard_file if self.verifies else check_shard_size)(path, shard)
         decoders = Decoders(orjson.loads, records.decode_json) if manifest.value_format == "json" else None
         encode = keys.make_columns_encoder(manifest.normalize, manifest.key_columns, manifest.separator)
         try:
@@ -400,36 +402,6 @@ def _lock(descriptor: int, folder: Path) -> None:
         # Some file systems have no locks. Then a generation may be removed while it is mapped, and takes disk space
         # until it is closed.
         log.debug("%s: no lock: %s", folder, error)
-
-
-def _check_file(folder: Path, number: int, manifest: Manifest) -> Path:
-    """Return the path of a shard's file. Raises CorruptFile for a wrong size: access beyond a file's end would end the
-    process."""
-    shard = manifest.shards[number]
-    if keys.parse_attempt(shard.file, number, len(manifest.shards)) is None:
-        raise CorruptFile(f"{folder / FILE_NAME}: shard {number} is called {shard.file!r:.100}", hint=_AGAIN)
-    path = folder / shard.file
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing, the manifest beside it names it", hint=_AGAIN) from error
-    except OSError as error:
-        raise opening_error(path, error.errno or 0) from error
-    if size != shard.bytes:
-        raise CorruptFile(f"{path} is {size} bytes long, the manifest beside it says {shard.bytes}", hint=_AGAIN)
-    return path
-
-
-def _check_sha256(path: Path, shard: ShardFile) -> None:
-    import hashlib  # here, because it loads OpenSSL
-
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-    if found != shard.sha256:
-        raise CorruptFile(f"{path} has checksum {found}, the manifest beside it says {shard.sha256}", hint=_AGAIN)
 
 
 def _identify_manifest(folder: Path) -> tuple[int, int] | None:

@@ -42,34 +42,22 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
     LOOKUPDB_STORE_TOKEN_FILE names. Raises UsageError for an unusable URL, or if that variable is not set.
     """
     check_cluster_id(cluster)
-    try:
-        parts = urlsplit(url if "://" in url else "")
-    except ValueError as error:
-        raise _bad_url_error(url) from error
-    if parts.scheme in ("http", "https") and parts.netloc:
+    if "://" not in url and url and not _BROKEN_URL.match(url):
+        path = url
+    else:
         try:
-            has_host = bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            has_host = False
-        # A gateway needs no folder and no user.
-        if not has_host or "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise UsageError(
-                f"{strip_secrets(url)!r} is not a store",
-                hint="a gateway's URL is http://host:port; a bucket's begins with s3://, gs:// or az://",
-            )
-        return BucketStore(url, cluster, Bucket(url))
-    if parts.scheme and ("?" in url or "#" in url):
-        raise UsageError(f"{url!r} is not a store: its URL has no ? and no #", hint="in a name, write %3F and %23")
-    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
-        raise UsageError(
-            f"{url!r} is not a store: a folder of this machine has no host, found {parts.netloc!r}",
-            hint="use file:///folder, with three slashes and the whole path, or the folder alone",
-        )
-    if parts.scheme in ("s3", "gs", "az") and parts.netloc:
-        return BucketStore(url, cluster, Bucket(url))
-    if parts.scheme not in ("", "file") or not url or _BROKEN_URL.match(url):
-        raise _bad_url_error(url)
-    path = unquote(parts.path) if parts.scheme else url
+            parts = urlsplit(url)
+            has_host = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+        except ValueError as error:
+            raise _bad_url_error(url) from error
+        is_gateway = parts.scheme in ("http", "https") and has_host and parts.path in ("", "/")
+        is_bucket = parts.scheme in ("s3", "gs", "az") and parts.netloc
+        is_folder = parts.scheme == "file" and parts.netloc in ("", "localhost")
+        if "?" in url or "#" in url or not (is_gateway or is_bucket or is_folder):
+            raise _bad_url_error(url)
+        if not is_folder:
+            return BucketStore(url, cluster, Bucket(url))
+        path = unquote(parts.path)
     folder = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
     check_path(folder)
     return DirectoryStore(url, cluster, Path(folder))
@@ -77,6 +65,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
 
 def _bad_url_error(url: str) -> UsageError:
     return UsageError(
-        f"{url!r} is not a store",
-        hint="use a directory, or a URL: file:///folder, s3://, gs:// or az://bucket, or a gateway's http://host:port",
+        f"{strip_secrets(url)!r} is not a store",
+        hint="use a directory, or a URL: file:///folder, s3://, gs:// or az://bucket, or a gateway's http://host:port;"
+        " in a name, write %3F for ? and %23 for #",
     )

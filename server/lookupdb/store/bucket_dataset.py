@@ -20,7 +20,7 @@ import orjson
 
 from lookupdb import keys
 from lookupdb.errors import CorruptFile, GenerationExists, StoreError
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_density, generation_number
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_density, generation_number, verify_shard_file
 from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.dataset import (
     BuildClaim,
@@ -35,7 +35,6 @@ from lookupdb.store.dataset import (
     is_generation,
     parse_manifest,
     sort_generations,
-    verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.objects import MAX_CONDITIONAL_BYTES, PutMode, Version, object_version

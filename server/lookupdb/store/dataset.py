@@ -34,7 +34,6 @@ The announcement belongs to no generation: the sweep removes it with the last on
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import re
@@ -53,6 +52,7 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import (
     ANNOUNCEMENT_NOTE,
+    DAMAGED_HINT,
     GENERATION,
     WRITE_AGAIN,
     Announcement,
@@ -60,12 +60,12 @@ from lookupdb.manifest import (
     ShardFile,
     generation_number,
     parse_announcement,
+    verify_shard_file,
 )
 
 _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 INBOX: Final = "pushed"
 """The folder for pushes, beside the dataset's own generations."""
-_DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
 OnCopied = Callable[[int], None]
 log = logging.getLogger(__name__)
 
@@ -451,7 +451,7 @@ class StoredDataset(ABC):
     def check_files(self, manifest: Manifest) -> None:
         """Raise CorruptFile if a shard's file is missing or has another size than in ``manifest``; StoreError."""
         if damage := _summarize(self._missing_files(manifest)):
-            raise CorruptFile(f"{manifest.generation} in {self.url} is damaged: {damage}", hint=_DAMAGED)
+            raise CorruptFile(f"{manifest.generation} in {self.url} is damaged: {damage}", hint=DAMAGED_HINT)
 
     @abstractmethod
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
@@ -489,31 +489,6 @@ def is_older(generation: str, other: str) -> bool:
 def sort_generations(names: Collection[str]) -> tuple[str, ...]:
     """Return generations, sorted by their numbers."""
     return tuple(sorted(names, key=generation_number))
-
-
-def verify_shard_file(path: Path, shard: ShardFile) -> None:
-    """Raise CorruptFile if the file at ``path`` does not match its manifest, StoreError if it cannot be read."""
-    check_shard_size(path, shard)
-    try:
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-    if actual != shard.sha256:
-        raise CorruptFile(f"{path} has checksum {actual}, its index says {shard.sha256}", hint=_DAMAGED)
-
-
-def check_shard_size(path: Path, shard: ShardFile) -> None:
-    """Raise CorruptFile if the file is missing or has another size than in the manifest, StoreError if it cannot be
-    opened. Check this before mapping a file: touching a page behind its end kills the process."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing, although its manifest names it", hint=_DAMAGED) from error
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
-    if size != shard.bytes:
-        raise CorruptFile(f"{path} is {size} bytes long, its index says {shard.bytes}", hint=_DAMAGED)
 
 
 # Read and write the announcement of a dataset's active generation (see ``manifest``).

@@ -39,14 +39,13 @@ from lookupdb.errors import (
     UsageError,
 )
 from lookupdb.keys import is_file_name
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_shard_size
 from lookupdb.shardfile import FRAMED, ShardReader, unframe_start
 from lookupdb.store.dataset import (
     OnCopied,
     StoreAddress,
     StoredDataset,
     call_with_retries,
-    check_shard_size,
     is_older,
     parse_manifest,
 )
@@ -78,17 +77,14 @@ class StoredGeneration:
     def check_files(self) -> None:
         """Raise CorruptFile if a shard's file is missing or has another size than in the manifest; StoreError
         (GenerationMissing if the generation was removed meanwhile). Reads no file."""
-        folder = self.place if isinstance(self.place, Path) else self.place.local_path(self.manifest.generation)
-        try:
-            if folder is None:
-                assert isinstance(self.place, StoredDataset)
-                self.place.check_files(self.manifest)
-                return
+        if isinstance(self.place, Path):
             for shard in self.manifest.shards:
-                check_shard_size(folder / shard.file, shard)
+                check_shard_size(self.place / shard.file, shard)
+            return
+        try:
+            self.place.check_files(self.manifest)
         except CorruptFile:
-            if isinstance(self.place, StoredDataset):
-                self.place.manifest(self.manifest.generation)
+            self.place.manifest(self.manifest.generation)
             raise
 
     @contextmanager

@@ -27,14 +27,12 @@ from lookupdb.errors import (
     StoreError,
     UsageError,
 )
-from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_shard_size, verify_shard_file
 from lookupdb.store.dataset import (
     StoredDataset,
-    check_shard_size,
     is_generation,
     parse_manifest,
     sort_generations,
-    verify_shard_file,
 )
 from lookupdb.store.directory import folder_errors, try_lock
 from lookupdb.store.generations import PATIENCE_SECONDS, Pace, Throttle, fetch_file
