@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -284,7 +283,7 @@ def write_images(
         result.update(
             outcome="written",
             folder=str(folder),
-            images=[asdict(image) for image in images],
+            images=[{"tag": image.tag, "digest": image.digest} for image in images],
             message=f"{folder} holds {format_count(len(images), 'image')}",
         )
 

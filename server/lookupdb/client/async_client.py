@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final, Literal, NoReturn, Self, TypeVar, Unpac
 
 from lookupdb.client.async_transport import AsyncCombiner, AsyncRouterLink
 from lookupdb.client.core import (
+    DEADLINE,
     MAX_PASSES,
     TOO_MANY_CONNECTIONS,
     UNAUTHENTICATED,
-    Attempts,
     ConnectionFailure,
     Outcome,
     Part,
@@ -254,22 +254,28 @@ class AsyncLookups:
         self, render: Render, keys: Sequence[str], deadline: float, answer_by: float | None = None
     ) -> Response:
         """Send the request that ``render`` makes, and return its answer. Raises LookupFailed. The router should answer
-        by ``answer_by``, without it by ``deadline``."""
+        by ``answer_by``, without it by ``deadline``. A failed request is repeated: lookups change nothing."""
         link = self._link
-        tokens, attempts = link.core.tokens, Attempts(link.core.settings.retries)
-        is_fresh = False
+        tokens, retries_left = link.core.tokens, link.core.settings.retries
+        has_met_stale = has_new_token = is_fresh = False
         while True:
             token = tokens.line()
             try:
                 response = await link.exchange(render, token, deadline, answer_by, is_fresh=is_fresh)
-                if response.status == UNAUTHENTICATED and attempts.allow_new_token() and tokens.refresh(token):
-                    continue
+                if response.status == UNAUTHENTICATED and not has_new_token:
+                    has_new_token = True
+                    if tokens.refresh(token):
+                        continue
                 if not is_of_the_connection(response):
                     return response
                 raise ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
             except ConnectionFailure as failure:  # deleted below, because its traceback holds the frames of all callers
-                if not attempts.allow_another(failure):
+                if failure.is_stale and not has_met_stale:
+                    has_met_stale = True  # the first stale connection does not count
+                elif failure.reason == DEADLINE or not retries_left:
                     raise failure.to_error(keys) from failure
+                else:
+                    retries_left -= 1
             is_fresh = True
 
     async def _ask_key(self, key: str, deadline: float, answer_by: float | None = None) -> KeyAnswer:

@@ -2,7 +2,7 @@
 
 Concurrent lookups of single keys share a batch: ``may_leave_together`` and the limits beside it decide which, and
 ``SharedAnswer`` gives each caller its part. ``ManyKeys`` splits a large call into parts of one generation. A failed
-request becomes a ``ConnectionFailure``, and ``Attempts`` decides whether it is sent again. ``GenerationCache`` keeps
+request becomes a ``ConnectionFailure``, and is sent again if that may help. ``GenerationCache`` keeps
 values. ``ClientCore`` is a client's state: settings, token, cache, and the router's limit of keys.
 """
 
@@ -183,33 +183,6 @@ def _describe(error: BaseException, settings: ClientSettings) -> str:
     if hasattr(error, "library"):  # only ssl has it
         return f"{where}: {describe_tls_error(error)}"
     return f"{where}: {getattr(error, 'strerror', None) or error}"
-
-
-class Attempts:
-    """Count the attempts of one request. A request may be repeated on another connection, because lookups change
-    nothing."""
-
-    __slots__ = ("_has_met_stale", "_left", "_may_refresh_token")
-
-    def __init__(self, retries: int) -> None:
-        self._left = retries
-        self._has_met_stale = False
-        self._may_refresh_token = True
-
-    def allow_another(self, failure: ConnectionFailure) -> bool:
-        """Return whether to send the request again after ``failure``. The first stale connection does not count."""
-        if failure.reason == DEADLINE:
-            return False
-        if failure.is_stale and not self._has_met_stale:
-            self._has_met_stale = True
-            return True
-        self._left -= 1
-        return self._left >= 0
-
-    def allow_new_token(self) -> bool:
-        """Return whether to read the token file again after a refusal: once."""
-        may_refresh, self._may_refresh_token = self._may_refresh_token, False
-        return may_refresh
 
 
 class Part(NamedTuple):

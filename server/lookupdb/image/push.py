@@ -29,6 +29,7 @@ from lookupdb.image.artifact import (
     INDEX_TYPE,
     LAYER_TYPE,
     Blob,
+    ShardImage,
     describe_blob,
     list_documents,
     list_parts,
@@ -104,14 +105,6 @@ _MARK: Final = "oci-layout"
 _VERSION: Final = orjson.dumps({"imageLayoutVersion": "1.0.0"})
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenImage:
-    """An image of the layout."""
-
-    tag: str
-    digest: str
-
-
 class ImageLayout:
     """An image layout at ``folder``. index.json is written last: its content is whole."""
 
@@ -132,7 +125,7 @@ class ImageLayout:
         shards: Sequence[int],
         patience: float,
         advance: Callable[[int], None] = lambda _: None,
-    ) -> list[WrittenImage]:
+    ) -> list[ShardImage]:
         """Write the images of ``shards`` of ``generation``, and list only them in index.json. ``advance`` gets the
         number of further bytes read. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom; UsageError if another
         process writes."""
@@ -149,7 +142,7 @@ class ImageLayout:
                         self._replace(path, text)
                 images.append(image)
             self._replace(self._folder / "index.json", render_layout_index(images))
-            return [WrittenImage(image.tag, image.digest) for image in images]
+            return images
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cache
 from types import TracebackType, new_class
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
@@ -199,17 +199,12 @@ class MappedDataset(Mapping[str, Any]):
         bytes."""
         raise NotImplementedError
 
-    def current(self) -> MappedFiles:
-        """Return the files of the current generation, after looking for a newer one. Raises ValueError if closed."""
-        raise NotImplementedError
-
-    def newest(self) -> MappedFiles | None:
-        """Return the files of the current generation, without looking for a newer one; None if closed."""
-        raise NotImplementedError
-
-    def put(self, generation: MappedFiles | None) -> None:
-        """Switch to ``generation``; None closes the mapping for good."""
-        raise NotImplementedError
+    current: Callable[[], MappedFiles]
+    """Return the files of the current generation, after looking for a newer one. Raises ValueError if closed."""
+    newest: Callable[[], MappedFiles | None]
+    """Return the files of the current generation, without looking for a newer one; None if closed."""
+    put: Callable[[MappedFiles | None], None]
+    """Switch to a generation; None closes the mapping for good."""
 
     # Methods common to both views.
 

@@ -231,13 +231,6 @@ class DatasetFolder:
         """Return the generations in the folder, oldest first. Raises StoreError."""
         return sort_generations({name for name in self._names() if is_generation(name)})
 
-    def find_manifest(self, generation: str) -> Manifest | None:
-        """Return the manifest of a generation in the folder; None if it cannot be read."""
-        try:
-            return self.read_manifest(generation)
-        except StoreError:
-            return None
-
     def read_manifest(self, generation: str) -> Manifest | None:
         """Return the manifest; None if it is missing or damaged. Raises StoreError if it cannot be read now."""
         path = self.path / generation / FILE_NAME
@@ -266,8 +259,8 @@ class DatasetFolder:
 
     def find_whole(self, generation: str) -> Manifest | None:
         """Return the manifest of a generation whose files all have the right size; None if there is none."""
-        manifest = self.find_manifest(generation)
         try:
+            manifest = self.read_manifest(generation)
             for shard in () if manifest is None else manifest.shards:
                 check_shard_size(self.path / generation / shard.file, shard)
         except StoreError:
@@ -278,20 +271,17 @@ class DatasetFolder:
         """Return the hidden folder in which ``generation`` is assembled, with the files of an interrupted fetch. Those
         of other generations are removed. Raises StoreError."""
         with folder_errors(f"cannot write to {self.path}"):
-            for name in self._names():
-                match = _PARTIAL.fullmatch(name)
-                if match and match[1] != generation:
-                    self._delete(self.path / name)
+            self.remove_partials(generation)
             partial = self.path / f".{generation}.partial"
             if partial.is_symlink() or not partial.is_dir():
                 self._delete(partial)
             _make_folder(partial)
         return partial
 
-    def remove_partials(self) -> None:
-        """Remove what interrupted fetches left: their generations are complete or no longer wanted."""
+    def remove_partials(self, wanted: str | None = None) -> None:
+        """Remove what interrupted fetches of generations other than ``wanted`` left."""
         for name in self._names():
-            if _PARTIAL.fullmatch(name):
+            if _PARTIAL.fullmatch(name) and name != f".{wanted}.partial":
                 self._delete(self.path / name)
 
     def publish(self, generation: str) -> None:

@@ -345,7 +345,7 @@ class DatasetKeeper:
         for generation in self.folder.find_superseded(keep=0):
             if lacking <= 0:
                 return
-            manifest = self.folder.find_manifest(generation)
+            manifest = self.folder.read_manifest(generation)
             if self.folder.remove(generation) and manifest is not None:
                 lacking -= manifest.totals.file_bytes
 
@@ -366,7 +366,7 @@ class DatasetKeeper:
         return all(removed)
 
     def _measure(self) -> None:
-        manifests = {name: self.folder.find_manifest(name) for name in self.folder.generations()}
+        manifests = {name: self.folder.read_manifest(name) for name in self.folder.generations()}
         self.kept = {name: manifest.totals.file_bytes for name, manifest in manifests.items() if manifest is not None}
 
     def _note_swap(self, target: SyncTarget, manifest: Manifest, progress: FetchProgress, seconds: float) -> None:
