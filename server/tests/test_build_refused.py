@@ -84,7 +84,7 @@ def test_it_is_in_the_store_and_nothing_takes_it_for_one_that_may_serve(project:
     assert report["fileBytes"] > 0
     dataset = project.dataset
     assert (dataset.generations(), dataset.refused_generations()) == (("g1",), ("g2",))
-    assert (dataset.newest_generation(), dataset.damaged_generations()) == ("g1", ())
+    assert (next(reversed(dataset.generations()), None), tuple(dataset.take_inventory().damaged)) == ("g1", ())
     refused = dataset.manifest("g2").refused
     assert refused is not None
     assert refused.active == "g1"

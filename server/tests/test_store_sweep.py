@@ -102,7 +102,7 @@ class TestLiving:
         place.living(people, keep=2, protect=("g4", "g5"))
         assert swept(place)[0] == ["team/people (3f2b9c1e): removed g2", "team/people (3f2b9c1e): removed g3"]
         assert people.generations() == ("g1", "g5"), "two of those that can be rolled out"
-        assert people.damaged_generations() == ("g4",), "what is protected stays, whatever it is"
+        assert tuple(people.take_inventory().damaged) == ("g4",), "what is protected stays, whatever it is"
 
     def test_a_refused_generation_is_not_counted_and_goes_when_a_newer_one_is_protected(self, place: Place) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2")

@@ -9,14 +9,11 @@ from lookupdb.errors import UsageError
 from lookupdb.manifest import Announcement, Manifest, ShardFile, Totals
 from lookupdb.store import StoreAddress
 from lookupdb.sync.feeds import (
-    FIRST_PAUSE_SECONDS,
-    LONGEST_LOOK_PAUSE_SECONDS,
     Subscription,
     SyncTarget,
     diagnose_manifest,
     diagnose_succession,
     have_same_content,
-    pause_seconds,
     target_by_announcement,
 )
 
@@ -80,15 +77,6 @@ class TestManifest:
         assert have_same_content(a_manifest(), named)
         assert not have_same_content(a_manifest(), a_manifest(sha256="bb"))
         assert not have_same_content(a_manifest(), a_manifest("g2"))
-
-
-class TestPause:
-    def test_doubles_to_a_bound_and_is_not_the_same_for_all(self) -> None:
-        for failures in range(1, 40):
-            longest = min(LONGEST_LOOK_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
-            pauses = {pause_seconds(failures, LONGEST_LOOK_PAUSE_SECONDS) for _ in range(20)}
-            assert len(pauses) > 10
-            assert all(longest / 2 <= pause <= longest for pause in pauses)
 
 
 class TestSubscription:

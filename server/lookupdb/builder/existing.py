@@ -666,7 +666,7 @@ def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, 
     if others := list(source.whole_manifests().values()):
         other = others[-1]
         return f"{other.generation} there belongs to {other.namespace}/{other.name} {other.uid}"
-    if damaged := source.damaged_generations():
+    if damaged := source.take_inventory().damaged:
         return f"it has {_shorten(damaged[::-1])}, with missing files"
     uids = [
         address.uid

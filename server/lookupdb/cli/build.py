@@ -380,7 +380,7 @@ def _add_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str 
 
 def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) -> str | None:
     dataset = store.dataset(spec)
-    built = report.generation or dataset.newest_generation()
+    built = report.generation or next(reversed(dataset.generations()), None)
     file = f"{dataset.url}/{ANNOUNCEMENT_NOTE}"
     try:
         announcement = read_announcement(dataset)

@@ -392,11 +392,6 @@ def check_room(key: str, waiting: int, characters: int) -> None:
         raise make_unavailable((key,), QUEUE_FULL, detail)
 
 
-def has_columns(keys: Iterable[object]) -> bool:
-    """Return whether one of ``keys`` is given by its columns, as a tuple."""
-    return any(issubclass(kind, tuple) for kind in {*map(type, keys)})
-
-
 def changing_error(keys: Sequence[str]) -> Unavailable:
     """Return the error for ``keys`` whose generations did not keep their key columns during a call."""
     return make_unavailable(tuple(keys), GENERATION_CHANGED, "the key columns changed again and again meanwhile")

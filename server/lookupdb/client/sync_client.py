@@ -24,7 +24,6 @@ from lookupdb.client.core import (
     SharedAnswer,
     Step,
     changing_error,
-    has_columns,
     is_divisible,
     refuse_copy,
 )
@@ -120,7 +119,7 @@ class Lookups:
         self._link.enter()
         deadline = time.monotonic() + self._link.core.settings.timeout
         listed: Any = keys if isinstance(keys, str) else [*keys]
-        if not has_columns(listed):
+        if not any(issubclass(kind, tuple) for kind in {*map(type, listed)}):  # no key of several columns
             return self._get_many(listed, deadline, partial=partial)
         columns = self._key_columns(deadline)
         for _ in range(MAX_PASSES):

@@ -111,9 +111,6 @@ class ValueSequence(Sequence[Any]):
     def __reversed__(self) -> Iterator[Any]:
         return _iterate(self._take(), -1)
 
-    def __contains__(self, value: object) -> bool:
-        return any(found is value or found == value for found in self._take().iterate("values"))
-
     def __reduce__(self) -> tuple[Any, ...]:
         return ValueSequence, (self._mapping,)
 

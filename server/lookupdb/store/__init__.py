@@ -42,7 +42,9 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
     LOOKUPDB_STORE_TOKEN_FILE names. Raises UsageError for an unusable URL, or if that variable is not set.
     """
     check_cluster_id(cluster)
-    if "://" not in url and url and not _BROKEN_URL.match(url):
+    if "://" not in url:
+        if not url or _BROKEN_URL.match(url):
+            raise _bad_url_error(url)
         path = url
     else:
         try:

@@ -418,16 +418,6 @@ class StoredDataset(ABC):
         """Return the free bytes of the store; None if it has no known limit."""
         return None
 
-    def damaged_generations(self) -> tuple[str, ...]:
-        """Return the published generations that are not whole, oldest first. They cannot be rolled out."""
-        published = self.published_generations()  # first: a generation may be published in between
-        intact = self.whole_manifests()
-        return tuple(generation for generation in published if generation not in intact)
-
-    def newest_generation(self) -> str | None:
-        """Return the newest whole generation that passed its gates."""
-        return next(reversed(self.generations()), None)
-
     def _claim_error(self, generation: str) -> StoreError:
         """Return why ``generation``, which has a manifest.json, cannot be claimed."""
         try:

@@ -160,7 +160,7 @@ class DirectoryDataset(StoredDataset):
 
     def find_manifest(self, generation: str) -> Manifest | None:
         """Read manifest.json."""
-        path = self._manifest_path(check_generation(generation))
+        path = self.folder / check_generation(generation) / FILE_NAME
         try:
             text = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -171,7 +171,7 @@ class DirectoryDataset(StoredDataset):
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
         """Write the new manifest beside the generations, and rename it."""
-        path = self._manifest_path(before.generation)
+        path = self.folder / before.generation / FILE_NAME
         if self.manifest(before.generation) != before:
             raise StoreError(f"{path} was changed by another process", hint="find out what else writes there")
         unfinished = self.folder / f".{before.generation}.manifest"
@@ -291,9 +291,6 @@ class DirectoryDataset(StoredDataset):
         with store_errors(f"cannot list {self.folder}"):
             return os.listdir(self.folder) if self.folder.exists() else []  # noqa: PTH208 - names, not paths
 
-    def _manifest_path(self, generation: str) -> Path:
-        return self.folder / generation / FILE_NAME
-
     def _shard_path(self, generation: str, shard: ShardFile) -> Path:
         """Raise CorruptFile or GenerationMissing if it is missing, StoreError if that cannot be checked."""
         path = self.folder / check_generation(generation) / shard.file
@@ -304,7 +301,7 @@ class DirectoryDataset(StoredDataset):
 
     def _has_manifest(self, generation: str) -> bool:
         """Raise StoreError if this cannot be checked: access denied does not mean that it is gone."""
-        path = self._manifest_path(generation)
+        path = self.folder / generation / FILE_NAME
         with store_errors(f"cannot look at {path}"):
             return path.is_file()
 

@@ -179,9 +179,26 @@ class GatewayAnswer:
         if content_type and self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
             raise no_gateway_error(self._message, f"its answer is not {content_type}")
 
-    def version(self) -> Version:
-        """Return the version of the object in the answer."""
-        return self._parse_version(self._header(VERSION_HEADER).encode("latin-1", "replace"))
+    def version(self, members: dict[str, Any] | None = None) -> Version:
+        """Return the version of the object in the header, or in ``members``, the answer to a put."""
+        text = self._header(VERSION_HEADER).encode("latin-1", "replace")
+        found = self._parse(text) if members is None else members
+        if not all(isinstance(found.get(name), str | None) for name in ("e_tag", "version")):
+            raise no_gateway_error(self._message, "its answer does not say which version of the object it is")
+        return object_version(found)
+
+    def members(self) -> dict[str, Any]:
+        """Return the whole body, a JSON object, by which a gateway confirms the request."""
+        return self._parse(self.body(_MAX_PROBLEM_BYTES))
+
+    def _parse(self, text: bytes) -> dict[str, Any]:
+        try:
+            members = orjson.loads(text)
+        except ValueError:
+            members = None
+        if not isinstance(members, dict):
+            raise no_gateway_error(self._message, "its answer is not a JSON object")
+        return members
 
     def length(self) -> int:
         """Return the length of the body. It is required: a body that ends with its connection may be cut short."""
@@ -208,21 +225,6 @@ class GatewayAnswer:
             raise TransientFailure(absent_error(f"{self._message}: {self._host} ended its answer early"))
         return body
 
-    def put_version(self) -> Version:
-        """Return the version in the answer to a put."""
-        return self._parse_version(self.body(_MAX_PROBLEM_BYTES))
-
-    def check_done(self) -> None:
-        """Raise StoreError unless a gateway confirms the request."""
-        if _parse_json_object(self.body(_MAX_PROBLEM_BYTES)) is None:
-            raise no_gateway_error(self._message, "its answer is not a JSON object")
-
-    def _parse_version(self, text: bytes) -> Version:
-        members = _parse_json_object(text)
-        if members is None or not all(isinstance(members.get(name), str | None) for name in ("e_tag", "version")):
-            raise no_gateway_error(self._message, "its answer does not say which version of the object it is")
-        return object_version(members)
-
     def chunks(self) -> Iterator[bytes]:
         """Yield the body as it arrives."""
         while chunk := self._read(CHUNK_BYTES):
@@ -235,14 +237,6 @@ class GatewayAnswer:
 
     def _header(self, name: str) -> str:
         return self._response.headers.get(name, "")
-
-
-def _parse_json_object(text: bytes) -> dict[str, Any] | None:
-    try:
-        members = orjson.loads(text)
-    except ValueError:
-        return None
-    return members if isinstance(members, dict) else None
 
 
 @contextmanager
@@ -560,7 +554,7 @@ class GatewayObjects:
                 "write to", "PUT", target, headers=headers, body=body, timeout=timeout
             ) as answer:
                 answer.expect(200)
-                return answer.put_version()
+                return answer.version(answer.members())
 
         return self._client.retry(attempt)
 
@@ -577,7 +571,7 @@ class GatewayObjects:
                     action, "PUT", _object_target(path), headers=headers, body=content, timeout=UPLOAD_TIMEOUT
                 ) as answer:
                     answer.expect(200)
-                    answer.put_version()
+                    answer.version(answer.members())
 
         self._client.retry(attempt, _UPLOAD_SECONDS)
 
@@ -596,7 +590,7 @@ class GatewayObjects:
                 if answer.status in _NO_COPY:
                     return False
                 answer.expect(200)
-                answer.check_done()
+                answer.members()
             return True
 
         return self._client.retry(attempt)
@@ -610,7 +604,7 @@ class GatewayObjects:
                 "remove objects from", "POST", DELETE_PATH, headers=headers, body=body
             ) as answer:
                 answer.expect(200)
-                answer.check_done()
+                answer.members()
 
         for begin in range(0, len(paths), MAX_DELETED_PATHS):
             body = orjson.dumps({"paths": list(paths[begin : begin + MAX_DELETED_PATHS])})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
-from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Announcement, Manifest, is_stale
 from lookupdb.router.routing_table import InvalidTable, RoutedDataset, RoutingTable, TableWatcher, diagnose_refusal
@@ -27,12 +25,6 @@ from lookupdb.store.dataset import StoredDataset, read_announcement
 
 
 Origin = Literal["table", "announcement", "newest"]
-
-FIRST_PAUSE_SECONDS: Final = 2.0
-LONGEST_LOOK_PAUSE_SECONDS: Final = 30.0
-"""The longest pause between two requests to a store that does not answer."""
-LONGEST_FETCH_PAUSE_SECONDS: Final = 300.0
-"""The longest pause between two attempts to fetch a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +91,6 @@ def have_same_content(manifest: Manifest, other: Manifest) -> bool:
         for found in (manifest, other)
     )
     return first == second
-
-
-def pause_seconds(failures: int, longest: float) -> float:
-    """Return the seconds to wait after ``failures`` in a row: doubling, with jitter."""
-    return spread(delay_after(failures, FIRST_PAUSE_SECONDS, longest), random.random())  # noqa: S311 - no secret
 
 
 # Find the active generation in the store: the announced one, else the newest whole one that passed its gates. In a

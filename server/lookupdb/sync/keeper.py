@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
 import time
 from collections import Counter
@@ -15,20 +16,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, LOST_HINT, Manifest
 from lookupdb.process.launch import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.generations import Throttle
 from lookupdb.sync.feeds import (
-    LONGEST_FETCH_PAUSE_SECONDS,
-    LONGEST_LOOK_PAUSE_SECONDS,
     StoreFeed,
     SyncTarget,
     diagnose_manifest,
     diagnose_succession,
     have_same_content,
-    pause_seconds,
 )
 from lookupdb.sync.folder import (
     DatasetFolder,
@@ -94,6 +93,11 @@ class SyncFigures:
     """Reason → number."""
 
 
+FIRST_PAUSE_SECONDS: Final = 2.0
+LONGEST_LOOK_PAUSE_SECONDS: Final = 30.0
+"""The longest pause between two requests to a store that does not answer."""
+LONGEST_FETCH_PAUSE_SECONDS: Final = 300.0
+"""The longest pause between two attempts to fetch a generation."""
 TIDY_SECONDS: Final = 5.0
 """Seconds between two attempts to remove a generation that a program has mapped."""
 STORE_SECONDS: Final = 3.0
@@ -226,10 +230,11 @@ class DatasetKeeper:
                 self._is_prepared = True
             self._take(await self.look())
         except LookupdbError as error:
-            self._note_look_problem(error)
+            self.look_problem = self._next_problem(self.look_problem, error, LONGEST_LOOK_PAUSE_SECONDS)
         except Exception as error:  # a defect must not end the process that keeps all others
             log.exception("a check failed because of a bug", extra={"dataset": str(self)})
-            self._note_look_problem(LookupdbError(f"{type(error).__name__}: {error}"))
+            defect = LookupdbError(f"{type(error).__name__}: {error}")
+            self.look_problem = self._next_problem(self.look_problem, defect, LONGEST_LOOK_PAUSE_SECONDS)
         else:
             if self.look_problem is not None:
                 log.info("the check succeeds again", extra={"dataset": str(self)})
@@ -239,11 +244,6 @@ class DatasetKeeper:
         self.has_looked = True
         if self.running is None and self._tidy_at is not None and time.monotonic() >= self._tidy_at:
             await self._tidy()
-
-    def interrupt(self) -> None:
-        """Ask the running fetch to end."""
-        if self.running is not None:
-            self.running.interruption.set()
 
     def _prepare(self) -> None:
         self.folder.lock()
@@ -387,9 +387,6 @@ class DatasetKeeper:
             version = {} if target.version is None else {"version": target.version}
             log.info("current", extra={**members, **version, **sizes, "seconds": round(seconds, 3)})
 
-    def _note_look_problem(self, error: LookupdbError) -> None:
-        self.look_problem = self._next_problem(self.look_problem, error, LONGEST_LOOK_PAUSE_SECONDS)
-
     def _note_fetch_problem(self, target: SyncTarget, error: LookupdbError) -> None:
         if target == self.target:
             self.fetch_problem = self._next_problem(self.fetch_problem, error, LONGEST_FETCH_PAUSE_SECONDS)
@@ -404,7 +401,8 @@ class DatasetKeeper:
             log.warning("%s; %s, and it is tried again", error.message, stays, extra=extra)
         failures = 1 if standing is None else standing.failures + 1
         since = standing.since if standing is not None and is_known else time.time()
-        return SyncProblem(error, failures, since, time.monotonic() + pause_seconds(failures, longest))
+        pause = spread(delay_after(failures, FIRST_PAUSE_SECONDS, longest), random.random())  # noqa: S311 - no secret
+        return SyncProblem(error, failures, since, time.monotonic() + pause)
 
 
 def _describe(manifest: Manifest) -> CurrentGeneration:

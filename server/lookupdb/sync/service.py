@@ -440,7 +440,8 @@ class SyncService:
         for table in self.state.tables:
             table.stop()
         for keeper in self.state.keepers.values():
-            keeper.interrupt()
+            if keeper.running is not None:
+                keeper.running.interruption.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -25,7 +25,7 @@ from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset, open_store
 from lookupdb.store.dataset import write_announcement
-from lookupdb.sync import feeds as sync_target
+from lookupdb.sync import keeper as sync_keeper
 from lookupdb.sync import service as sync_service
 from lookupdb.sync.feeds import Subscription
 from lookupdb.sync.service import SyncOptions, SyncService
@@ -154,7 +154,7 @@ def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let it look often, and try again soon."""
     monkeypatch.setattr(sync_service, "BUCKET_POLL_SECONDS", 0.05)
     monkeypatch.setattr(sync_service, "DIRECTORY_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(sync_target, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(sync_keeper, "FIRST_PAUSE_SECONDS", 0.05)
 
 
 class SyncProcess:
