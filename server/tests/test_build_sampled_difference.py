@@ -192,7 +192,7 @@ class TestBucket:
         dataset.bucket.objects.put(path, bytes(active.shards[0].bytes))
         with pytest.raises(CorruptFile, match="has checksum"):
             compare_sampled(StoredGeneration("", active, dataset), opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
-        dataset.bucket.delete([path])
+        dataset.bucket.objects.delete([path])
         with pytest.raises(CorruptFile, match="is missing"):
             compare_sampled(StoredGeneration("", active, dataset), opener(tmp_path / "new", 1), 1, TOTALS, tmp_path)
         dataset.remove("g1")

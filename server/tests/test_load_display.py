@@ -23,7 +23,7 @@ def test_lines_are_written_every_few_seconds(capsys: pytest.CaptureFixture[str])
     display = LoadDisplay(is_terminal=False)
     for seconds in (-1, 0, 2, 4.5, 5, 9, 10):
         display.show(_recording(), seconds, 10)
-    display.close()
+    display.tell("", end="")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith(
@@ -50,7 +50,7 @@ def test_a_terminal_gets_a_line_that_changes(
     display.show(_recording(), 2, 10)
     display.tell("at 2.3 s: g2 answers for the first time")
     display.show(_recording(), 3, 10)
-    display.close()
+    display.tell("", end="")
     erased = capsys.readouterr().err.split("\r\x1b[K")
     assert erased == [
         "",

@@ -234,7 +234,7 @@ class TestGenerations:
 def lose(dataset: StoredDataset, generation: str, file: str) -> None:
     """The store has lost ``file``."""
     if isinstance(dataset, BucketDataset):
-        dataset.bucket.delete([f"{dataset.address.path}/{generation}/{file}"])
+        dataset.bucket.objects.delete([f"{dataset.address.path}/{generation}/{file}"])
     else:
         (Path(dataset.url) / generation / file).unlink()
 

@@ -120,7 +120,7 @@ class TestFailures:
     def test_others_are_errors_of_the_store(self, gateway: FakeGateway, status: int, kind: str) -> None:
         gateway.refusals = [Refusal(status, kind, "no bucket")]
         with pytest.raises(StoreError, match=r"cannot remove objects from \S+: no bucket") as caught:
-            gateway_bucket(gateway.url).delete([PATH])
+            gateway_bucket(gateway.url).objects.delete([PATH])
         assert not isinstance(caught.value, StoreDenied | StoreUnreachable)
 
     def test_another_namespace_is_denied(self, gateway: FakeGateway) -> None:
@@ -171,7 +171,7 @@ class TestAnotherServer:
             lambda: bucket.read(PATH),
             lambda: bucket.files(FOLDER),
             lambda: bucket.folders(FOLDER),
-            lambda: bucket.delete([PATH]),
+            lambda: bucket.objects.delete([PATH]),
             lambda: bucket.objects.put(PATH, b"1"),
             lambda: bucket.objects.size(PATH),
             lambda: bucket.objects.stream(PATH),
@@ -189,9 +189,9 @@ class TestObjects:
             bucket.objects.put(path, b"12345")
         assert (bucket.objects.size(paths[0]), bucket.objects.size(paths[1])) == (5, None)
         gateway.requests.clear()
-        bucket.delete(paths)
+        bucket.objects.delete(paths)
         assert (gateway.objects, gateway.methods()) == ({}, ["POST", "POST"])
-        bucket.delete([])
+        bucket.objects.delete([])
         assert gateway.methods() == ["POST", "POST"]
 
     def test_that_are_too_large_for_memory_are_not_read_at_once(self, gateway: FakeGateway) -> None:

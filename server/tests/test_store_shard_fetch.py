@@ -264,7 +264,7 @@ class TestStore:
         _, place = dataset
         lost, other = place.manifest("g1").shards
         if isinstance(place, BucketDataset):
-            place.bucket.delete([f"{ADDRESS.path}/g1/{lost.file}"])
+            place.bucket.objects.delete([f"{ADDRESS.path}/g1/{lost.file}"])
         else:
             (Path(place.url) / "g1" / lost.file).unlink()
         with pytest.raises(CorruptFile, match=f"{lost.file} of g1 is missing in "):

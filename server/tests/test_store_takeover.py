@@ -173,7 +173,7 @@ def test_a_store_that_lost_a_shard_while_it_was_published_is_seen(site: Site) ->
 
     def lose(_number: int, request: Request) -> None:
         if request.method == "PUT" and "shard-00001" in request.path:
-            site.direct.delete([request.path.partition("/some/prefix/")[2]])
+            site.direct.objects.delete([request.path.partition("/some/prefix/")[2]])
 
     site.proxy.set_hooks(after=lose)
     with pytest.raises(
@@ -280,7 +280,7 @@ def test_a_claim_that_is_given_up_while_another_is_made_is_in_nobodys_way(
         monkeypatch.undo()
         standing = put_if(bucket, at, body, mode)
         assert standing.body == b'{"owner": "another"}'
-        bucket.delete([at])
+        bucket.objects.delete([at])
         return ObjectState(None, {}, standing.error)
 
     site.direct.objects.put(path, b'{"owner": "another"}')

@@ -110,7 +110,7 @@ class TestNewest:
         people = publish(place, "g2")
         lost = people.manifest("g2").shards[0].file
         if isinstance(people, BucketDataset):
-            people.bucket.delete([f"{people.address.path}/g2/{lost}"])
+            people.bucket.objects.delete([f"{people.address.path}/g2/{lost}"])
         else:
             (Path(people.url) / "g2" / lost).unlink()
         with tempfile.TemporaryDirectory() as scratch, people.claim("g3", Path(scratch)):

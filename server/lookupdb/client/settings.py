@@ -253,9 +253,6 @@ class TlsContexts:
 class _Process:
     """The identity of this process, which changes in a fork: a child must not use its parent's connections."""
 
-    def __init__(self) -> None:
-        self.begin()
-
     def begin(self) -> None:
         """Give this process a new identity."""
         self.epoch = object()  # an object for each process
@@ -265,4 +262,5 @@ class _Process:
 
 
 PROCESS: Final = _Process()
+PROCESS.begin()
 os.register_at_fork(after_in_child=PROCESS.begin)

@@ -249,10 +249,6 @@ class LoadDisplay:
         """Print ``line``."""
         print(f"{self._erase}{line}", end=end, file=sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """Clear the changing line."""
-        self.tell("", end="")
-
 
 def run_load(
     order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition] = ()
@@ -264,7 +260,7 @@ def run_load(
     except asyncio.CancelledError as error:
         raise KeyboardInterrupt from error
     finally:
-        display.close()
+        display.tell("", end="")  # clear the changing line
 
 
 class _Load:

@@ -139,10 +139,6 @@ class Bucket:
             standing = self.read(path)
             return ObjectState(standing.body, standing.version, error)
 
-    def delete(self, paths: Sequence[str]) -> None:
-        """Delete those of ``paths`` that exist. Raises StoreError."""
-        self.objects.delete(paths)
-
     def folders(self, path: str) -> Collection[str]:
         """Return the names directly under ``path`` that have objects under them. Raises StoreError."""
         return set(self.objects.list_folders(path))

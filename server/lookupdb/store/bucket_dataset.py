@@ -230,7 +230,7 @@ class Lease:
         self.end_heartbeat()
         with suppress(StoreError):
             if self._is_ours(self._bucket.read(self._path)):
-                self._bucket.delete([self._path])
+                self._bucket.objects.delete([self._path])
         self.state = LeaseState.LOST
 
 
@@ -329,7 +329,7 @@ class BucketClaim(BuildClaim):
         """Delete all other objects: while the claim is ours, nobody else puts any."""
         self._lease.check()
         names = {CLAIM, *(shard.file for shard in shards)}
-        self._bucket.delete([f"{self._prefix}/{name}" for name in self._list() if name not in names])
+        self._bucket.objects.delete([f"{self._prefix}/{name}" for name in self._list() if name not in names])
         return tuple(shards)
 
     def _list(self) -> dict[str, dict[str, Any]]:
@@ -426,7 +426,7 @@ class BucketClaim(BuildClaim):
                     left = (name for name in found if name not in self._published)
                     remains += (f"{self._prefix}/{name}" for name in left if name.rpartition("-")[2].startswith(digits))
                 if remains:
-                    self._bucket.delete(remains)
+                    self._bucket.objects.delete(remains)
         self._uploads.clear()
         if self._is_published or state is LeaseState.HELD:
             self._lease.remove()
@@ -601,13 +601,13 @@ class BucketDataset(StoredDataset):
             # Its builder died or was suspended before it could publish and delete its claim.
             with suppress(GenerationExists):
                 complete_publication(self.bucket, prefix, decided.manifest)
-            self.bucket.delete([f"{prefix}/{CLAIM}"])
+            self.bucket.objects.delete([f"{prefix}/{CLAIM}"])
             raise self._claim_error(generation) from None
         try:
             files = self.bucket.files(prefix)
             if FILE_NAME in files:
                 raise self._claim_error(generation)
-            self.bucket.delete([f"{prefix}/{name}" for name in files if name != CLAIM])
+            self.bucket.objects.delete([f"{prefix}/{name}" for name in files if name != CLAIM])
             return BucketClaim(self.bucket, prefix, lease, scratch)
         except BaseException:
             lease.remove()
@@ -626,8 +626,8 @@ class BucketDataset(StoredDataset):
         prefix = self._prefix(generation)
         files = self.bucket.files(prefix)
         if FILE_NAME in files:
-            self.bucket.delete([f"{prefix}/{FILE_NAME}"])
-        self.bucket.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
+            self.bucket.objects.delete([f"{prefix}/{FILE_NAME}"])
+        self.bucket.objects.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
     def unfinished_generations(self) -> dict[str, float]:
         """Return generations with objects but no manifest.json, except empty ones: those are markers of folders, which
@@ -646,7 +646,7 @@ class BucketDataset(StoredDataset):
         """Put or delete that object."""
         path = f"{self.address.path}/{name}"
         if content is None:
-            self.bucket.delete([path])
+            self.bucket.objects.delete([path])
         else:
             self.bucket.objects.put(path, content)
 

@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
@@ -368,10 +368,6 @@ class GatewayClient:
         self._pool.ConnectionCls = _SecureConnection if is_secure else _PlainConnection
         self._redirects = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS)
 
-    def describe(self, action: str) -> str:
-        """Return the beginning of the message for a request that failed."""
-        return f"cannot {action} {self.url}"
-
     def send(
         self,
         action: str,
@@ -383,7 +379,7 @@ class GatewayClient:
         timeout: urllib3.Timeout | None = None,
     ) -> GatewayAnswer:
         """Return the head of the answer; the caller closes it. Raises TransientFailure, StoreError."""
-        message = self.describe(action)
+        message = f"cannot {action} {self.url}"
         fields = {
             "Authorization": f"Bearer {_read_token(self._token_file)}",
             "Accept-Encoding": "identity",
@@ -403,19 +399,10 @@ class GatewayClient:
             )
         return GatewayAnswer(response, message, self._host, has_body=method != "HEAD")
 
-    @contextmanager
-    def exchange(self, action: str, method: str, target: str, **settings: Any) -> Iterator[GatewayAnswer]:
-        """Send a request whose answer is read within the block."""
-        answer = self.send(action, method, target, **settings)
-        try:
-            yield answer
-        finally:
-            answer.close()
-
     def follow(self, action: str, url: str, headers: Mapping[str, str]) -> GatewayAnswer:
         """GET the target of a gateway's redirect, without the token. That URL is a secret: errors name only its host.
         Raises TransientFailure for any error: the gateway can be asked again."""
-        message = self.describe(action)
+        message = f"cannot {action} {self.url}"
         try:
             parts = urllib3.util.parse_url(url)
         except urllib3.exceptions.LocationParseError:
@@ -485,11 +472,11 @@ class GatewayObjects:
         """Get an object. Its size is limited, because it is read at once."""
 
         def attempt() -> tuple[bytes, Version] | None:
-            with self._client.exchange("read", "GET", _object_target(path)) as answer:
+            with closing(self._client.send("read", "GET", _object_target(path))) as answer:
                 if answer.is_missing():
                     return None
                 answer.expect(200)
-                check_small(f"{self._client.describe('read')}/{path}", answer.length())
+                check_small(f"cannot read {self._client.url}/{path}", answer.length())
                 return answer.body(MAX_CONDITIONAL_BYTES), answer.version()
 
         return self._client.retry(attempt)
@@ -498,7 +485,7 @@ class GatewayObjects:
         """Return the size, with one HEAD request."""
 
         def attempt() -> int | None:
-            with self._client.exchange("read", "HEAD", _object_target(path)) as answer:
+            with closing(self._client.send("read", "HEAD", _object_target(path))) as answer:
                 if answer.is_missing():
                     return None
                 answer.expect(200)
@@ -550,8 +537,8 @@ class GatewayObjects:
         target = _object_target(path)
 
         def attempt() -> Version:
-            with self._client.exchange(
-                "write to", "PUT", target, headers=headers, body=body, timeout=timeout
+            with closing(
+                self._client.send("write to", "PUT", target, headers=headers, body=body, timeout=timeout)
             ) as answer:
                 answer.expect(200)
                 return answer.version(answer.members())
@@ -567,8 +554,10 @@ class GatewayObjects:
                 content = file.open("rb")
             with content:
                 headers = {"Content-Length": str(os.fstat(content.fileno()).st_size)}
-                with self._client.exchange(
-                    action, "PUT", _object_target(path), headers=headers, body=content, timeout=UPLOAD_TIMEOUT
+                with closing(
+                    self._client.send(
+                        action, "PUT", _object_target(path), headers=headers, body=content, timeout=UPLOAD_TIMEOUT
+                    )
                 ) as answer:
                     answer.expect(200)
                     answer.version(answer.members())
@@ -584,8 +573,8 @@ class GatewayObjects:
         headers = {"Content-Type": "application/json"}
 
         def attempt() -> bool:
-            with self._client.exchange(
-                "copy within", "POST", COPY_PATH, headers=headers, body=body, timeout=UPLOAD_TIMEOUT
+            with closing(
+                self._client.send("copy within", "POST", COPY_PATH, headers=headers, body=body, timeout=UPLOAD_TIMEOUT)
             ) as answer:
                 if answer.status in _NO_COPY:
                     return False
@@ -600,8 +589,8 @@ class GatewayObjects:
 
         def attempt(body: bytes) -> None:
             headers = {"Content-Type": "application/json"}
-            with self._client.exchange(
-                "remove objects from", "POST", DELETE_PATH, headers=headers, body=body
+            with closing(
+                self._client.send("remove objects from", "POST", DELETE_PATH, headers=headers, body=body)
             ) as answer:
                 answer.expect(200)
                 answer.members()
@@ -625,15 +614,15 @@ class GatewayObjects:
         target = f"{LIST_PATH}?{urlencode(query)}"
 
         def attempt() -> T:
-            with self._client.exchange("list", "GET", target) as answer:
+            with closing(self._client.send("list", "GET", target)) as answer:
                 answer.expect(200, LISTING_TYPE)
                 try:
                     return parse(answer)
                 except BrokenListing as error:
-                    text = f"{self._client.describe('list')}: the listing ended before its last line"
+                    text = f"cannot list {self._client.url}: the listing ended before its last line"
                     raise TransientFailure(absent_error(text)) from error
                 except (ValueError, KeyError, TypeError) as error:
-                    raise no_gateway_error(self._client.describe("list"), f"its listing: {error}") from error
+                    raise no_gateway_error(f"cannot list {self._client.url}", f"its listing: {error}") from error
 
         return self._client.retry(attempt)
 
@@ -642,7 +631,7 @@ class GatewayObjects:
         query = urlencode({"prefix": folder, "delimiter": "1"})
         target = f"{LIST_PATH}?{query}" if folder else _object_target(_PROBE)
         try:
-            with self._client.exchange("reach", "GET", target, timeout=PROBE_TIMEOUT) as answer:
+            with closing(self._client.send("reach", "GET", target, timeout=PROBE_TIMEOUT)) as answer:
                 if answer.status >= 500:
                     answer.fail()
         except TransientFailure as failure:

@@ -273,15 +273,7 @@ class TableFeed:
         self.problem: LookupdbError | None = UnusableTable(f"there is no routing table yet: {path}", hint=_MISSING)
         self._on_change = on_change
         self._table: RoutingTable | None = None
-        self._watcher = TableWatcher(path, self._take, self._refuse)
-
-    def start(self) -> None:
-        """Read the table, and watch it until ``stop``."""
-        self._watcher.start()
-
-    def stop(self) -> None:
-        """End the watch."""
-        self._watcher.stop()
+        self.watcher = TableWatcher(path, self._take, self._refuse)
 
     def _take(self, table: RoutingTable) -> None:
         refusal = diagnose_refusal(table, self._table)

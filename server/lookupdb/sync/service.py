@@ -128,15 +128,15 @@ def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
 class SyncCollector:
     """The metrics of ``state``."""
 
-    def __init__(self, state: SyncState) -> None:
-        self._state = state
+    state: SyncState
 
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the metric families."""
-        state, figures = self._state, self._state.figures
+        state, figures = self.state, self.state.figures
         ready = int(explain_unready(state) is None)
         yield build_info("sync")
         yield from process_families((), {})
@@ -350,7 +350,7 @@ class SyncService:
     def _watch(self, path: Path) -> None:
         table = TableFeed(path, lambda: self._take_table(table))
         self.state.tables.append(table)
-        table.start()
+        table.watcher.start()
 
     def _add_keeper(self, namespace: str, name: str, look: Look, uid: str | None = None) -> DatasetKeeper:
         folder = DatasetFolder(self._options.root, namespace, name)
@@ -371,7 +371,7 @@ class SyncService:
         is_first = address not in self._table_of
         if self._table_of.setdefault(address, table) is not table:
             log.warning("another table names the same dataset", extra={"table": str(table.path)})
-            table.stop()
+            table.watcher.stop()
             return
 
         keeper = self.state.keepers.get(address)
@@ -438,7 +438,7 @@ class SyncService:
         """End all keepers. A fetch that does not end in time is left to the end of the process."""
         self.state.is_ending = True
         for table in self.state.tables:
-            table.stop()
+            table.watcher.stop()
         for keeper in self.state.keepers.values():
             if keeper.running is not None:
                 keeper.running.interruption.set()

@@ -62,7 +62,7 @@ class Place:
         (shard,) = dataset.manifest(generation).shards
         path = f"{dataset.address.path}/{generation}/{shard.file}"
         if self.bucket:
-            self.bucket.delete([path])
+            self.bucket.objects.delete([path])
         else:
             (Path(self.url) / path).unlink()
 
