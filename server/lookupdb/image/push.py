@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypeVar
 import orjson
 
 from lookupdb.backoff import Backoff
-from lookupdb.errors import CorruptFile, RegistryDenied, RegistryError, UsageError, opening_error, reading_error
+from lookupdb.errors import CorruptFile, RegistryDenied, RegistryError, UsageError
 from lookupdb.image.artifact import (
     ARCHITECTURES,
     INDEX_TYPE,
@@ -43,7 +43,7 @@ from lookupdb.image.artifact import (
 )
 from lookupdb.manifest import ShardFile
 from lookupdb.network import is_loopback, trust_also
-from lookupdb.store.directory import folder_errors
+from lookupdb.store.directory import folder_errors, store_errors
 from lookupdb.store.generations import StoredGeneration, read_resumed, write_all
 
 # The bytes of a shard's file while they pass, from a folder or a store, verified at the end.
@@ -79,20 +79,8 @@ def read_shard(generation: StoredGeneration, entry: ShardFile, patience: float) 
 
 
 def _read_file(path: Path) -> Iterator[bytes]:
-    position = 0
-    try:
-        file = path.open("rb", buffering=0)
-    except OSError as error:
-        raise opening_error(path, error.errno or 0) from error
-    with file:
-        while True:
-            try:
-                chunk = file.read(_CHUNK)
-            except OSError as error:
-                raise reading_error(path, position, error.errno or 0) from error
-            if not chunk:
-                return
-            position += len(chunk)
+    with store_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
             yield chunk
 
 

@@ -278,10 +278,10 @@ class DatasetFolder:
             _make_folder(partial)
         return partial
 
-    def remove_partials(self, wanted: str | None = None) -> None:
-        """Remove what interrupted fetches of generations other than ``wanted`` left."""
+    def remove_partials(self, generation: str | None = None) -> None:
+        """Remove what interrupted fetches of generations other than ``generation`` left."""
         for name in self._names():
-            if _PARTIAL.fullmatch(name) and name != f".{wanted}.partial":
+            if _PARTIAL.fullmatch(name) and name != f".{generation}.partial":
                 self._delete(self.path / name)
 
     def publish(self, generation: str) -> None:
