@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import signal
 import sys
@@ -116,7 +117,10 @@ def _copy(begun: Path, root: Path) -> None:
 
 
 def test_what_was_fetched_whole_is_not_fetched_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lookupdb.sync.folder._link", lambda *_: False)
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
     people = publish(url, "g1", shards=3)
     root = tmp_path / "kept"
     partial = root / "team/people/.g1.partial"

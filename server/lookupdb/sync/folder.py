@@ -141,9 +141,10 @@ def _link(source: Path, target: Path, entry: ShardFile, pace: Pace) -> bool:
     if about.st_mode & 0o777 != _READ_ONLY:
         return False
     try:
-        if not (target.exists() and target.samefile(source)):
-            target.unlink(missing_ok=True)
+        if not target.exists():
             target.hardlink_to(source)
+        elif not target.samefile(source):
+            return False  # an earlier fetch has copied it
     except OSError as error:
         if error.errno in DISK_FULL_ERRNOS:
             raise
