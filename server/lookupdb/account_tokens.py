@@ -163,13 +163,9 @@ class TokenCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def verify(self, token: str) -> Caller | None:
-        """Return the caller of ``token``; None if its key is unknown. Raises InvalidToken."""
-        verified = self.verify_for_a_while(token)
-        return verified and verified[0]
-
-    def verify_for_a_while(self, token: str) -> tuple[Caller, float] | None:
-        """Return the result of ``verify``, and until when it is valid while the keys are the same."""
+    def verify(self, token: str) -> tuple[Caller, float] | None:
+        """Return the caller of ``token``, and until when that is valid while the keys are the same; None if its key is
+        unknown. Raises InvalidToken."""
         keys, now = self._keys.current, self._now()
         if keys is not self._verified_with:
             self._entries.clear()
@@ -297,7 +293,7 @@ class ServiceAccounts:
             if not self.current:
                 find_key_id(token)  # what is not a JWT is invalid with any keys
                 return Denied(Denial.UNDECIDED, NO_KEYS)
-            verified = self._tokens.verify_for_a_while(token)
+            verified = self._tokens.verify(token)
         except InvalidToken as error:
             return Denied(Denial.UNAUTHENTICATED, error.detail)
         if verified is None:

@@ -25,17 +25,6 @@ from lookupdb.wording import strip_secrets
 _PANICS: Final = ("PanicException", "RustPanic")
 _URL: Final = re.compile(r"https?://[^\s,\"'<>]+")
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
-_CERTIFICATE_FAULTS: Final = {
-    "UnknownIssuer": "its issuer is unknown here",
-    "NotValidForName": "it is another host's",
-    "NotValidForNameContext": "it is another host's",
-    "Expired": "it has expired",
-    "ExpiredContext": "it has expired",
-    "NotValidYet": "it is not valid yet",
-    "NotValidYetContext": "it is not valid yet",
-    "Revoked": "it is revoked",
-    "CaUsedAsEndEntity": "it is an authority's own",
-}
 _UNREACHABLE: Final = (
     (re.compile(r"dns error|failed to lookup address"), "the host {host} does not resolve"),
     (re.compile(r"ConnectionRefused"), "{host} refuses connections: nothing listens there, or not yet"),
@@ -80,8 +69,7 @@ def describe_failure(error: BaseException) -> str:
             f"there are no credentials: none are in the environment, and {host}, which gives machines theirs, has none"
         )
     if fault := _CERTIFICATE.search(text):
-        reason = _CERTIFICATE_FAULTS.get(fault[1], fault[1])
-        return f"the certificate of {host} is not trusted: {reason}"
+        return f"the certificate of {host} is not trusted: {fault[1]}"
     if "InvalidContentType" in text:
         return f"{host} does not speak TLS, though the URL begins with https"
     if "BadScheme" in text:

@@ -32,19 +32,10 @@ _STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.01
 _TAIL_CHARACTERS: Final = 2000
 _SEPARATOR: Final = ":"
-_LOCAL: Final = [
-    "--host",
-    "127.0.0.1",
-    "--port",
-    "0",
-    "--admin-port",
-    "0",
-    "--workers",
-    "1",
-    "--drain-seconds",
-    "0",
-    "--ready-file",
-]
+_LOCAL: Final = (
+    *("--host", "127.0.0.1", "--port", "0", "--admin-port", "0"),
+    *("--workers", "1", "--drain-seconds", "0", "--ready-file"),
+)
 
 
 @dataclass(frozen=True)

@@ -245,13 +245,6 @@ def test_long_values_are_cut_as_in_a_difference(dataset: StoredDataset, tmp_path
     assert len(inspect(tmp_path, "g1").stdout) < 4000
 
 
-def test_a_dataset_without_its_namespace_before_the_slash_is_refused(dataset: StoredDataset, tmp_path: Path) -> None:
-    words = ["g1", "--store", str(tmp_path / "store"), "--dataset", "/things"]
-    run = CliRunner().invoke(command, words, standalone_mode=False)
-    assert isinstance(run.exception, UsageError)
-    assert "--dataset /things names no namespace" in str(run.exception)
-
-
 def test_what_is_not_text_is_shown_as_python_writes_bytes(dataset: StoredDataset, tmp_path: Path) -> None:
     publish(dataset, "g1", {"page": "Päge\n".encode(), "picture": b"\x89PNG\r\n"}, tmp_path / "scratch", shards=1)
     lines = inspect(tmp_path, "g1").stdout.splitlines()

@@ -57,7 +57,9 @@ def refusal(token: str, cache: TokenCache | None = None) -> str:
 
 @pytest.mark.parametrize("make_signer", [rsa_signer, ec_signer], ids=["RS256", "ES256"])
 def test_a_token_of_the_cluster_speaks_for_its_namespace(make_signer: SignerMaker) -> None:
-    assert make_cache().verify(make_signer().sign(claims())) == Caller("team", "default")
+    verified = make_cache().verify(make_signer().sign(claims()))
+    assert verified is not None
+    assert verified[0] == Caller("team", "default")
 
 
 @pytest.mark.parametrize("audience", [AUDIENCE, [AUDIENCE], ["old"]])
@@ -232,7 +234,9 @@ def test_a_verified_token_is_remembered_until_it_expires(monkeypatch: pytest.Mon
     token = rsa_signer().sign(claims(exp=NOW + 30))
     verified = count_verified(monkeypatch)
     for _ in range(3):
-        assert cache.verify(token) == Caller("team", "default")
+        found = cache.verify(token)
+        assert found is not None
+        assert found[0] == Caller("team", "default")
     assert len(verified) == 1
     clock.now = NOW + 41
     assert refusal(token, cache) == "expired"

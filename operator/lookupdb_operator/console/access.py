@@ -132,10 +132,10 @@ class TokenAccess:
         for stale in self._caches.keys() - {self.audience, *others}:
             del self._caches[stale]
         cache = self._caches.setdefault(audience, TokenCache(self._keys, (audience,), self._now))
-        verified = cache.verify_for_a_while(token)
+        verified = cache.verify(token)
         if verified is None:
             is_current = await self._keys.look_again()
-            verified = cache.verify_for_a_while(token)
+            verified = cache.verify(token)
             if verified is None and not is_current:
                 raise CannotJudge("the keys of this cluster's service accounts cannot be read now")
         if verified is None:

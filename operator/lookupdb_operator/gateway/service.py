@@ -305,17 +305,17 @@ class Handlers:
             raise Unauthenticated("absent", "expected a service account's token, as Authorization: Bearer …")
         token = header[len(_SCHEME) :].strip()
         try:
-            caller = self.tokens.verify(token)
-            if caller is None:
+            verified = self.tokens.verify(token)
+            if verified is None:
                 is_current = await self.keys.look_again()
-                caller = self.tokens.verify(token)
-                if caller is None and not is_current:
+                verified = self.tokens.verify(token)
+                if verified is None and not is_current:
                     raise busy("the keys of this cluster's service accounts cannot be read now")
         except InvalidToken as error:
             raise Unauthenticated(error.reason, error.detail) from error
-        if caller is None:
+        if verified is None:
             raise Unauthenticated("key", "the token is signed with a key that is none of this cluster's")
-        return caller
+        return verified[0]
 
     def _authorize(self, target: RequestTarget, caller: Caller) -> None:
         """Raise RequestProblem unless ``target`` is the caller's. Paths in a body are checked later."""

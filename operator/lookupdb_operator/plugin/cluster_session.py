@@ -17,6 +17,7 @@ import aiohttp
 from kubernetes.aio import config
 
 from lookupdb.errors import LookupdbError
+from lookupdb.wording import format_some
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import Answer, NotFound, Refused, Requests, Unreachable
 from lookupdb_operator.cluster.client import Api
@@ -118,43 +119,33 @@ def render_kubectl(target: Target, namespace: str) -> list[str]:
 async def open_cluster_session(target: Target) -> AsyncIterator[ClusterSession]:
     """Open a session with the API server of ``target``. Raises Unreachable if there are no credentials for it,
     LookupdbError if its kubeconfig is missing or lacks the context."""
-    _check_kubeconfig(target)
+    namespace = _find_namespace(target)
     api = await Api.connect(target.kubeconfig, target.context)
     try:
-        yield ClusterSession(api, target.namespace or _find_namespace(target), target)
+        yield ClusterSession(api, target.namespace or namespace, target)
     finally:
         await api.close()
 
 
-def _check_kubeconfig(target: Target) -> None:
-    """Raise LookupdbError for a missing file or context, with a clearer message than the library's."""
-    if target.kubeconfig is None and target.context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return  # in a pod, with its service account
-    paths = target.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
-    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
-        raise LookupdbError(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
-    if target.context is None:
-        return
-    try:
-        contexts, _ = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError):
-        return  # connecting will report the problem
-    found = [str(context["name"]) for context in contexts]
-    if target.context not in found:
-        raise LookupdbError(
-            f"the kubeconfig {paths} has no context {target.context}",
-            hint=f"it has {', '.join(found[:_SHOWN_CONTEXTS])}{' …' if len(found) > _SHOWN_CONTEXTS else ''}",
-        )
-
-
 def _find_namespace(target: Target) -> str:
-    """Return the namespace of the context, or of the pod that this runs in; else ``default``."""
+    """Return the namespace of the context, or of the pod that this runs in; else ``default``. Raises LookupdbError for
+    a missing file or context, with a clearer message than the library's."""
+    is_in_pod = target.kubeconfig is None and target.context is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    paths = target.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    if not is_in_pod and not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep) if path):
+        raise LookupdbError(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
     try:
         contexts, active = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError):
+    except (config.ConfigException, OSError):  # connecting will report the problem, unless it is in a pod
         return _IN_CLUSTER.read_text(encoding="utf-8").strip() if _IN_CLUSTER.exists() else "default"
     if target.context is not None:
-        active = next((context for context in contexts if context["name"] == target.context), {})
+        found = {str(context["name"]): context for context in contexts}
+        if target.context not in found:
+            raise LookupdbError(
+                f"the kubeconfig {paths} has no context {target.context}",
+                hint=f"it has {format_some(list(found), _SHOWN_CONTEXTS)}",
+            )
+        active = found[target.context]
     return str((active.get("context") or {}).get("namespace") or "default")
 
 

@@ -110,9 +110,6 @@ class GenerationLocator:
 
     def find_dataset(self) -> StoredDataset:
         """Return the dataset in the store that the options name. Raises UsageError and StoreError."""
-        if self.dataset and self.dataset.startswith("/"):
-            name = self.dataset.lstrip("/")
-            raise UsageError(f"--dataset {self.dataset} names no namespace", hint=f"give {name}, or NAMESPACE/{name}")
         opened_store = store.open_store(self.store_url, self.cluster_id)
         namespace = (self.dataset or "").rpartition("/")[0]
         if StoreAddress.parse(self.cluster_id, namespace, "any-uid") is None:

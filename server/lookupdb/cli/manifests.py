@@ -69,7 +69,9 @@ def init(
 
     path = output or Path(f"{guess_name(sources[0]) if name is None else name}.yaml")
     if output != _STDOUT and not force and path.exists():
-        raise _exists_error(path)
+        raise UsageError(
+            f"{path} exists", hint="--force overwrites it, --output names another file, and --output - prints"
+        )
     with ended_in_time(), tempfile.TemporaryDirectory(prefix="lookupdb-init-") as scratch:
         draft = draft_manifest(sources, base, Path(scratch), name=name, key=key, source_format=source_format)
     found = draft.found
@@ -84,18 +86,10 @@ def init(
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(draft.text)
-    except FileExistsError as error:
-        raise _exists_error(path) from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     click.echo(f"wrote {path}: check it, then build and serve it here with")
     click.echo(f"  {format_command('up', '-f', str(path))}")
-
-
-def _exists_error(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} exists", hint="--force overwrites it, --output names another file, and --output - prints"
-    )
 
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, repeat
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias
 
 import httptools
 import orjson
@@ -78,11 +78,12 @@ class ProbeServer:
         """Open connections, oldest first."""
         self._server: asyncio.Server | None = None
 
-    async def start(self, listener: socket.socket) -> None:
-        """Accept clients of the bound socket ``listener`` until ``cleanup``."""
+    async def start(self, listener: socket.socket) -> Self:
+        """Return this server, which accepts clients of the bound socket ``listener`` until ``cleanup``."""
         # So many clients may be accepted at once, before the first is counted.
         backlog = MAX_CONNECTIONS
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=backlog, limit=MAX_HEAD_BYTES)
+        return self
 
     async def cleanup(self) -> None:
         """Close the port and all connections."""
@@ -274,7 +275,7 @@ METRICS_SECONDS: Final = 10.0
 """/metrics returns 503 if figures take longer, for example those of a process that hangs in the kernel."""
 
 
-class AdminPort:
+class AdminPort(ProbeServer):
     """The admin port. Every function is called for each request."""
 
     def __init__(
@@ -284,18 +285,13 @@ class AdminPort:
         collectors: Iterable[Collector] = (),
     ) -> None:
         """``explain_unready`` returns why the service is not ready, as a sentence, or None."""
+        super().__init__(self._answer_about)
         self._explain_unready = explain_unready
         self._status = status
         self._collectors = tuple(collectors)
         self._collecting: asyncio.Future[bytes] | None = None
 
-    async def start(self, listener: socket.socket) -> ProbeServer:
-        """Serve on the bound socket ``listener`` until ``cleanup()`` of the returned server."""
-        server = ProbeServer(self._answer)
-        await server.start(listener)
-        return server
-
-    async def _answer(self, path: str) -> ProbeAnswer | None:
+    async def _answer_about(self, path: str) -> ProbeAnswer | None:
         match path:
             case "/healthz":
                 return ProbeAnswer(b"ok\n")
@@ -499,9 +495,8 @@ async def run_service(service: Service) -> None:
         collectors=service.collectors(supervisor),
     )
     loop = asyncio.get_running_loop()
-    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: supervisor.hang_up}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
     try:
         server = await admin.start(service.admin_listener)
         announcement = asyncio.create_task(_announce(service, supervisor))
@@ -518,7 +513,7 @@ async def run_service(service: Service) -> None:
                 service.ready_file.unlink(missing_ok=True)
             await server.cleanup()
     finally:
-        for number in handlers:
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 
 

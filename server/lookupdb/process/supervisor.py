@@ -152,7 +152,6 @@ class Fleet:
     """Seconds for which a worker keeps serving after SIGTERM, before it finishes and closes."""
     log_format: str = "text"
     environment: Mapping[str, str] = field(default_factory=dict)
-    forward_hangup: bool = False
     liveness: LivenessLimits = field(default_factory=LivenessLimits)
 
 
@@ -377,12 +376,6 @@ class Supervisor:
             log.warning("%s: killing the remaining workers", reason, extra={"pids": self.pids})
         for worker in self.workers:
             worker.send(signal.SIGKILL)
-
-    def hang_up(self) -> None:
-        """Pass SIGHUP on to the ready workers, if the fleet has ``forward_hangup``."""
-        for worker in self.workers:
-            if self.fleet.forward_hangup and worker.state is WorkerState.READY:
-                worker.send(signal.SIGHUP)
 
     async def _check(self) -> None:
         while True:
