@@ -198,8 +198,9 @@ def stamp(manifest: Manifest) -> Manifest:
 
 
 def drop_empty(**members: Any) -> dict[str, Any]:
-    """Return ``members`` without null or empty ones. Server-side apply would treat null as an order, and an empty list
-    as the operator's field."""
+    """Return ``members`` without null or empty ones. In server-side apply, null would ask for the member's removal, and
+    an empty list would make it a field that the operator owns.
+    """
     return {name: value for name, value in members.items() if value is not None and value != [] and value != {}}
 
 

@@ -208,7 +208,9 @@ def compare_generations(
 
 
 def _read_entries(shard: ShardReader) -> Iterator[_Entry]:
-    """Yield the entries of ``shard`` in key order, with unread values: a merge holds one of every shard."""
+    """Yield the entries of ``shard`` in key order. Their values are not read yet, because a merge holds an entry of
+    every shard at once.
+    """
     cursor = shard.txn.cursor()
     for key in cursor.iternext(keys=True, values=False):
         yield key, cursor, shard
