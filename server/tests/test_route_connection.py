@@ -16,7 +16,6 @@ from support.waiting import soon
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.server_connection import (
     LARGE_REPLY_BYTES,
-    PING,
     PROOF_BYTES,
     READ_BYTES,
     SURPLUS,
@@ -47,7 +46,6 @@ class Watched(ServerConnection):
         assert (self._elements is not None) == (reading is Reading.ELEMENTS)
         assert not self._chunks or reading in (Reading.PROVING, Reading.REPLIES)
         assert bool(self._counted) == (bool(self._chunks) and reading is Reading.REPLIES)
-        assert bool(self._pong) <= (reading in (Reading.PONG, Reading.CLOSED))
 
 
 class Wire:
@@ -79,13 +77,6 @@ class Wire:
         """Within one turn of the loop."""
         for piece in pieces:
             self.receive(piece)
-
-    def pinged(self) -> Wire:
-        """Idle for so long that a PING was sent."""
-        self.used().connection.ping()
-        assert self.connection.reading is Reading.PONG or self.connection.ping()
-        assert self.written == PING
-        return self
 
     # A transport.
 
@@ -133,10 +124,6 @@ class TestProving:
                         break
                 assert wire.closed
                 assert wire.connection.received <= 11, "hiredis makes room for as much as a whole line announces"
-
-    def test_it_is_not_pinged(self) -> None:
-        wire = Wire()
-        assert not wire.connection.ping()
 
 
 class TestReplies:
@@ -205,46 +192,6 @@ class TestReplies:
             wire.asked = 2
             wire.receive(data)
             assert "secret" not in wire.closed[0]
-
-
-class TestPong:
-    def test_one_of_which_nothing_came_since_the_last_call_is_pinged(self) -> None:
-        wire = Wire().used()
-        wire.receive(b"$1\r\na\r\n")
-        assert not wire.connection.ping()
-        assert wire.connection.ping()
-        assert wire.written == PING
-
-    def test_one_that_owes_a_reply_is_not(self) -> None:
-        wire = Wire().used()
-        wire.asked = 1
-        wire.connection.ping()
-        assert not wire.connection.ping()
-
-    def test_nor_is_one_that_owes_the_answer_to_a_ping(self) -> None:
-        wire = Wire().pinged()
-        assert not wire.connection.ping()
-        assert wire.written == PING
-
-    @pytest.mark.parametrize("step", [1, 5, 1000])
-    def test_the_answer_is_no_reply_and_what_follows_is(self, step: int) -> None:
-        wire = Wire().pinged()
-        wire.asked = 1
-        wire.receive(b"+PONG\r\n$1\r\na\r\n", step)
-        assert wire.replies == [b"a"]
-        assert wire.connection.reading is Reading.REPLIES
-        assert wire.connection.received == 14
-
-    def test_it_is_pinged_again_although_the_answer_came(self) -> None:
-        wire = Wire().pinged()
-        wire.receive(b"+PONG\r\n")
-        assert wire.connection.ping()
-
-    @pytest.mark.parametrize("data", [b"-ERR\r\n", b"+PING\r\n", b"$1\r\na\r\n"])
-    def test_any_other_answer_closes_the_connection(self, data: bytes) -> None:
-        wire = Wire().pinged()
-        wire.receive(data)
-        assert wire.closed[0].startswith("answered something other than RESP: expected b'+PONG")
 
 
 class TestElements:
@@ -338,13 +285,6 @@ class TestSurplus:
                 assert len(wire.closed) == 1
                 assert wire.budget.used == 0
 
-    @pytest.mark.parametrize("following", [value for value in FOLLOWING.values() if value])
-    def test_behind_the_answer_to_a_ping_nothing_of_it_is_kept_for_what_is_asked_next(self, following: bytes) -> None:
-        wire = Wire().pinged()
-        wire.receive(b"+PONG\r\n" + following[:4])
-        assert wire.closed
-        assert not wire.replies
-
     def test_a_part_of_what_nobody_asked_for_is_not_kept_for_what_is_asked_next(self) -> None:
         for part in (b"$5\r\nWR", b"*", b"*0", b"$", b"+"):
             wire = Wire().used()
@@ -366,7 +306,6 @@ class TestSurplus:
         wire = Wire().used()
         wire.asked = 1 if kind == "a value" else 2
         wire.receive(FULL[kind])
-        assert not wire.connection.ping()
         await soon(lambda: wire.replies, "the reply is delivered")
         wire.asked = 1
         wire.receive(b"$1\r\nb\r\n")
@@ -394,12 +333,6 @@ class TestSurplus:
             assert wire.connection.reading is Reading.END
             wire.receive(reply[:100])
             assert (wire.replies, wire.closed, wire.budget.used) == ([], [SURPLUS], 0)
-
-    async def test_the_same_behind_the_answer_to_a_ping(self) -> None:
-        wire = Wire().pinged()
-        wire.asked = 1
-        wire.receive(b"+PONG\r\n" + bulk(b"x" * (READ_BYTES - 7 - len(bulk(b"")) - 5)))
-        assert wire.connection.reading is Reading.END
 
     @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
     def test_what_has_come_by_then_is_seen_whatever_a_loop_reads_at_once(self, run: Any) -> None:
@@ -440,8 +373,6 @@ class TestClosed:
         wire = Wire()
         if reading is not Reading.PROVING:
             wire.used()
-        if reading is Reading.PONG:
-            wire.pinged()
         if reading is Reading.ELEMENTS:
             wire.asked = 1
             wire.receive(b"$%d\r\n%b" % (len(LARGE), LARGE))
@@ -455,7 +386,7 @@ class TestClosed:
         wire.connection.connection_lost(None)
         wire.receive(b"$1\r\na\r\n")
         assert (wire.closed, wire.replies, wire.budget.used) == (["enough"], [], 0)
-        assert wire.connection.is_closed
+        assert wire.connection.reading is Reading.CLOSED
 
     def test_one_that_breaks_says_why(self) -> None:
         wire = Wire().used()

@@ -15,7 +15,7 @@ from support.waiting import soon
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
 from lookupdb.router.link import Link, LinkSettings
-from lookupdb.router.server_connection import Heartbeat, ServerConnection
+from lookupdb.router.server_connection import Reading, ServerConnection
 
 NEVER = float("-inf")
 
@@ -23,11 +23,9 @@ NEVER = float("-inf")
 class User:
     """Records the callbacks of a link, and checks its invariants in each."""
 
-    def __init__(self, address: object, heartbeat: Heartbeat | None = None) -> None:
+    def __init__(self, address: object) -> None:
         self.counters = memoryview(bytearray(8 * len(NAMES))).cast("Q")
-        settings = LinkSettings(
-            self.counters, random.Random(1), RouterBudget(1 << 20), heartbeat=heartbeat or Heartbeat()
-        )
+        settings = LinkSettings(self.counters, random.Random(1), RouterBudget(1 << 20))
         self.link = Link(address, identity(), settings, self, "small")  # type: ignore[arg-type]
         self.states: list[bool] = []
         """Whether the link was ready after each change."""
@@ -80,7 +78,7 @@ async def shard(stack: AsyncExitStack) -> ScriptedShard:
 @pytest.fixture
 async def user(shard: ScriptedShard, users: list[User]) -> User:
     """Make a user of a link to ``shard``; the link is not started."""
-    users.append(User(shard.address, Heartbeat(look_seconds=0.05, silence_seconds=0.1)))
+    users.append(User(shard.address))
     return users[0]
 
 
@@ -157,17 +155,6 @@ async def test_one_whose_user_fails_to_take_the_news_is_made_again(
     assert [type(error) for error in said] == [MemoryError]
 
 
-async def test_one_whose_server_stands_still_is_made_again(user: User, shard: ScriptedShard) -> None:
-    user.link.start()
-    await user.be_ready()
-    shard.pong, shard.silent = None, True
-    await soon(lambda: user.reasons, "the user knows")
-    assert user.reasons == ["did not answer PING within 0.1 s"]
-    assert user.count("endpoints_broken") == 1
-    shard.silent = False
-    await user.be_ready()
-
-
 async def test_one_that_its_user_breaks_is_made_again(user: User, shard: ScriptedShard) -> None:
     user.link.start()
     await user.be_ready()
@@ -197,4 +184,4 @@ async def test_a_closed_one_stays_closed_whatever_it_was_doing(user: User, shard
         await asyncio.wait([user.link._life])
     await asyncio.sleep(0.02)
     assert not user.link.is_ready
-    assert all(connection.is_closed for connection in user.connections)
+    assert all(connection.reading is Reading.CLOSED for connection in user.connections)

@@ -9,7 +9,7 @@ from support.routing import identity
 
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.link import QUESTION, NotProven, connect
-from lookupdb.router.server_connection import SURPLUS, ServerAddress, ServerConnection
+from lookupdb.router.server_connection import SURPLUS, Reading, ServerAddress, ServerConnection
 
 LINES = "".join(f"{name}:{value}\r\n" for name, value in identity().members().items()).encode()
 PROOF = b"$%d\r\n%b\r\n" % (len(LINES), LINES)
@@ -75,7 +75,7 @@ async def test_one_that_speaks_first_is_not_asked(prove: Any, greeting: bytes, p
     with pytest.raises(REFUSED, match=SAID):
         await prove(server, password)
     assert server.asked == []
-    assert server.connection.is_closed
+    assert server.connection.reading is Reading.CLOSED
 
 
 @pytest.mark.parametrize("following", [PROOF, *PARTS])
@@ -87,7 +87,7 @@ async def test_what_follows_the_answer_to_its_password_proves_nothing(
     with pytest.raises(REFUSED, match=SAID):
         await prove(server, "secret")
     assert len(server.asked) == 1
-    assert server.connection.is_closed
+    assert server.connection.reading is Reading.CLOSED
 
 
 @pytest.mark.parametrize("following", [PROOF, *PARTS])
@@ -96,7 +96,7 @@ async def test_what_follows_its_proof_is_kept_for_no_lookup(prove: Any, followin
     server = Server([PROOF, following] if is_later else [PROOF + following])
     with pytest.raises(REFUSED, match=SAID):
         await prove(server)
-    assert server.connection.is_closed
+    assert server.connection.reading is Reading.CLOSED
 
 
 async def test_one_that_hangs_up_is_lost_and_has_proven_nothing_wrong(prove: Any) -> None:

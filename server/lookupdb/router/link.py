@@ -22,7 +22,7 @@ from lookupdb.keys import FORMAT_VERSION
 from lookupdb.process.watched_files import Content
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX
-from lookupdb.router.server_connection import SURPLUS, Heartbeat, ServerAddress, ServerConnection
+from lookupdb.router.server_connection import SURPLUS, ServerAddress, ServerConnection
 
 # Keys are files named by their fingerprint in a watched folder. A key that was read is remembered until the process
 # ends. Removing its file revokes nothing, because servers accept the password as long as they live.
@@ -217,7 +217,6 @@ class _Dialogue:
 # | it sends invalid RESP, or more than was requested | ``ServerConnection.data_received``, ``_keep`` |
 # | it sends an unrequested reply, or one of the wrong shape | ``Lane._on_reply`` |
 # | it stalls: too little of a batch arrives in a deadline | ``StallWatch`` → ``Lane._close_stalled`` |
-# | it is idle and does not answer a PING within 2 s | ``Heartbeat`` |
 # | no routing table names the endpoint, or the worker ends | ``EndpointPool.close_unused`` → ``Link.close`` |
 #
 # The try of what is in flight fails then. If no replica is ready, a lookup is parked until its deadline
@@ -247,7 +246,6 @@ class LinkSettings:
     budget: RouterBudget
     passwords: Passwords = field(default_factory=Passwords)
     """Passwords of the endpoints, which are sent before the proof is requested."""
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 class LinkUser(Protocol):
@@ -326,7 +324,6 @@ class Link:
                 self.last_failure = None
                 log.info("endpoint ready", extra=self._log_fields)
                 self._user.on_state_change()
-                self._settings.heartbeat.watch(connection)
                 await self._lost.wait()
                 if self._loop.time() - ready_at > STEADY_SECONDS:
                     backoff.reset()

@@ -398,9 +398,10 @@ class Deadlines:
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
         elif lookup.is_retried:
             finding += "; a second try had none either"
-        # If every server that was asked is silent, a longer client deadline would not have helped.
-        targets = (target for target in (lookup.first_target, lookup.second_target) if target is not None)
-        is_of_client = self._is_of_client and lookup.open_tries > 0 and not all(target.is_silent for target in targets)
+        # If every server that has the lookup is silent, a longer client deadline would not have helped.
+        tried = [target for target in (lookup.first_target, lookup.second_target) if target is not None]
+        asked = tried[-lookup.open_tries :] if lookup.open_tries else []
+        is_of_client = self._is_of_client and not all(target.is_silent for target in asked)
         return Problem("Deadline", f"shard {shard}: {finding}", shard, is_of_client)
 
 

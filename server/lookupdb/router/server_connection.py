@@ -4,7 +4,6 @@
 
     PROVING   small replies about what the server serves
     REPLIES   replies of any kind: lists with the native kernels, all others with hiredis
-    PONG      the answer to a PING, then replies
     ELEMENTS  a large reply, or a list that the kernels do not read, value by value, then replies
     END       nothing until the loop has polled the socket once more: a reply is complete, but more may follow it
     CLOSED    nothing
@@ -23,10 +22,8 @@ import asyncio
 import contextlib
 import enum
 import io
-import random
 import re
 import socket
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -47,71 +44,6 @@ class ServerAddress:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-# The heartbeat finds dead idle connections before a lookup waits on one.
-#
-# One timer per worker checks a few connections at a time. A connection that was idle since its last check gets a PING.
-# Connections in use cost nothing here: ``lane.StallWatch`` watches what is in flight.
-
-LOOK_SECONDS: Final = 3.0
-"""Interval of the checks of a connection. PING and answer cost a worker about 45 us and a shard server 55: 0.15 % of a
-CPU for 96 idle connections."""
-SILENCE_SECONDS: Final = 2.0
-"""A PING without an answer for this long has failed. A new connection has the same time to prove itself."""
-_TICKS: Final = 8
-"""Timer ticks in SILENCE_SECONDS. They count instead of the clock, so that a pause of this process blames no server."""
-_MAX_LOOKS: Final = 100
-"""Limit of checks per tick: beyond 1,200 connections, each is checked less often."""
-
-
-class Heartbeat:
-    """Closes watched connections that do not answer a PING."""
-
-    def __init__(self, look_seconds: float = LOOK_SECONDS, silence_seconds: float = SILENCE_SECONDS) -> None:
-        self._silence = f"did not answer PING within {silence_seconds:g} s"
-        self._tick_seconds = silence_seconds / _TICKS
-        self._share = self._tick_seconds / look_seconds
-        self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
-        self._watched: deque[ServerConnection] = deque()
-        self._pinged: deque[tuple[int, ServerConnection]] = deque()
-        """Pinged connections, with the tick at which the answer is overdue."""
-        self._ticks = 0
-        self._due = self._random.random()
-        """The number of checks that are due, with a fraction. It starts at random, so that routers that start together
-        do not check together.
-        """
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self, connection: ServerConnection) -> None:
-        """Check ``connection`` until it is closed."""
-        self._watched.append(connection)
-        if self._timer is None:
-            self._wait()
-
-    def _wait(self) -> None:
-        self._timer = self._loop.call_later(self._tick_seconds * self._random.uniform(0.9, 1.1), self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self._ticks += 1
-        pinged = self._pinged
-        while pinged and pinged[0][0] <= self._ticks:
-            _, connection = pinged.popleft()
-            if connection.is_awaited:
-                connection.close(self._silence)
-        self._due = min(self._due + self._share * len(self._watched), _MAX_LOOKS, len(self._watched))
-        while self._due >= 1:
-            self._due -= 1
-            connection = self._watched.popleft()
-            if connection.is_closed:
-                continue
-            self._watched.append(connection)
-            if connection.ping():
-                self._pinged.append((self._ticks + _TICKS, connection))
-        if self._watched or self._pinged:
-            self._wait()
 
 
 # Large RESP replies. hiredis returns a reply only when it is complete. So a reply that turns out to be large is read
@@ -256,12 +188,8 @@ _ARRAY: Final = ord("*")
 _SCALARS: Final = b"+-:$"
 PROOF_BYTES: Final = 64 * 1024
 """Limit of all bytes that an endpoint sends before the first lookup."""
-PING: Final = b"*1\r\n$4\r\nPING\r\n"
-PONG: Final = b"+PONG\r\n"
 READ_BYTES: Final = 256_000
 """Bytes that uvloop reads at once, repeating if it got that many; asyncio reads 256 KiB."""
-_FULL_BYTES: Final = READ_BYTES - len(PONG)
-"""After a read of so many bytes, more may wait. It is less than a full read by a PONG that may have been cut off."""
 SURPLUS: Final = "sent more than was requested"
 """The reason for closing a connection after unrequested bytes."""
 
@@ -271,7 +199,6 @@ class Reading(enum.Enum):
 
     PROVING = enum.auto()
     REPLIES = enum.auto()
-    PONG = enum.auto()
     ELEMENTS = enum.auto()
     END = enum.auto()
     CLOSED = enum.auto()
@@ -280,8 +207,6 @@ class Reading(enum.Enum):
 TRANSITIONS: Final = frozenset(
     {
         (Reading.PROVING, Reading.REPLIES),  # the server has proven itself
-        (Reading.REPLIES, Reading.PONG),  # idle, and pinged
-        (Reading.PONG, Reading.REPLIES),  # alive
         (Reading.REPLIES, Reading.ELEMENTS),  # a reply is too large for hiredis
         (Reading.ELEMENTS, Reading.REPLIES),  # the large reply is complete
         (Reading.REPLIES, Reading.END),  # a reply that ends with a full piece is complete
@@ -318,9 +243,6 @@ class ServerConnection(asyncio.Protocol):
         self._elements: ElementReader | None = None
         self._late: Any = None
         """At END, the reply to hand over if nothing follows it."""
-        self._pong = b""
-        self._received_before = 0
-        """Bytes received before the last call of ``ping``."""
 
     @classmethod
     async def open(
@@ -367,9 +289,7 @@ class ServerConnection(asyncio.Protocol):
         self.received += len(data)
         try:
             if self.reading is not _REPLIES and self.reading is not Reading.PROVING:
-                if self.reading is Reading.PONG:
-                    self._read_pong(data)
-                elif self.reading is Reading.ELEMENTS:
+                if self.reading is Reading.ELEMENTS:
                     self._read_elements(data)
                 elif self.reading is Reading.END:
                     self.close(SURPLUS)
@@ -390,7 +310,7 @@ class ServerConnection(asyncio.Protocol):
                 self._forget_chunks()
             if reader.has_data():
                 self.close(SURPLUS)
-            elif len(data) < _FULL_BYTES:
+            elif len(data) < READ_BYTES:
                 self.on_reply(reply)  # inlines _hand_over: this is the hot path
             else:
                 self._hand_over(reply, data)
@@ -400,7 +320,7 @@ class ServerConnection(asyncio.Protocol):
     def _hand_over(self, reply: Any, data: bytes) -> None:
         """Hand over a reply that ends with ``data``. If more may follow that, first check for it: it would end the
         connection."""
-        if len(data) < _FULL_BYTES:
+        if len(data) < READ_BYTES:
             self.on_reply(reply)
             return
         if self.sink is None:
@@ -485,44 +405,6 @@ class ServerConnection(asyncio.Protocol):
             self.reading = Reading.REPLIES
             self._hand_over(elements.reply, data)
 
-    # Called by the heartbeat.
-
-    @property
-    def is_closed(self) -> bool:
-        """Return whether the connection is gone."""
-        return self.reading is Reading.CLOSED
-
-    @property
-    def is_awaited(self) -> bool:
-        """Return whether a PING is unanswered."""
-        return self.reading is Reading.PONG
-
-    def ping(self) -> bool:
-        """Send a PING if the connection was idle since the last call. Return whether one was sent.
-
-        Replies keep their order, so requests may follow at once.
-        """
-        is_quiet = self.received == self._received_before
-        self._received_before = self.received
-        if not is_quiet or self.reading is not Reading.REPLIES or self.sink is None or self.sink.expected_keys():
-            return False
-        self.reading = Reading.PONG
-        self._pong = PONG
-        self.write(PING)
-        return True
-
-    def _read_pong(self, data: bytes) -> None:
-        piece, rest = data[: len(self._pong)], data[len(self._pong) :]
-        if not self._pong.startswith(piece):
-            raise NotResp(f"expected {PONG!r}, found {self._describe(data)}")
-        self._pong = self._pong[len(piece) :]
-        if not self._pong:
-            self.reading = Reading.REPLIES
-            self.received -= len(rest)
-            self._received_before = self.received
-            if rest:
-                self.data_received(rest)
-
     def _forget_chunks(self) -> None:
         self._budget.release(self._counted)
         self._chunks, self._counted = [], 0
@@ -548,7 +430,6 @@ class ServerConnection(asyncio.Protocol):
     def _end(self, why: str) -> None:
         self.reading = Reading.CLOSED
         self._elements = self._late = None
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # free memory: the heartbeat keeps this object
         self._forget_chunks()
         self._on_lost(why)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from lookupdb.router.budget import RouterLimits
-from lookupdb.router.server_connection import Heartbeat
 from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard
 from support.waiting import soon
@@ -18,10 +17,9 @@ async def serve_replicas(
     *scripts: Script,
     limits: RouterLimits = LIMITS,
     budget_bytes: int = 256 << 20,
-    heartbeat: Heartbeat | None = None,
 ) -> tuple[Core, list[ScriptedShard]]:
     """A core with one shard of ``records``, whose replicas follow ``scripts``, once all of them are ready."""
-    core = Core(limits, budget_bytes=budget_bytes, heartbeat=heartbeat or Heartbeat())
+    core = Core(limits, budget_bytes=budget_bytes)
     stack.callback(core.close)
     shards = [await stack.enter_async_context(ScriptedShard(identity(), records, script)) for script in scripts]
     await core.serve(table(entry([[shard.address for shard in shards]])))

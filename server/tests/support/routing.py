@@ -20,7 +20,6 @@ from lookupdb.router.link import LinkSettings, ShardIdentity
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import Problem, ServedGeneration
 from lookupdb.router.routing_table import RoutingTable
-from lookupdb.router.server_connection import Heartbeat
 from support.batches import list_values, make_keys
 from support.waiting import soon
 
@@ -142,12 +141,11 @@ class Core:
     counters: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * len(NAMES))).cast("Q"))
     dataset_uid: str | None = None
     budget_bytes: int = 256 << 20
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
         self.budget = RouterBudget(self.budget_bytes)
         self.lookups = LookupCore(self.limits, self.counters, self.budget)
-        link = LinkSettings(self.counters, random.Random(1), self.budget, heartbeat=self.heartbeat)
+        link = LinkSettings(self.counters, random.Random(1), self.budget)
         settings = EndpointSettings(self.limits.deadline_seconds, self.limits.max_queued_keys, link)
         self.cutover = Cutover(self.lookups, settings, lambda: None, self.dataset_uid)
 

@@ -57,7 +57,7 @@ async def hang_up(shard: ScriptedShard, command: list[bytes]) -> bytes:
 
 
 class ScriptedShard:
-    """Answers INFO with ``identity``, PING with ``pong``, lookups as ``script`` says; ``asked`` lists the lookups."""
+    """Answers INFO with ``identity``, lookups as ``script`` says; ``asked`` lists the lookups."""
 
     def __init__(
         self, identity: ShardIdentity, records: Mapping[bytes, bytes], script: Script = answer, port: int = 0
@@ -67,8 +67,6 @@ class ScriptedShard:
         self.script = script
         self.asked: list[list[bytes]] = []
         self.proofs = 0
-        self.pings = 0
-        self.pong: bytes | None = b"+PONG\r\n"
         """The reply to PING; None: no reply to it, nor to later commands."""
         self.silent = False
         """Accepts and says nothing at all, not even who it is."""
@@ -140,10 +138,5 @@ class ScriptedShard:
             self.proofs += 1
             lines = "".join(f"{name}:{value}\r\n" for name, value in self.identity.members().items()).encode()
             return b"$%d\r\n%b\r\n" % (len(lines), lines)
-        if command[0] == b"PING":
-            self.pings += 1
-            if self.pong is None:
-                await asyncio.Event().wait()
-            return self.pong or b""
         self.asked.append(command)
         return await self.script(self, command)
