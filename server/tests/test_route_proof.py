@@ -64,7 +64,7 @@ def prove(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def test_one_that_answers_what_it_is_asked_has_proven_itself(prove: Any) -> None:
     server = Server([b"+O", b"K\r\n"], [PROOF[:9], PROOF[9:]])
-    assert not (await prove(server, "secret")).is_closed
+    assert (await prove(server, "secret")).reading is not Reading.CLOSED
     assert (len(server.asked), server.asked[1]) == (2, QUESTION)
 
 

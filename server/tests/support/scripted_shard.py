@@ -67,7 +67,6 @@ class ScriptedShard:
         self.script = script
         self.asked: list[list[bytes]] = []
         self.proofs = 0
-        """The reply to PING; None: no reply to it, nor to later commands."""
         self.silent = False
         """Accepts and says nothing at all, not even who it is."""
         self._port = port

@@ -39,7 +39,6 @@ from lookupdb.router.http.exchanges import (
     NOT_COUNTED,
     BatchExchange,
     ClientConnection,
-    ConditionalLookupExchange,
     Exchange,
     HttpService,
     ImmediateExchange,
@@ -117,18 +116,13 @@ ATTEMPT_EVERY: Final = 256
 class RepeatedLookup:
     """Lookups that share the bytes after the key, and their meaning."""
 
-    __slots__ = ("_accept", "_condition", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
+    __slots__ = ("_connection_field", "_fields", "_key", "_tail")
 
     def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
         self._key = slice(_REPEATED_KEY_AT, -len(tail))
         self._connection_field = lookup.connection_field
-        self._generation = lookup.generation
-        self._accept = lookup.accept
-        self._deadline_ms: int | None = None
-        self._condition: bytes | None = None
-        if isinstance(lookup, ConditionalLookupExchange):
-            self._deadline_ms, self._condition = lookup.deadline_ms, lookup.condition
+        self._fields = lookup.fields
 
     def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
         """Return the lookup that ``data`` requests, or None."""
@@ -137,17 +131,7 @@ class RepeatedLookup:
         key = data[self._key]
         if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
-        if self._deadline_ms is not None or self._condition is not None:
-            return ConditionalLookupExchange(
-                connection,
-                self._connection_field,
-                key.decode(),
-                self._generation,
-                self._accept,
-                deadline_ms=self._deadline_ms,
-                condition=self._condition,
-            )
-        return LookupExchange(connection, self._connection_field, key.decode(), self._generation, self._accept)
+        return LookupExchange(connection, self._connection_field, key.decode(), self._fields)
 
 
 class RepeatedBatch:

@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -264,18 +264,31 @@ def _describe_dataset(exchange: Exchange) -> None:
     connection.answer(exchange, head if exchange.bodyless else head + body, _OK)
 
 
+class LookupFields(NamedTuple):
+    """What the header fields of a request say about a lookup."""
+
+    generation: str | None = None
+    accept: AcceptField | None = None
+    deadline_ms: int | None = None
+    """The client's deadline, if it is shorter than the router's."""
+    condition: bytes | None = None
+    """If-None-Match."""
+
+
+NO_FIELDS: Final = LookupFields()
+
+
 class LookupExchange(Exchange):
     """A lookup of one key: a ``lookups.Waiter``."""
 
-    __slots__ = ("accept", "generation", "key")
+    __slots__ = ("fields", "key")
 
     def __init__(
         self,
         connection: ClientConnection,
         connection_field: bytes,
         key: str,
-        generation: str | None = None,
-        accept: AcceptField | None = None,
+        fields: LookupFields = NO_FIELDS,
         *,
         bodyless: bool = False,
     ) -> None:
@@ -289,25 +302,32 @@ class LookupExchange(Exchange):
         self.answer = None
         self.charge = 0
         self.key = key
-        self.generation = generation
-        self.accept = accept
+        self.fields = fields
 
     def cost(self) -> int:
-        """Include the key as text and as bytes."""
-        return _EXCHANGE_BYTES + 2 * _CHARACTER_BYTES * len(self.key)
+        """Include the key as text and as bytes, and the condition."""
+        return _EXCHANGE_BYTES + 2 * _CHARACTER_BYTES * len(self.key) + len(self.fields.condition or b"")
 
     def start(self) -> None:
         """Ask the lookup core."""
-        self.lookups.find(self.key, self, self.generation)
+        generation, _, deadline_ms, _ = self.fields
+        self.lookups.find(self.key, self, generation, deadline_ms=deadline_ms)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """Answer with the key's value."""
+        """Answer with the key's value, or 304 if the client has it. A missing key is 404 in any case (RFC 9110,
+        13.2.1)."""
         connection = self.connection
         answers = connection.answers
         heads = answers.known_heads.get(generation) or answers.heads(generation)
-        if self.accept is not None and not self.accept.allows(heads.media_type):
+        _, accept, _, condition = self.fields
+        if accept is not None and not accept.allows(heads.media_type):
             detail = f"the values of this dataset are {heads.media_type}, which Accept rules out"
             self.refuse(HttpProblem(problems.NOT_ACCEPTABLE, detail))
+            return
+        # Tags contain no quotes, so no quoted tag is part of another in a list.
+        if condition is not None and (condition.strip() == b"*" or (heads.etag and heads.etag in condition)):
+            answer = b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self))
+            connection.answer(self, answer, _CODES[304])
             return
         if self.connection_field is PERSISTENT and not (self.bodyless or connection.service.draining):
             size = len(value)
@@ -339,51 +359,6 @@ class LookupExchange(Exchange):
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else heads.missing_body
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, connection_field, body), _CODES[404])
-
-
-class ConditionalLookupExchange(LookupExchange):
-    """A lookup with a deadline of ``deadline_ms`` or an If-None-Match, ``condition``. A separate class, so that other
-    lookups carry neither."""
-
-    __slots__ = ("condition", "deadline_ms")
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        connection_field: bytes,
-        key: str,
-        generation: str | None = None,
-        accept: AcceptField | None = None,
-        *,
-        deadline_ms: int | None,
-        condition: bytes | None,
-        bodyless: bool = False,
-    ) -> None:
-        super().__init__(connection, connection_field, key, generation, accept, bodyless=bodyless)
-        self.deadline_ms = deadline_ms
-        self.condition = condition
-
-    def cost(self) -> int:
-        """Include the condition."""
-        return super().cost() + len(self.condition or b"")
-
-    def start(self) -> None:
-        """Ask the lookup core."""
-        self.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
-
-    def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """Answer with the key's value, or 304 if the client has it. A missing key is 404 in any case (RFC 9110,
-        13.2.1)."""
-        connection, condition = self.connection, self.condition
-        heads = connection.answers.heads(generation)
-        etag, is_accepted = heads.etag, self.accept is None or self.accept.allows(heads.media_type)
-        # Tags contain no quotes, so no quoted tag is part of another in a list.
-        is_known = condition is not None and (condition.strip() == b"*" or (etag != b"" and etag in condition))
-        if not is_accepted or not is_known:
-            super().found(value, generation)
-            return
-        answer = b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self))
-        connection.answer(self, answer, _CODES[304])
 
 
 class BatchExchange(Exchange):
@@ -673,15 +648,13 @@ def _make_options(request: Request, connection: ClientConnection, resource: byte
 
 
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
-    fields = request.fields
-    generation, accept = _requested_generation(fields), parse_accept(fields.get(ACCEPT))
-    field, bodyless = request.connection_field, request.method == b"HEAD"
-    deadline_ms, condition = _shorter_deadline(request, connection), fields.get(IF_NONE_MATCH)
-    if deadline_ms is None and condition is None:
-        return LookupExchange(connection, field, key, generation, accept, bodyless=bodyless)
-    return ConditionalLookupExchange(
-        *(connection, field, key, generation, accept), deadline_ms=deadline_ms, condition=condition, bodyless=bodyless
+    fields = LookupFields(
+        _requested_generation(request.fields),
+        parse_accept(request.fields.get(ACCEPT)),
+        _shorter_deadline(request, connection),
+        request.fields.get(IF_NONE_MATCH),
     )
+    return LookupExchange(connection, request.connection_field, key, fields, bodyless=request.method == b"HEAD")
 
 
 def _requested_generation(fields: dict[str, bytes]) -> str | None:
