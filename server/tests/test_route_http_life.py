@@ -15,8 +15,8 @@ from lookupdb.router import clients
 from lookupdb.router.clients import TRANSITIONS, ClientPhase
 from lookupdb.router.http import connection as connection_module
 from lookupdb.router.http import connection as protocol
-from lookupdb.router.http.connection import INVARIANTS
 from lookupdb.router.http.problems import SLICE_BYTES
+from support import invariants
 
 GET = request("/v1/lookup/a")
 HELD = request("/v1/lookup/held")
@@ -32,7 +32,7 @@ assert len(MANY) > 2 * SLICE_BYTES
 
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Record:
-    return watch_connections(monkeypatch, protocol, "HttpConnection", INVARIANTS)
+    return watch_connections(monkeypatch, protocol, "HttpConnection", invariants.HTTP)
 
 
 @pytest.fixture

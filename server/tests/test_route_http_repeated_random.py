@@ -22,8 +22,9 @@ from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
 from lookupdb.router.clients import ClientPhase
 from lookupdb.router.counters import NAMES
 from lookupdb.router.http import connection as http_connection
-from lookupdb.router.http.connection import INVARIANTS, HttpConnection, RepeatedBatch, RepeatedLookup
+from lookupdb.router.http.connection import HttpConnection, RepeatedBatch, RepeatedLookup
 from lookupdb.router.http.exchanges import HttpService
+from support import invariants
 
 pytestmark = pytest.mark.long
 
@@ -194,7 +195,7 @@ class Side:
     def describe(self) -> tuple[Any, ...]:
         """The results that must not depend on how requests are read."""
         connection, lookups, transport = self.connection, self.lookups, self.transport
-        broken = [rule for rule, holds in INVARIANTS.items() if not holds(connection)]
+        broken = [rule for rule, holds in invariants.HTTP.items() if not holds(connection)]
         return (
             *(transport.written, transport.reads, transport.ends, connection.phase, broken),
             *(lookups.asked, lookups.batches, lookups.deadlines, lookups.budget.used, list(self._counts)),

@@ -15,8 +15,8 @@ from support.resp import RespServer, command, serving_resp
 from lookupdb.router import clients
 from lookupdb.router.clients import ClientPhase
 from lookupdb.router.resp import connection as protocol
-from lookupdb.router.resp.connection import INVARIANTS
 from lookupdb.router.resp.reader import TURN_BYTES
+from support import invariants
 
 GET = command("GET", "a")
 HELD = command("GET", "held") * 2
@@ -29,7 +29,7 @@ MUCH = command("MGET", *["k" * 60] * (TURN_BYTES // 64))
 @pytest.fixture
 def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     return watch_connections(
-        monkeypatch, protocol, "RedisClientConnection", INVARIANTS, ("_end_rest", "answer", "forget_access")
+        monkeypatch, protocol, "RedisClientConnection", invariants.RESP, ("_end_rest", "answer", "forget_access")
     )
 
 

@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 import redis
+from support.invariants import check_invariants
 from support.lone_connection import LoneConnection, keep_turns_going
 from support.shards import serving, write_generation
 from support.waiting import until
@@ -56,7 +57,7 @@ class TestAParkedConnection:
         talk.send(GET)
         assert talk.take_rest() == b""
         talk.connection.unpark()
-        talk.connection.check_invariants()
+        check_invariants(talk.connection)
         assert talk.take_rest() == REPLY
 
     def test_reads_nothing_meanwhile(self, talk: LoneConnection) -> None:
@@ -75,7 +76,7 @@ class TestAParkedConnection:
                 talk.send(part)
                 if talk.connection.parked:  # the first bytes do not say yet that it is a lookup
                     talk.connection.unpark()
-                talk.connection.check_invariants()
+                check_invariants(talk.connection)
             assert talk.take_rest() == b"*2\r\n" + REPLY + REPLY.replace(b"7", b"8") + b"+PONG\r\n"
 
     def test_is_not_for_the_hot_path_before_it_has_answered(self, talk: LoneConnection) -> None:
@@ -122,7 +123,7 @@ class TestAParkedConnection:
             talk.send(asked)
             assert talk.connection.list_lookups() == asked
             talk.connection.unpark()
-            talk.connection.check_invariants()
+            check_invariants(talk.connection)
         assert talk.take_rest() == b"+QUEUED\r\n" * 2
         talk.send(request(b"EXEC"))
         assert talk.connection.list_lookups() == request(b"EXEC") + b"$5\r\nkey-7\r\n$5\r\nkey-8\r\n"
@@ -207,7 +208,7 @@ class ServedShard:
                 self._orders[0]()
                 self._orders.pop(0)
             for connection in list(self.worker.connections.values()):
-                connection.check_invariants()
+                check_invariants(connection)
 
 
 @pytest.fixture

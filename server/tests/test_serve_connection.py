@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.invariants import check_invariants
 from support.lone_connection import LoneConnection, keep_turns_going, moment
 from support.shards import write_generation
 from test_serve import request
@@ -277,7 +278,7 @@ def test_an_event_that_has_waited_since_the_client_was_in_another_state_does_not
     talk.client.sendall(b"PING\r\n")
     before = list(talk.connection.moves)
     talk.connection.handle_events(event)
-    talk.connection.check_invariants()
+    check_invariants(talk.connection)
     assert talk.connection.moves == before
     if state is ANSWERING:
         assert talk.take(len(MANY_REPLIES) + 7) == MANY_REPLIES + b"+PONG\r\n"

@@ -454,30 +454,6 @@ class ConnectionLife(asyncio.Protocol):
         self._drop()
 
 
-INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
-    "READING: no partial request has arrived": lambda connection: (
-        connection.phase is not READING or not connection._has_part()
-    ),
-    "RECEIVING: a partial request has arrived": lambda connection: (
-        connection.phase is not RECEIVING or connection._has_part()
-    ),
-    "READING_HALF_CLOSED: something is unread, or the client blocked": lambda connection: (
-        connection.phase is not READING_HALF_CLOSED or connection._has_unread() or connection.is_blocked
-    ),
-    "FINISHING: answers are due": lambda connection: (
-        not FINISHING <= connection.phase < LINGERING or connection._is_due()
-    ),
-    "from LINGERING on: nothing is due or kept": lambda connection: (
-        connection.phase < LINGERING
-        or not (connection._is_due() or connection._has_unread() or connection._input_bytes)
-    ),
-    "bytes are unsent only while the client is blocked": lambda connection: (
-        not connection._unsent_bytes or connection.is_blocked
-    ),
-}
-"""Conditions that hold for every connection between two events."""
-
-
 # The public ports.
 
 ServiceT = TypeVar("ServiceT", bound=ClientService)

@@ -562,28 +562,6 @@ class RespConnection:
         self._slot[limits.CONNECTIONS_CUT] += 1
         self.close()
 
-    def check_invariants(self) -> None:
-        """Raise AssertionError if an invariant does not hold between two events. For tests."""
-        state, replies, output = self._state, self._replies, self._output
-        if state in NOTHING_DUE:
-            assert replies is None, f"{state.name}: replies are still to be made"
-            assert not output.unsent, f"{state.name}: replies are still to be sent"
-        elif state in (SENDING, DRAIN_SENDING):
-            assert replies is None, f"{state.name}: replies are still to be made"
-            assert output.unsent, f"{state.name}: everything is sent"
-            assert not output.is_paused, f"{state.name}: still reads from a client that does not read its replies"
-        elif state in (ANSWERING, DRAIN_ANSWERING):
-            assert replies is not None or output.is_paused, f"{state.name}: nothing keeps the client from asking"
-        elif state is CLOSING:
-            assert replies is not None or output.unsent, "CLOSING: there is nothing to wait for"
-        assert output.unsent or not output.is_paused, "nothing unsent, and yet too much of it"
-        assert state in (CLOSING, CLOSED) or not self._session.is_closing, f"{state.name}: its last reply is made"
-        assert state is CLOSED or self.held_bytes == self._measure_held_bytes(), "the budget counts something else"
-        assert (self.fd in self._worker.connections) is (state is not CLOSED), "the worker's list is wrong"
-        if state is not CLOSED:
-            is_fast = self._is_for_hot_path()
-            assert (self._poller.fast_path[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
-
     def drain(self) -> None:
         """Make the pending or next reply the last, because the worker ends."""
         if self._state <= ANSWERING:

@@ -21,6 +21,7 @@ from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.connection import ACTIVE, WRITE, Poller, RespConnection, RespState
 from lookupdb.shard.limits import READ_BYTES, ServerIdentity, ServerLimits
 from lookupdb.shardfile import ShardReader
+from support.invariants import check_invariants
 
 
 def keep_turns_going(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +76,7 @@ class LoneConnection:
         self.poller = Poller()
         self.connection = RecordedConnection(self.worker, self.poller, server)
         self.worker.connections[self.connection.fd] = self.connection
-        self.connection.check_invariants()
+        check_invariants(self.connection)
 
     def turn(self) -> int:
         """Handle ready events as the loop does, and return them."""
@@ -87,7 +88,7 @@ class LoneConnection:
                 self.connection.receive(os.read(fd, READ_BYTES))
             else:
                 self.connection.handle_events(events)
-            self.connection.check_invariants()
+            check_invariants(self.connection)
         return ready
 
     def turn_until_full(self) -> None:

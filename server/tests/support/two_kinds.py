@@ -25,6 +25,7 @@ from lookupdb.shard.connection import Poller, RespConnection
 from lookupdb.shard.limits import ServerIdentity, ServerLimits
 from lookupdb.shard.worker import make_turn
 from lookupdb.shardfile import ShardReader
+from support.invariants import check_invariants
 
 KINDS = ("python",) if native.kernels() is None else ("native", "python")
 """The kinds of kernels that can be compared."""
@@ -86,7 +87,7 @@ class InProcessWorker:
             self.until = time.monotonic() + 1e-4
             self._turn.run(cast("Any", self))
             for connection in list(self.worker.connections.values()):
-                connection.check_invariants()
+                check_invariants(connection)
             if time.monotonic() > until:
                 return
 

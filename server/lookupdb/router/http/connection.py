@@ -15,14 +15,12 @@ import hmac
 import math
 import re
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Final
 
 from lookupdb.credentials import NO_ACCESS_DATA, Denial, Denied
 from lookupdb.keys import MAX_KEY_BYTES
-from lookupdb.router import clients
 from lookupdb.router.clients import (
     FINISHING,
     LINGERING,
@@ -599,21 +597,3 @@ class HttpConnection(ConnectionLife):
 
 def _size(answer: Answer) -> int:
     return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))
-
-
-INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
-    **clients.INVARIANTS,
-    "from LINGERING on: no answer is kept": lambda connection: (
-        connection.phase < LINGERING or not connection._waiting_answer_bytes
-    ),
-    "a request waits only for another, or for the client": lambda connection: (
-        not connection._waiting or bool(connection._pending) or connection.is_blocked
-    ),
-    "bytes are unread only while a request waits": lambda connection: (
-        not connection._unread or bool(connection._waiting)
-    ),
-    "an answer is kept only behind one that is due": lambda connection: (
-        not connection._waiting_answer_bytes or bool(connection._pending)
-    ),
-}
-"""Conditions that hold for every ``HttpConnection`` between two events."""

@@ -11,9 +11,8 @@ does not read its replies. The worker's budget counts everything beyond the fixe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Final
 
 from lookupdb.resp.commands import find_transaction
 from lookupdb.resp.requests import (
@@ -28,7 +27,6 @@ from lookupdb.resp.requests import (
     ProtocolError,
     error,
 )
-from lookupdb.router import clients
 from lookupdb.router.batch_keys import GETS
 from lookupdb.router.clients import (
     FINISHING,
@@ -435,23 +433,3 @@ class RedisClientConnection(ConnectionLife):
 
 def _refuse_keys(count: int, limit: int) -> str:
     return f"ERR too many keys: {count}, the limit is {limit}; send them in several commands"
-
-
-INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
-    **clients.INVARIANTS,
-    "commands are unread only while one is under way, the client blocked, or others have their turn": lambda it: (
-        not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
-    ),
-    "a partial command is parsed as far as it goes": lambda it: not (it._reader.is_partial and it._reader.is_empty),
-    "nothing is read while something is unread, or others have their turn": lambda it: (
-        it.phase >= FINISHING
-        or it.is_blocked  # pauses reading, too
-        or it._is_paused is (it._is_resting or (it._reader.has_unread and not it._reader.is_partial))
-    ),
-    "a client that has sent much waits for others": lambda it: (
-        it.phase >= FINISHING or it._is_resting or it._turn_bytes < TURN_BYTES
-    ),
-    "replies of a turn are sent when it ends": lambda it: not it._replies,
-    "all received bytes are counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
-}
-"""Conditions that hold for every ``RedisClientConnection`` between two events."""
