@@ -26,7 +26,6 @@ from lookupdb_operator.cluster.api import (
 )
 from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport, format_moment
 from lookupdb_operator.names import Kind
-from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus
 
 if TYPE_CHECKING:
@@ -41,6 +40,12 @@ _TABLE_DIGEST: Final = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
 _EVENT_MESSAGE_AT_MOST: Final = 1024
 _EVENTS_A_PAGE: Final = 500
 _PAGES_OF_EVENTS: Final = 4
+_WITHOUT_IMAGE_VOLUMES: Final = (
+    ".image: field not declared in schema",
+    "must specify a volume type",
+    'volumeMounts[0].name: Not found: "data"',
+)
+"""The words of an API server that does not know image volumes, or whose feature is off."""
 _MERGED_SILENTLY: Final = (names.CONFIG_MAP, names.SERVICE, names.AUTOSCALER)
 """Kinds in which the fields of two managers can be combined, so that an apply without force could change somebody
 else's object. In all other kinds the selector or template conflicts."""
@@ -103,7 +108,7 @@ class Cluster:
                 content_type=APPLY_PATCH,
             )
         except ApiError as error:
-            return False if reasons.is_about_image_volumes(error.message) else None
+            return False if any(words in error.message for words in _WITHOUT_IMAGE_VOLUMES) else None
         return manifests.has_image_volume(answer)
 
     async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:

@@ -253,12 +253,6 @@ HEALTHY_REASONS: Final = frozenset(
     }
 )
 """The reasons that report no failure."""
-_WITHOUT_IMAGE_VOLUMES: Final = (
-    ".image: field not declared in schema",
-    "must specify a volume type",
-    'volumeMounts[0].name: Not found: "data"',
-)
-"""The words of an API server that does not know image volumes, or whose feature is off."""
 _REFRESH: Final = (
     "The newest generation is built again automatically, unless one is pinned or it is held back. To build at once,"
     f" give the annotation {names.REFRESH} another value."
@@ -330,11 +324,6 @@ def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs
         if verdict is not None:
             return verdict
     raise AssertionError("no check applies")
-
-
-def is_about_image_volumes(why: str) -> bool:
-    """Return whether an API server refuses an object because it does not support image volumes."""
-    return any(words in why for words in _WITHOUT_IMAGE_VOLUMES)
 
 
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:
