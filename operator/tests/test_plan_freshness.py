@@ -163,16 +163,6 @@ def test_a_clock_that_was_set_back_leaves_no_data_of_the_future() -> None:
     assert world.look().status.last_refreshed == format_moment(world.now)
 
 
-def test_what_an_older_version_has_written_is_of_its_build() -> None:
-    world = aging()
-    members = world.status.to_json()
-    for generation in members["generations"]:
-        del generation["refreshedAt"]
-    world.status = DatasetStatus.from_json(members)
-    world.version += 1
-    assert world.reconcile().status.last_refreshed == world.status.generations[0].built_at
-
-
 def test_prometheus_reads_when_and_how_old() -> None:
     metrics = Metrics()
     status = DatasetStatus(built_at="2026-01-01T12:00:05Z", last_refreshed="2026-01-01T12:00:00Z")

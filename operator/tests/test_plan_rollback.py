@@ -82,7 +82,7 @@ def test_after_a_second_rollback_both_are_marked() -> None:
 )
 def test_a_mark_holds_back(generation: GenerationStatus, is_held: bool) -> None:
     status = _status(_generation(11), generation, serves=11, rolled_back=(_mark(12),))
-    assert (rollback.find_mark(generation, status) is not None) == is_held
+    assert rollback.is_held_back(generation, status) == is_held
 
 
 def test_at_the_bound_the_oldest_mark_is_dropped() -> None:
@@ -99,7 +99,7 @@ def test_at_the_bound_what_holds_back_the_newest_generation_stays() -> None:
     status = _status(_generation(20), _generation(40), newest, serves=40, rolled_back=marks)
     kept = rollback.with_marks(status, _generation(20))
     assert kept == (oldest, *marks[2:], _mark(40))
-    assert rollback.find_mark(newest, replace(status, rolled_back=kept)) is not None
+    assert rollback.is_held_back(newest, replace(status, rolled_back=kept))
 
 
 class TestPrevious:

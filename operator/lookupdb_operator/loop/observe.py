@@ -85,12 +85,10 @@ class Observer:
         pods = Counter(
             cached.header.owner_uid for cached in objects if isinstance(cached.item, Pod) and not cached.item.deleting
         )
-        stuck = frozenset(
-            cached.header.uid
+        if any(
+            (now - cached.header.created).total_seconds() > _QUIET_SECONDS and _is_lacking(cached, pods)
             for cached in objects
-            if (now - cached.header.created).total_seconds() > _QUIET_SECONDS and _is_lacking(cached, pods)
-        )
-        if stuck:
+        ):
             observed = _with_warnings(observed, await self._warnings.read_latest(key[0]))
         return replace(
             observed,

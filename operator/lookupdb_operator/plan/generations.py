@@ -28,7 +28,7 @@ from lookupdb_operator.status import (
 # ends when
 #
 #     event                                       where
-#     the source or the spec changes              find_mark: another fingerprint or content
+#     the source or the spec changes              holds_back: another fingerprint or content
 #     its generation, or one with the same data,  with_marks, when routers are sent there
 #     is pinned and serves
 #     there are more than MOST_MARKS              drop_oldest: never the one that holds back the newest generation
@@ -39,11 +39,6 @@ from lookupdb_operator.status import (
 
 MOST_MARKS: Final = 16
 """As many as the CRD allows."""
-
-
-def find_mark(generation: GenerationStatus, status: DatasetStatus) -> RolledBack | None:
-    """The mark that holds ``generation`` back; None if there is none."""
-    return next((mark for mark in reversed(status.rolled_back) if holds_back(mark, generation)), None)
 
 
 def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
@@ -251,7 +246,7 @@ def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStat
 def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
     """Return whether ``generation`` is not rolled out, though it is the newest of the present spec and nothing is
     pinned."""
-    return find_mark(generation, status) is not None or is_rejected(generation, status)
+    return any(holds_back(mark, generation) for mark in (*status.rolled_back, *status.rejected))
 
 
 def served_generation(status: DatasetStatus) -> GenerationStatus | None:

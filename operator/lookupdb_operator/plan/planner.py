@@ -105,7 +105,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     deadlines.append(rollouts.next_push_in(rollouts.with_current_alone(status, situation), observed, now))
     status = with_serving_status(status, observed)
     oldest = _find_oldest(status)
-    status = replace(status, last_refreshed="" if oldest is None else _fresh_at(oldest))
+    status = replace(status, last_refreshed="" if oldest is None else oldest.refreshed_at)
     lost_pods = find_lost_pods(observed)
     ready = assess(status, reported_situation)
     built = builds.assess(status, target, reported_situation)
@@ -380,13 +380,8 @@ def _find_oldest(status: DatasetStatus) -> GenerationStatus | None:
     if table is not None:
         names += [table.generation, *(part.generation for part in table.parts)]
     known = map(status.find_generation, names)
-    serving = [generation for generation in known if generation is not None and _fresh_at(generation)]
-    return min(serving, key=lambda generation: parse_moment(_fresh_at(generation)), default=None)
-
-
-def _fresh_at(generation: GenerationStatus) -> str:
-    # An older operator did not note this: the data were known to be fresh when they were built.
-    return generation.refreshed_at or generation.built_at
+    serving = [generation for generation in known if generation is not None and generation.refreshed_at]
+    return min(serving, key=lambda generation: parse_moment(generation.refreshed_at), default=None)
 
 
 def diagnose_staleness(status: DatasetStatus, situation: Situation) -> Trouble | None:

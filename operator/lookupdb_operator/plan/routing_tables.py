@@ -157,10 +157,6 @@ def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
     return report.table_version == report.newest == table.version
 
 
-def _confirms(report: RouterReport, table: TableStatus, digest: str) -> bool:
-    return _answers_from_version(report, table) and not _contradicts(report, table, digest)
-
-
 def diagnose_late_routers(observed: Observed, table: TableStatus, digest: str) -> Mapping[str, str]:
     """Return pod → why it does not answer from ``table`` yet, for routers that may answer. ``digest``: of its text."""
     late: dict[str, str] = {}
@@ -170,7 +166,7 @@ def diagnose_late_routers(observed: Observed, table: TableStatus, digest: str) -
             late[pod.name] = "it was not asked yet"
         elif report.table_version is None:
             late[pod.name] = report.problem or "it has no routing table"
-        elif not _confirms(report, table, digest):
+        elif not _answers_from_version(report, table) or _contradicts(report, table, digest):
             late[pod.name] = report.problem or _describe_answers(report, table)
     return late
 
