@@ -65,19 +65,6 @@ _threads_option = option(
 )
 
 
-class AdoptedAddress(click.ParamType[EarlierDataset]):
-    """UID or UID/gN."""
-
-    name = "UID[/gN]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> EarlierDataset:
-        """Return the parsed address, or fail with a usage error."""
-        try:
-            return EarlierDataset.parse(str(value))
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command()
 @manifest_option("The YAML of a LookupDataset.")
 @store_option
@@ -183,7 +170,8 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
 )
 @option(
     "--adopt",
-    type=AdoptedAddress(),
+    metavar="UID[/gN]",
+    callback=lambda _ctx, _param, text: None if text is None else EarlierDataset.parse(text),
     help="Build nothing if the dataset has no generation yet. Copy the newest one, or gN, of an earlier dataset with "
     "this name and another uid, if it was built with the same spec.",
 )
