@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -16,12 +15,10 @@ from operator_support.plugin_program import Ended, run_lookupdb
 from plugin_samples import body, condition
 
 from lookupdb import cli
-from lookupdb.dataset.spec import read_manifest
-from lookupdb.store import open_store
 from lookupdb.up.run_state import DATA_DIRECTORY, RunFolder, list_build_logs, note_build_end, renew_build_log
 from lookupdb_operator import names
 from lookupdb_operator.local.api import LocalApi, localize_advice, parse_local
-from lookupdb_operator.local.up import LocalDataset, keep_pin
+from lookupdb_operator.local.up import keep_pin
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
 __all__ = ["api", "folder", "running"]
@@ -183,22 +180,6 @@ def test_an_edit_of_the_manifest_keeps_a_commands_pin(
     applied = keep_pin({"spec": dict(manifest)}, {"spec": spec}, annotations)
     assert applied["spec"].get("generation") == kept
     assert annotations[note] == manifest.get("generation", "")
-
-
-@pytest.mark.parametrize(("overridden", "is_built"), [("g13", True), ("g12", False), ("", False)])
-async def test_a_start_builds_no_source_again_whose_gates_are_overridden(
-    folder: RunFolder, tmp_path: Path, overridden: str, is_built: bool
-) -> None:
-    manifest = tmp_path / "airports.yaml"
-    manifest.write_text(MANIFEST)
-    (tmp_path / "airports.csv").write_text("id,name\n1,one\n")
-    spec, place = read_manifest(manifest), open_store(str(tmp_path / "store"))
-    up = LocalDataset(manifest, spec, {}, folder, place.dataset(spec), place.inbox(spec))
-    content, fingerprint = spec.content_hash(), up.identify_source(None)
-    refused = {"generation": "g13", "content": content, "fingerprint": fingerprint}
-    held = body(generations=[{"generation": "g12", "content": content, "fingerprint": "old"}], refused=refused)
-    held["metadata"]["annotations"] = {names.REFRESH: "now", names.OVERRIDE_GATES: overridden}
-    assert await up.choose_refresh(held, None) == ("now" if is_built else fingerprint)
 
 
 VERBS = "ls status history refresh promote reject override-gates rollback pin unpin diff logs top prune"

@@ -153,20 +153,6 @@ class TestABuild:
         assert "the success file _SUCCESS changed while the source was read" in error.message
         assert project.generations == []
 
-    def test_fails_when_the_source_has_changed_since_it_was_seen_with_it(self, project: Project) -> None:
-        project.finish()
-        seen = project.build()
-        options = ("--seen-success-file", seen["successFile"], "--seen-fingerprint", seen["fingerprint"])
-        assert project.build(*options)["generation"] == "g2"
-        project.source.write_text("id,name\n1,one\n2,tw")
-        for arguments in (options, ("--explain", *options)):
-            error = project.run(*arguments).exception
-            assert isinstance(error, listing.SourceNotWhole)
-            assert "has changed since the success file _SUCCESS was written" in error.message
-        assert project.generations == ["g1", "g2"]
-        project.finish()
-        assert project.build(*options)["generation"] == "g3", "whose file is another one"
-
     def test_reads_it_before_anything_of_the_source(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         project.finish()
         looked: list[str] = []

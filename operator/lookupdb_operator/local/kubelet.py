@@ -101,9 +101,6 @@ MAX_SERVERS: Final = 64
 _SUPERVISOR_MIB: Final = 30
 _WORKER_MIB: Final = 12
 """Approximate private memory of each process of a shard server (measured), without the page cache."""
-SEEN: Final = f"{names.GROUP}/seen"
-"""Annotation: the success file, and the source's fingerprint when that file was first seen. If the source changes while
-the file stays, the next source may be half written, and is not built."""
 _TERMINATION_LOG: Final = "termination-log"
 
 Place = tuple[str, str]
@@ -620,10 +617,6 @@ class Kubelet:
         words = _drop_options([word for word in container["args"] if word != "--no-local-files"], _DROPPED)
         words = _in_folders(words, container["volumeMounts"], folder)
         base = self._bases.get((place[0], job["metadata"]["labels"][names.DATASET]), Path.cwd())
-        dataset = self._api.get(names.DATASET_KIND, place[0], job["metadata"]["labels"][names.DATASET]) or {}
-        seen = (dataset.get("metadata", {}).get("annotations") or {}).get(SEEN, "").split()
-        if len(seen) == 2:
-            words += ["--seen-success-file", seen[0], "--seen-fingerprint", seen[1]]
         limits = {"--memory-limit": self._options.memory_limit, "--volume": self._options.volume}
         chosen = {option: value for option, value in limits.items() if value is not None}
         return _with_options(words, {"--termination-log": report, "--base": base, **chosen})

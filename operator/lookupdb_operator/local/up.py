@@ -1,8 +1,7 @@
 """Run `lookupdb up`: the operator's loop over a local cluster.
 
 `up` does what a person does in a real cluster: it applies the manifest (``keep_pin``), and asks for a refresh when the
-source has changed. ``LocalDataset`` remembers what it needs. At startup `up` forgets what mattered only to the last run
-(``_forget_last_run``), and rejects more servers than this machine should run (``check_servers``).
+source has changed since the last one. The builder decides whether anything is to be built.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -44,13 +42,12 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_labels, read_status
+from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_status
 from lookupdb_operator.console.source import PodClient
 from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice, remove_retry
 from lookupdb_operator.local.kubelet import (
     HOST,
     MAX_SERVERS,
-    SEEN,
     Kubelet,
     LocalCluster,
     UpOptions,
@@ -62,7 +59,6 @@ from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Reconciler, TurnTaking
 from lookupdb_operator.model import Config, NotAnnounced, StoreAccess
 from lookupdb_operator.plan import plan, reasons, turns
-from lookupdb_operator.plan.lifecycle import RolloutPhase, rollout_phase
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
@@ -85,6 +81,8 @@ _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
 """Reasons of a rollout that goes on by itself."""
 _RESYNC_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 1.0
+_SOURCE: Final = f"{names.GROUP}/source"
+"""The annotation with the identity of the source at the last refresh that `up` asked for."""
 _PINNED_BY_MANIFEST: Final = f"{names.GROUP}/pinned-by-manifest"
 """The annotation with the generation that the manifest pins; empty if it pins none."""
 
@@ -117,12 +115,7 @@ class LocalDataset:
     stored: StoredDataset
     inbox: StoredDataset
     seen: str | None = None
-    """The identity of the source at the last check."""
-    refresh: str = ""
-    """The last refresh that was asked for, and the identity of the source then."""
-    refresh_of: str | None = None
-    tried: str | None = None
-    """The source of a first build that failed. The operator retries it, so it is no change."""
+    """The identity of the source at the last check; None if nothing identifies it, or it is awaited."""
     unsettled: int = 0
     said: str = ""
     """The last problem that was printed."""
@@ -160,53 +153,9 @@ class LocalDataset:
             return read_success_file(self.spec, volume=volume)
         return open_source(self.spec, volume=volume).fingerprint
 
-    async def choose_refresh(self, resource: Object | None, volume: Path | None) -> str:
-        """Return the refresh to ask for: the source's identity, or the same refresh as before if that source was built
-        already. If nothing identifies the source, each start reads it.
-        """
-        before = "" if resource is None else _read_refresh(resource)
-        if resource is None and self.stored.next_generation() == "g1":
-            return before  # it is built anyway, and the builder identifies it
-        now = datetime.now(UTC).isoformat()
-        try:
-            self.seen = await call_in_thread(self.identify_source, volume)
-        except LookupdbError:  # the builder reports it
-            return before or now
-        if self.seen is None:
-            return before if self.awaited else now
-        return before if resource is not None and self.is_built(resource) else self.seen
-
-    async def note_whole(self, annotations: Mapping[str, str], volume: Path | None) -> dict[str, str]:
-        """Return the annotation ``SEEN`` if the success file is new since the last one."""
-        seen, held = self.seen, annotations.get(SEEN, "")
-        if seen is None or self.spec.refresh.success_file is None or held.startswith(seen):
-            return {}
-        with suppress(LookupdbError):  # the builder reports it
-            source = await call_in_thread(partial(open_source, self.spec, volume=volume))
-            return {SEEN: f"{seen} {source.fingerprint or ''}"}
-        return {}
-
-    def is_overridden(self, generation: str | None) -> bool:
-        """Return whether `lookupdb build --override-gates` has overridden the gates of the refused ``generation``."""
-        manifest = None if generation is None else existing.read_or_none(self.stored, generation)
-        return manifest is not None and bool(manifest.overridden)
-
-    def is_built(self, resource: Object) -> bool:
-        """Return whether the newest generation, or an overridden one, is of the manifest and the source last seen."""
-        status, override = read_status(resource), read_annotations(resource).get(names.OVERRIDE_GATES)
-        newest, refused = (status.get("generations") or [{}])[-1], status.get("refused") or {}
-        newest = refused if override and override == refused.get("generation") else newest
-        identity = (newest.get("fingerprint"), newest.get("successFile"))
-        return newest.get("content") == self.spec.content_hash() and self.seen in identity
-
-    def is_asked_for(self, current: Object) -> bool:
-        """Return whether a build from the source as it was last seen is asked for, by `up` or by a command that is not
-        answered yet."""
-        refresh = _read_refresh(current)
-        if refresh != self.refresh:
-            self.refresh, self.refresh_of = refresh, self.seen
-        is_pending = read_status(current).get("refreshed") != refresh
-        return refresh == self.seen or (is_pending and self.refresh_of == self.seen)
+    def make_refresh(self) -> dict[str, str]:
+        """Return the annotations that ask for a build from the source as it was last seen."""
+        return {names.REFRESH: datetime.now(UTC).isoformat(), _SOURCE: self.seen or ""}
 
     def find_stored_status(self) -> DatasetStatus | None:
         """Return the status of a dataset that the store knows and the cluster does not: an earlier version's, or one
@@ -234,11 +183,10 @@ class LocalDataset:
             )
             for item in reversed(found[: self.spec.keep_generations])
         )
-        is_answered = bool(found) and self.seen in (found[0].fingerprint, found[0].success_file)
-        refreshed, table = (self.seen or "") if is_answered else "", 0
+        table = 0
         with suppress(LookupdbError):
             table = announced.version if (announced := read_announcement(self.stored)) else 0
-        return DatasetStatus(generations=generations, last_generation=last, last_table=table, refreshed=refreshed)
+        return DatasetStatus(generations=generations, last_generation=last, last_table=table)
 
 
 def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) -> Object:
@@ -255,29 +203,6 @@ def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) 
 def _read_refresh(item: Object) -> str:
     """Return the refresh annotation of a dataset; empty for none."""
     return str(read_annotations(item).get(names.REFRESH, ""))
-
-
-def _forget_last_run(api: LocalApi, dataset: Key) -> None:
-    """Forget what mattered only to the last `up`: a failed build, because the source may have been corrected; and
-    draining rollouts, because their servers only wait for lookups of the last routers."""
-    held = api.get(names.DATASET_KIND, *dataset)
-    if held is None:
-        return
-    try:
-        status = DatasetStatus.from_json(read_status(held))
-    except ValueError:  # of another version; the operator says so
-        return
-    drained: set[str] = set()
-    if status.table and status.table.confirmed_at and not (held["spec"].get("rollout") or {}).get("keepPrevious"):
-        phases = {rollout.rollout: rollout_phase(rollout.rollout, status) for rollout in status.rollouts}
-        drained = {rollout for rollout, phase in phases.items() if phase is RolloutPhase.DRAINING}
-    left = tuple(rollout for rollout in status.rollouts if rollout.rollout not in drained)
-    if drained or status.failure:
-        api.put_status(held, replace(status, failure=None, rollouts=left).to_json())
-    for item in api.all(names.STATEFUL_SET):
-        meta, labels = item["metadata"], read_labels(item)
-        if (meta["namespace"], labels.get(names.DATASET)) == dataset and labels.get(names.ROLLOUT) in drained:
-            api.remove(names.STATEFUL_SET, meta["namespace"], meta["name"])
 
 
 # The command.
@@ -415,7 +340,8 @@ class Up:
             self._api.watchers.append(self._note)
             for dataset in self._datasets:
                 self._api.add_folder(*dataset.key, dataset.folder.path / OBJECTS)
-                _forget_last_run(self._api, dataset.key)
+                if known := self._api.get(names.DATASET_KIND, *dataset.key):  # build at once after a failure
+                    self._api.put_status(known, {**read_status(known), "failure": None})
             pods = PodClient()
             held.push_async_callback(pods.close)
             tasks = [asyncio.create_task(self._kubelet.run(), name="kubelet")]
@@ -483,35 +409,28 @@ class Up:
         for sentence in describe_left_out(path for path in dataset.spec.cluster_fields if path not in dataset.left_out):
             self._say(f"{dataset.spec.name}: {sentence}")
         dataset.left_out = dataset.spec.cluster_fields
-        held = self._api.get(names.DATASET_KIND, *dataset.key)
-        before = "" if held is None else _read_refresh(held)
-        given = read_annotations(dataset.resource)
-        refresh = await dataset.choose_refresh(held, self._options.volume)
-        noted = {**read_annotations(held or dataset.resource), **given}
-        whole = await dataset.note_whole(noted, self._options.volume) if refresh else {}
-        status = None if held else await call_in_thread(dataset.find_stored_status)
+        is_known = self._api.get(names.DATASET_KIND, *dataset.key) is not None
+        status = None if is_known else await call_in_thread(dataset.find_stored_status)
+        dataset.seen, is_first = None, not is_known and status is None
+        if not is_first:  # else the builder identifies it
+            with suppress(LookupdbError):  # the builder reports it
+                dataset.seen = await call_in_thread(dataset.identify_source, self._options.volume)
         held = self._api.get(names.DATASET_KIND, *dataset.key)  # a command may have changed it meanwhile
-        annotations = {**read_annotations(held or dataset.resource), **given}
-        if refresh and (held is None or _read_refresh(held) == before):
-            annotations |= {names.REFRESH: refresh, **whole}
-        refused = read_status(held or {}).get("refused") or {}
-        if dataset.is_overridden(refused.get("generation")):
-            annotations[names.OVERRIDE_GATES] = refused["generation"]
+        annotations = {**read_annotations(held or dataset.resource), **read_annotations(dataset.resource)}
+        if not is_first and (dataset.seen is None or dataset.seen != annotations.get(_SOURCE)):
+            annotations |= dataset.make_refresh()
         if generation := self._options.override_gates:
             gates = "\n".join(dataset.stored.admit(generation).overridden)
             self._say(f"{dataset.spec.name}: {generation} passes, although:\n{gates}")
             annotations[names.OVERRIDE_GATES] = generation
         body = keep_pin(localize(dataset.resource), held, annotations)
         body["metadata"]["annotations"] = annotations
-        is_waiting = dataset.seen is None and dataset.awaited and (held or status)
-        if is_waiting:
-            self._say(f"{dataset.spec.name}: waiting for {dataset.awaited}; the present generation serves")
-        if held is None:
-            made = await self._send("POST", dataset, body)
-            if status is not None:
-                self._api.put_status(made, status.to_json())
-        elif not is_waiting:
+        if held is not None:
             await self._send("PUT", dataset, body)
+            return
+        made = await self._send("POST", dataset, body)
+        if status is not None:
+            self._api.put_status(made, status.to_json())
 
     async def _send(self, method: str, dataset: LocalDataset, body: Object) -> Object:
         path = names.DATASET_KIND.path(dataset.spec.namespace, "" if method == "POST" else dataset.spec.name)
@@ -548,30 +467,22 @@ class Up:
             check_servers([spec, *others], self._options.max_servers)
             dataset.resource, dataset.spec = resource, spec
             await self._apply(dataset)
-        held = self._api.get(names.DATASET_KIND, *dataset.key)
-        refused = read_status(held or {}).get("refused") or {}
-        if dataset.is_overridden(refused.get("generation")):
-            await self._annotate(dataset, {names.OVERRIDE_GATES: refused["generation"]})
         before, dataset.seen = dataset.seen, await call_in_thread(dataset.identify_source, self._options.volume)
-        held = self._api.get(names.DATASET_KIND, *dataset.key)
         if dataset.seen is None:
             waited = dataset.awaited
             raise SourceUnreadable(f"waiting for {waited}" if waited else "its source's changes are not watched")
-        if before is None and dataset.has_failed:
-            dataset.tried = dataset.seen
-        is_tried = dataset.seen == dataset.tried
-        is_new = not (held is None or is_tried or dataset.is_asked_for(held) or dataset.is_built(held))
+        held = self._api.get(names.DATASET_KIND, *dataset.key)
+        if held is None:
+            return
+        newest = (read_status(held).get("generations") or [{}])[-1]
+        known = (read_annotations(held).get(_SOURCE), newest.get("fingerprint"), newest.get("successFile"))
+        is_new = dataset.seen not in known
         # A changed source may be half written: wait for two equal checks.
         is_unsettled = is_new and dataset.seen != before and dataset.unsettled < _MAX_UNSETTLED_CHECKS
         dataset.unsettled = dataset.unsettled + 1 if is_unsettled else 0
-        if held is None or not is_new or is_unsettled:
-            return
-        self._say(f"{dataset.spec.name}: the source has changed, building")
-        whole = await dataset.note_whole(read_annotations(held), self._options.volume)
-        await self._annotate(dataset, {names.REFRESH: dataset.seen, **whole})
-
-    async def _annotate(self, dataset: LocalDataset, annotations: Mapping[str, str]) -> None:
-        await self._send("PATCH", dataset, {"metadata": {"annotations": annotations}})
+        if is_new and not is_unsettled:
+            self._say(f"{dataset.spec.name}: the source has changed, building")
+            await self._send("PATCH", dataset, {"metadata": {"annotations": dataset.make_refresh()}})
 
     def _report(self, dataset: LocalDataset, problem: str) -> None:
         """Print ``problem`` once, and print when it is over."""
@@ -619,7 +530,7 @@ class Up:
                 raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code)
             return False
         is_held = held["spec"].get("suspend") or held["spec"].get("generation")
-        is_answered = is_held or status.get("refreshed", "") == _read_refresh(held)
+        is_answered = is_held or status.get("failure") or status.get("refreshed", "") == _read_refresh(held)
         is_known = status.get("observedGeneration") == held["metadata"]["generation"]
         is_rolled_out = find_condition(held, "RolledOut").get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
         is_done = is_answered and is_rolled_out and not status.get("build")

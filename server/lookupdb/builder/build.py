@@ -33,7 +33,6 @@ from lookupdb.builder.files import Format, LocalFile, source_fingerprint, tell_c
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.listing import (
     OpenSource,
-    SourceNotWhole,
     SourceObject,
     describe_success_file,
     fetch_files,
@@ -147,8 +146,7 @@ def _build_from_source(
         return existing.find_active(dataset, options.active, options.active_records, spec.gates)
 
     def decide(fingerprint: str | None) -> BuildReport | None:
-        """Return the report if nothing is to be built from this source. Raises SourceNotWhole, GenerationRefused."""
-        check_seen(spec, options, success_file, fingerprint)
+        """Return the report if nothing is to be built from this source. Raises GenerationRefused."""
         if unchanged := find_unchanged(fingerprint):
             return unchanged
         active = find_active()
@@ -436,17 +434,6 @@ def describe_shards(spec: DatasetSpec) -> ShardMeta:
         compression=spec.value.compression,
         content=spec.content_hash(),
     )
-
-
-def check_seen(spec: DatasetSpec, options: BuildOptions, success_file: str | None, fingerprint: str | None) -> None:
-    """Raise SourceNotWhole if the source has changed since it was seen, and its success file has not. A source without
-    ETags and times is checked after its fetch."""
-    has_changed = fingerprint != options.seen_fingerprint and None not in (fingerprint, options.seen_fingerprint)
-    if has_changed and success_file is not None and success_file == options.seen_success_file:
-        raise SourceNotWhole(
-            f"the source has changed since {describe_success_file(spec)} was written; it is read when that is written "
-            "again"
-        )
 
 
 def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:

@@ -281,13 +281,6 @@ _MAX_BYTES: Final = 1 << 20
 """Bytes to hash of a success file that its server does not identify."""
 
 
-class SourceNotWhole(SourceUnreadable):
-    """The source has changed without its success file: somebody may still be writing it."""
-
-    reason = "SourceNotWhole"
-    may_pass = False
-
-
 def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> str | None:
     """Return the identity of the success file that ``spec`` names, 32 hex digits; None if it names none, or there is no
     such file. The identity changes with each write of the file, even of the same content, because most success files

@@ -86,10 +86,6 @@ class BuildOptions:
     unless_success_file: str | None = None
     """Build nothing and read no source if the success file has this identity, and the store holds a generation of
     ``unless_fingerprint`` from the same spec."""
-    seen_success_file: str | None = None
-    seen_fingerprint: str | None = None
-    """Build nothing if the source has another fingerprint although its success file has not changed: somebody may be
-    writing the next one."""
     unless_refused: str | None = None
     """Build nothing if this generation was rejected and another build would give the same result."""
     adopt: EarlierDataset | None = None

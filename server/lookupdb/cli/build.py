@@ -157,13 +157,6 @@ _threads_option = option(
     "(`successFile` of the last result).",
 )
 @option(
-    "--seen-success-file",
-    metavar="S",
-    help="With --seen-fingerprint: fail if the success file is still S but the source has changed since: the next "
-    "source may be half written.",
-)
-@option("--seen-fingerprint", metavar="F", help="Fingerprint of the source at that time.")
-@option(
     "--unless-refused",
     type=GenerationAddress(),
     help="Build nothing if a gate rejected this generation and nothing has changed since: report the rejection again.",
