@@ -304,18 +304,16 @@ async def test_the_console_has_whole_values_and_metrics_or_says_why_not(source: 
 
 
 async def test_a_server_that_ends_or_is_killed_is_started_again(tmp_path: Path) -> None:
-    ends: list[tuple[int, str]] = []
     words, starts = ["serve", str(tmp_path / "absent"), "--shard", "0"], asyncio.Semaphore(1)
-    server = LocalServer(words, tmp_path / "one", lambda _: None, lambda *end: ends.append(end), starts)
+    server = LocalServer(words, tmp_path / "one", lambda: None, starts)
     try:
-        await soon(lambda: ends, "it ends")
-        code, why = ends[0]
-        assert 0 < code < 128
-        assert "absent" in why
+        await soon(lambda: server.end, "it ends")
+        assert server.end
+        assert 0 < server.end[0] < 128
+        assert "absent" in server.end[1]
         await soon(lambda: server.pid, "it runs again")
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)
-        await soon(lambda: len(ends) > 1, "its end is reported")
-        assert ends[1] == (137, "killed by signal 9 (Killed)")
+        await soon(lambda: server.end == (137, "killed by signal 9 (Killed)"), "its end is reported")
     finally:
         await server.stop(1)

@@ -22,9 +22,8 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from ipaddress import IPv4Address
 from itertools import pairwise
 from pathlib import Path
@@ -146,24 +145,28 @@ async def _end(process: asyncio.subprocess.Process, number: signal.Signals, grac
 class LocalServer:
     """``lookupdb ARGUMENTS… --ready-file …``, restarted whenever it ends, until ``stop``.
 
-    ``on_ready`` is called with what the ready file says, ``on_end`` with the exit code, and the log's end or a signal.
+    ``on_change`` is called when it is ready and when it has ended.
     """
 
     def __init__(
-        self,
-        arguments: list[str],
-        place: Path,
-        on_ready: Callable[[dict[str, Any]], None],
-        on_end: Callable[[int, str], None],
-        starts: asyncio.Semaphore,
+        self, arguments: list[str], place: Path, on_change: Callable[[], None], starts: asyncio.Semaphore
     ) -> None:
-        """``place``: the path of its log and ready file, without their endings. ``starts`` limits the number of servers
-        that start at the same time."""
+        """``place``: its folder, and the path of its log and ready file without their endings. ``starts`` limits the
+        number of servers that start at the same time."""
         self.arguments = arguments
-        self.log_path = place.with_name(f"{place.name}.log")
+        self.name = place.name
+        self.report: dict[str, Any] | None = None
+        """What the ready file says; None while it is not ready."""
+        self.since = format_moment(datetime.now(UTC))
+        """When it was last ready, or ended."""
+        self.end: tuple[int, str] | None = None
+        """The last exit code, and the reason: its own report, the end of its log, or a signal."""
+        self.failures = 0
+        """Ends in a row without being ready."""
+        self._log_path = place.with_name(f"{place.name}.log")
         self._ready_path = place.with_name(f"{place.name}.ready")
-        self._on_ready = on_ready
-        self._on_end = on_end
+        self._end_path = place / _TERMINATION_LOG
+        self._on_change = on_change
         self._starts = starts
         self._process: asyncio.subprocess.Process | None = None
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {place.name}")
@@ -172,6 +175,12 @@ class LocalServer:
     def pid(self) -> int | None:
         """The id of the running process; None if none runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
+
+    @property
+    def admin(self) -> str:
+        """Address and port of the admin port."""
+        options = dict(pairwise(self.arguments))
+        return f"{options['--host']}:{options['--admin-port']}"
 
     async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
         """Stop the process, and do not restart it."""
@@ -188,35 +197,44 @@ class LocalServer:
         while True:
             began = clock()
             try:
-                await self._run()
+                self.end = await self._run()
             except OSError as error:
-                log.error("%s cannot be started: %s", self._ready_path.stem, error)  # noqa: TRY400 - no more to say
-                self._on_end(_SIGNALLED - 1, str(error))
+                log.error("%s cannot be started: %s", self.name, error)  # noqa: TRY400 - no more to say
+                self.end = _SIGNALLED - 1, str(error)
+            self.failures += 1
+            self._note(None)
             if clock() - began > _STEADY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.fail())
 
-    async def _run(self) -> None:
-        """Run the process once. Raises OSError if it cannot be started."""
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-        self._ready_path.unlink(missing_ok=True)
+    def _note(self, report: dict[str, Any] | None) -> None:
+        if (report is None) != (self.report is None):
+            self.since = format_moment(datetime.now(UTC))
+        self.report = report
+        self._on_change()
+
+    async def _run(self) -> tuple[int, str]:
+        """Run the process once, and return how it ended. Raises OSError if it cannot be started."""
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        for path in (self._ready_path, self._end_path):
+            path.unlink(missing_ok=True)
         with suppress(OSError):
-            if self.log_path.stat().st_size > _MAX_LOG_BYTES:
-                self.log_path.unlink()
+            if self._log_path.stat().st_size > _MAX_LOG_BYTES:
+                self._log_path.unlink()
         words = [*self.arguments, "--ready-file", str(self._ready_path)]
         async with self._starts:
-            process = self._process = await _start(words, child_environment(_SERVER_VARIABLES), self.log_path)
+            process = self._process = await _start(words, child_environment(_SERVER_VARIABLES), self._log_path)
             report = await self._read_report(process, _TURN_SECONDS)
         if report or (report := await self._read_report(process)):
-            self._on_ready(report)
-        await process.wait()
-        code, tail = process.returncode or 0, ""
-        log.warning("%s ended; it is started again (log: %s)", self._ready_path.stem, self.log_path)
+            self.failures = 0
+            self._note(report)
+        code = await process.wait()
         if code < 0:
-            return self._on_end(_SIGNALLED - code, f"killed by signal {-code} ({signal.strsignal(-code)})")
-        with suppress(OSError):
-            tail = "\n".join(self.log_path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
-        return self._on_end(code, tail)
+            return _SIGNALLED - code, f"killed by signal {-code} ({signal.strsignal(-code)})"
+        for path in (self._end_path, self._log_path):
+            with suppress(OSError):
+                return code, "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+        return code, ""
 
     async def _read_report(
         self, process: asyncio.subprocess.Process, seconds: float = math.inf
@@ -253,27 +271,15 @@ class UpOptions:
     """A file for `kubectl`, with the address of the API server and a token."""
 
 
-@dataclass(slots=True, eq=False)
-class _Process:
-    """The process of a shard server's pod, or of the pods of all routers."""
-
-    server: LocalServer
-    place: Place
-    """The pod whose settings it has."""
-    admin: str
-    """Address and port of its admin port."""
-    report: dict[str, Any] | None = None
-    """What its ready file says; None while it is not ready."""
-    failures: int = 0
-    """Ends in a row without being ready."""
-    container: dict[str, Any] = field(default_factory=lambda: {"name": "serve"})
-    """The status of its pods' containers."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Pod:
     owner: Object
-    process: _Process
+    server: LocalServer
+    """Routers of all datasets share one, which has the settings of the pod with its name."""
+
+    @property
+    def is_router(self) -> bool:
+        return bool(self.owner["kind"] == "Deployment")
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -357,21 +363,21 @@ class Kubelet:
         """Return address and port of the admin port of the pod at ``ip``, and the name of its dataset; None if no pod
         is there."""
         found = (pod for place, pod in self._pods.items() if self._address(*place) == ip)
-        return next(((pod.process.admin, pod.labels[names.DATASET]) for pod in found), None)
+        return next(((pod.server.admin, pod.labels[names.DATASET]) for pod in found), None)
 
     def find_admin(self, namespace: str, name: str) -> str | None:
         """Return address and port of the admin port of the pod ``name``; None if it does not run."""
         pod = self._pods.get((namespace, name))
-        return None if pod is None else pod.process.admin
+        return None if pod is None else pod.server.admin
 
     def describe(self, namespace: str, dataset: str, rollouts: Collection[str]) -> Iterator[dict[str, Any]]:
         """Yield shard, process id and addresses of each ready shard server of a dataset's ``rollouts``."""
         for place, pod in self._pods.items():
-            owner = place[0], pod.labels[names.DATASET]
-            if owner == (namespace, dataset) and pod.labels.get(names.ROLLOUT) in rollouts and pod.process.report:
-                endpoints = [f"{self._address(*place)}:{port}" for port in pod.process.report["ports"]]
-                about = {"shard": int(pod.labels[names.SHARD]), "pid": pod.process.report["pid"]}
-                yield {**about, "endpoints": endpoints, "admin": f"http://{pod.process.admin}"}
+            owner, report = (place[0], pod.labels[names.DATASET]), pod.server.report
+            if owner == (namespace, dataset) and pod.labels.get(names.ROLLOUT) in rollouts and report:
+                endpoints = [f"{self._address(*place)}:{port}" for port in report["ports"]]
+                about = {"shard": int(pod.labels[names.SHARD]), "pid": report["pid"]}
+                yield {**about, "endpoints": endpoints, "admin": f"http://{pod.server.admin}"}
 
     # The loop
 
@@ -388,6 +394,7 @@ class Kubelet:
                 self.problem = ""
             except (OSError, ApiError) as error:  # for example a full disk; it is retried
                 self.problem = str(error)
+            self._report()
             with suppress(TimeoutError):  # not wait_for, which could lose a cancellation
                 async with asyncio.timeout(_RETRY_SECONDS if self.problem else None):
                     await self.changed.wait()
@@ -400,18 +407,21 @@ class Kubelet:
                 meta = owner["metadata"]
                 for replica in range(int(owner["spec"].get("replicas", 1))):
                     wanted[meta["namespace"], f"{meta['name']}-{replica}"] = owner
-        for process in {
-            pod.process
+        self._keep_ports()
+        for server in {
+            pod.server
             for place, pod in self._pods.items()
             if place not in wanted
             or self._api.get(names.POD, *place) is None
-            or (place == pod.process.place and self._arguments(place, wanted[place]) != pod.process.server.arguments)
+            or (place[1] == pod.server.name and self._arguments(place, wanted[place]) != pod.server.arguments)
         }:
-            self._stop(process)
+            self._stop(server)
         self._stops = {place: task for place, task in self._stops.items() if not task.done()}
         for place, owner in wanted.items():
             self._write_volumes(place, owner)
-            if place not in self._pods and place not in self._stops:
+            if place in self._pods:
+                self._pods[place].owner = owner
+            elif place not in self._stops:
                 self._start(place, owner)
         jobs = {job["metadata"]["uid"]: job for job in self._api.all(names.JOB)}
         for uid, job in jobs.items():
@@ -421,34 +431,26 @@ class Kubelet:
             self._builds.pop(uid).cancel()
 
     def _start(self, place: Place, owner: Object) -> None:
-        routers = (pod.process for pod in self._pods.values() if pod.owner["kind"] == "Deployment")
-        process = next(routers, None) if owner["kind"] == "Deployment" else None
-        if process is None:
-            arguments = self._arguments(place, owner)
-            options = dict(pairwise(arguments))
-            on_ready, on_end = partial(self._note_ready, place), partial(self._note_end, place)
-            path = self._pod_folder(place, owner).with_name(place[1])
-            server = LocalServer(arguments, path, on_ready, on_end, self._starts)
-            process = _Process(server, place, f"{options['--host']}:{options['--admin-port']}")
-        self._pods[place] = _Pod(owner, process)
-        self._report(process)
+        server = next((pod.server for pod in self._pods.values() if pod.is_router), None)
+        if server is None or owner["kind"] != "Deployment":
+            folder = self._pod_folder(place, owner)
+            server = LocalServer(self._arguments(place, owner), folder, self.changed.set, self._starts)
+        self._pods[place] = _Pod(owner, server)
 
-    def _stop(self, process: _Process) -> None:
-        task = asyncio.create_task(process.server.stop())
+    def _stop(self, server: LocalServer) -> None:
+        task = asyncio.create_task(server.stop())
         task.add_done_callback(lambda _: self.changed.set())
-        for place, pod in list(self._pods.items()):
-            if pod.process is process:
-                del self._pods[place]
-                self._stops[place] = task
-                self._api.remove(names.POD, *place)
-                self._report_counts(pod.owner)
+        for place in [place for place, pod in self._pods.items() if pod.server is server]:
+            del self._pods[place]
+            self._stops[place] = task
+            self._api.remove(names.POD, *place)
 
     async def stop(self) -> None:
         """Stop every process: builds are interrupted, servers end."""
         self._api.watchers.remove(self._note)
         for task in self._builds.values():
             task.cancel()
-        servers = [process.server.stop() for process in {pod.process for pod in self._pods.values()}]
+        servers = [server.stop() for server in {pod.server for pod in self._pods.values()}]
         await asyncio.gather(*self._builds.values(), *servers, *self._stops.values(), return_exceptions=True)
 
     # Pods of servers
@@ -494,72 +496,41 @@ class Kubelet:
         ports["--admin-port"] = self._admin_port
         return _with_options(words, {"--host": HOST, **ports, "--console": self.console, "--drain-seconds": 0})
 
-    def _note_ready(self, place: Place, report: dict[str, Any]) -> None:
-        if (pod := self._pods.get(place)) is None:
-            return
-        process = pod.process
-        process.report, process.failures = report, 0
-        process.container = {"name": "serve", "state": {"running": {}}}
-        if pod.owner["kind"] == "Deployment":
-            self.router, self._port, self._resp_port = report, report["port"], report.get("resp", 0)
-            process.server.arguments = self._arguments(place, pod.owner)
-        self._report(process)
-
-    def _note_end(self, place: Place, code: int, tail: str) -> None:
-        if (pod := self._pods.get(place)) is None:
-            return
-        process, name, message = pod.process, "route" if pod.owner["kind"] == "Deployment" else "serve", tail
-        process.report = None
-        process.failures += 1
-        if name == "route" and self._options.resp_port is None and self.router is None:  # it may be taken by now
-            self._resp_port = find_free_port(self._resp_port, self._port)
-            process.server.arguments = self._arguments(place, pod.owner)
-        with suppress(OSError):
-            log_file = self._pod_folder(place, pod.owner) / _TERMINATION_LOG
-            message = log_file.read_text(errors="replace") or tail
-            log_file.unlink()
-        if name == "serve" and not (folder := Path(process.server.arguments[1])).is_dir():
-            name, code, why = FETCH, 1, f"{folder} is not there"  # as a fetcher would end
-            message = orjson.dumps({"reason": reasons.GENERATION_MISSING, "message": why}).decode()
-        ended = {"exitCode": code, "reason": "Error", "message": message}
-        process.container = {
-            "name": name,
-            "restartCount": process.failures,
-            "state": {"waiting": {"reason": "CrashLoopBackOff"}} if process.failures > 1 else {"terminated": ended},
-            "lastState": {"terminated": ended},
-        }
-        self._report(process)
-
-    def _report(self, process: _Process) -> None:
-        """Report the pods of ``process``."""
-        status = "True" if process.report else "False"
+    def _keep_ports(self) -> None:
+        """Keep the ports of a router that was ready. A router that never was gets another port for Redis: a program may
+        have taken the first."""
         for place, pod in self._pods.items():
-            if pod.process is not process:
+            server = pod.server
+            if not pod.is_router or place[1] != server.name:
                 continue
-            held, since = self._api.get(names.POD, *place) or {}, format_moment(datetime.now(UTC))
-            for condition in held.get("status", {}).get("conditions", ()):
-                since = condition["lastTransitionTime"] if condition["status"] == status else since
-            begun = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since}
-            body = _make_pod(place, pod.owner, held.get("metadata") or {})
+            if server.report and server.report != self.router:
+                self.router = server.report
+                self._port, self._resp_port = server.report["port"], server.report.get("resp", 0)
+            elif self.router is None and server.end and server.pid is None and self._options.resp_port is None:
+                self._resp_port = find_free_port(self._resp_port, self._port)
+            else:
+                continue
+            server.arguments = self._arguments(place, pod.owner)
+
+    def _report(self) -> None:
+        """Report pods, and their numbers in the status of their StatefulSets and Deployments."""
+        for place, pod in self._pods.items():
+            held = self._api.get(names.POD, *place) or {}
+            server, body = pod.server, _make_pod(place, pod.owner, held.get("metadata") or {})
+            ready = {"type": "Ready", "status": "True" if server.report else "False"}
+            begun = {"type": "PodReadyToStartContainers", "status": "True"}
             body["status"] = {
                 "phase": "Running",
                 "podIP": self._address(*place),
-                "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": since}, begun],
-                "containerStatuses": [process.container],
+                "conditions": [{**condition, "lastTransitionTime": server.since} for condition in (ready, begun)],
+                "containerStatuses": [_describe_container(pod)],
             }
             self._api.put(body)
-            self._report_counts(pod.owner)
-
-    def _report_counts(self, owner: Object) -> None:
-        """Report the numbers of pods in the status of their StatefulSet or Deployment."""
-        meta = owner["metadata"]
-        now = self._api.get(names.find_kind(owner["kind"]), meta["namespace"], meta["name"])
-        if now is None or now["metadata"]["uid"] != meta["uid"]:
-            return
-        pods = [pod for pod in self._pods.values() if pod.owner["metadata"]["uid"] == meta["uid"]]
-        ready = sum(pod.process.report is not None for pod in pods)
-        counts = {"replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready}
-        self._api.put_status(now, {"observedGeneration": now["metadata"]["generation"], **counts})
+        for owner in (*self._api.all(names.STATEFUL_SET), *self._api.all(names.DEPLOYMENT)):
+            pods = [pod for pod in self._pods.values() if pod.owner["metadata"]["uid"] == owner["metadata"]["uid"]]
+            ready_pods = sum(pod.server.report is not None for pod in pods)
+            counts = {"replicas": len(pods), "readyReplicas": ready_pods, "availableReplicas": ready_pods}
+            self._api.put_status(owner, {"observedGeneration": owner["metadata"]["generation"], **counts})
 
     # Builds
 
@@ -658,6 +629,20 @@ def _describe_kill(code: int, generation: str) -> str:
     message = f"the builder was killed by {signal.Signals(number).name}{why}"
     report = {"outcome": "failed", "generation": generation, "exitCode": code, "reason": "BuilderKilled"}
     return orjson.dumps({**report, "message": message}).decode()
+
+
+def _describe_container(pod: _Pod) -> dict[str, Any]:
+    """Return the status of a pod's container. A server whose generation is gone ends as a fetcher would."""
+    name, server = "route" if pod.is_router else "serve", pod.server
+    if server.report or server.end is None:
+        return {"name": name, "state": {"running": {}}} if server.report else {"name": name}
+    code, message = server.end
+    if not pod.is_router and not (folder := Path(server.arguments[1])).is_dir():
+        name, code, why = FETCH, 1, f"{folder} is not there"
+        message = orjson.dumps({"reason": reasons.GENERATION_MISSING, "message": why}).decode()
+    ended = {"terminated": {"exitCode": code, "reason": "Error", "message": message}}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}} if server.failures > 1 else ended
+    return {"name": name, "restartCount": server.failures, "state": state, "lastState": ended}
 
 
 def _make_pod(place: Place, owner: Object, existing: Mapping[str, Any]) -> Object:
