@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 
@@ -61,12 +62,19 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
     annotate = "kubectl annotate lds airports -n shop --overwrite lookupdb.dev/promote=g13"
     message = f"It serves after {annotate}, and ends after lookupdb.dev/reject=g13, or so."
     waits = condition("RolledOut", "False", "CandidateWaiting", message)
-    running.put_status(get_dataset(running), body(conditions=[waits], candidate={"generation": "g13"})["status"])
+    healthy = condition("Degraded", "False", "Healthy", "Nothing is wrong.")
+    conditions, candidate = [waits, healthy], {"generation": "g13"}
+    running.put_status(get_dataset(running), body(conditions=conditions, candidate=candidate)["status"])
     out = (await lookupdb(folder, "status", "shop/airports")).out
     assert "\n  http://127.0.0.1:8080\n" in out
     target = f"--data {folder.path.parents[1]} shop/airports g13"
     assert f"after lookupdb promote {target}, and ends after lookupdb reject {target}, or" in out
     assert "kubectl" not in out
+    assert "NotRebuilt" not in out
+    folder.write_state({"url": "http://127.0.0.1:8080", "problem": "airports.yaml is not YAML"})
+    out = (await lookupdb(folder, "status", "shop/airports")).out
+    assert out.startswith("shop/airports: Degraded, serves g12")
+    assert re.search("Degraded +True +NotRebuilt.* airports.yaml is not YAML", out)
 
 
 def test_advice_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,7 @@ def test_a_problem_is_reported_each_time_and_the_last_good_generation_serves(
             file.write_text(text)
         watching.says(f"not rebuilt: .*{problem}.*; {generations[-1]} keeps serving$", after=before)
         assert watching.title() == title
+        eventually(lambda: re.search(problem, watching.state["problem"]), "its mention in the status")
         before = len(watching.output)
         away.replace(file)
         watching.says("can be read again", after=before)

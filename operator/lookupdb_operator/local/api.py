@@ -104,10 +104,7 @@ class LocalApi:
         self._versions = itertools.count(highest + 1)
 
     def flush(self) -> str:
-        """Write what could not be written or was removed. Return why some still cannot be written; empty if all is."""
-        for place, item in self._objects.items():
-            if (path := self._find_file(item)) and not path.exists():
-                self._unwritten.add(place)
+        """Write what could not be written. Return why some still cannot be; empty if all is written."""
         problem = ""
         for place in sorted(self._unwritten):
             problem = self._write(place) or problem
@@ -394,8 +391,6 @@ class SocketApi:
                 may_start = isinstance(error, FileNotFoundError | ConnectionRefusedError)
                 if not may_start or time.monotonic() > ends_at or not is_locked(self._folder.path):
                     why = f"does not answer: {str(error) or type(error).__name__}"
-                    if may_start and is_locked(self._folder.path):
-                        why = "does not answer: it hangs, or its run folder was removed; stop it and start it again"
                     raise Unreachable(subject, f"the `lookupdb up` of {self._folder.dataset} {why}") from error
             await asyncio.sleep(_POLL_SECONDS)
         if answer.status >= 300:

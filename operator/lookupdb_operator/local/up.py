@@ -118,7 +118,9 @@ class LocalDataset:
     """The identity of the source at the last check; None if nothing identifies it, or it is awaited."""
     unsettled: int = 0
     said: str = ""
-    """The last problem that was printed."""
+    """What was printed last about manifest and source."""
+    problem: str = ""
+    """Why the manifest or the source cannot be read; empty if they can."""
     active: str = ""
     """The generation that serves; empty until it is announced."""
     has_failed: bool = False
@@ -127,7 +129,7 @@ class LocalDataset:
     """The generations that were in use at the last removal of others."""
     left_out: tuple[str, ...] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What its ``up.json`` holds; empty if that must be written."""
+    """What its ``up.json`` holds."""
 
     @property
     def key(self) -> Key:
@@ -152,6 +154,13 @@ class LocalDataset:
         if self.spec.refresh.success_file is not None:
             return read_success_file(self.spec, volume=volume)
         return open_source(self.spec, volume=volume).fingerprint
+
+    def is_new(self, held: Object) -> bool:
+        """Return whether the source last seen is another one than that of the last refresh, or of the first build."""
+        if asked_for := read_annotations(held).get(_SOURCE):
+            return self.seen != asked_for
+        newest = (read_status(held).get("generations") or [{}])[-1]
+        return self.seen not in (newest.get("fingerprint"), newest.get("successFile"))
 
     def make_refresh(self) -> dict[str, str]:
         """Return the annotations that ask for a build from the source as it was last seen."""
@@ -362,8 +371,7 @@ class Up:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self._kubelet.stop()
                 for dataset in self._datasets:
-                    with suppress(OSError, UsageError):  # another `up` may own the folder now
-                        dataset.folder.keep_lock()
+                    with suppress(OSError):
                         dataset.folder.state_file.unlink(missing_ok=True)
 
     async def _start_servers(self, stack: AsyncExitStack, pods: PodClient, console: socket.socket) -> None:
@@ -417,7 +425,7 @@ class Up:
                 dataset.seen = await call_in_thread(dataset.identify_source, self._options.volume)
         held = self._api.get(names.DATASET_KIND, *dataset.key)  # a command may have changed it meanwhile
         annotations = {**read_annotations(held or dataset.resource), **read_annotations(dataset.resource)}
-        if not is_first and (dataset.seen is None or dataset.seen != annotations.get(_SOURCE)):
+        if not is_first and (held is None or dataset.seen is None or dataset.is_new(held)):
             annotations |= dataset.make_refresh()
         if generation := self._options.override_gates:
             gates = "\n".join(dataset.stored.admit(generation).overridden)
@@ -444,17 +452,20 @@ class Up:
             for dataset in self._datasets:
                 if not dataset.active and not dataset.has_failed:
                     continue  # its first build goes on
+                problem = ""
                 try:
-                    await self._check(dataset)
+                    why = await self._check(dataset)
                 except (LookupdbError, ApiError) as error:
-                    why = error.message if isinstance(error, LookupdbError) else str(error)
-                    serving = f"{dataset.active} keeps serving" if dataset.active else "nothing serves"
-                    self._report(dataset, f"not rebuilt: {why}; {serving}")
-                else:
-                    self._report(dataset, "")
+                    why = problem = error.message if isinstance(error, LookupdbError) else str(error)
+                if problem != dataset.problem:
+                    dataset.problem = problem
+                    self._changed.set()
+                serving = f"{dataset.active} keeps serving" if dataset.active else "nothing serves"
+                self._report(dataset, f"not rebuilt: {why}; {serving}" if why else "")
 
-    async def _check(self, dataset: LocalDataset) -> None:
-        """Apply a changed manifest, and ask for a refresh from a changed source. Raises LookupdbError and ApiError."""
+    async def _check(self, dataset: LocalDataset) -> str:
+        """Apply a changed manifest, and ask for a refresh from a changed source. Return why the source cannot be
+        compared, or nothing. Raises LookupdbError and ApiError."""
         resource, spec = await call_in_thread(_read_manifest, dataset.path)
         if resource != dataset.resource:
             if (spec.namespace, spec.name) != dataset.key:
@@ -469,20 +480,18 @@ class Up:
             await self._apply(dataset)
         before, dataset.seen = dataset.seen, await call_in_thread(dataset.identify_source, self._options.volume)
         if dataset.seen is None:
-            waited = dataset.awaited
-            raise SourceUnreadable(f"waiting for {waited}" if waited else "its source's changes are not watched")
+            return f"waiting for {dataset.awaited}" if dataset.awaited else "its source's changes are not watched"
         held = self._api.get(names.DATASET_KIND, *dataset.key)
         if held is None:
-            return
-        newest = (read_status(held).get("generations") or [{}])[-1]
-        known = (read_annotations(held).get(_SOURCE), newest.get("fingerprint"), newest.get("successFile"))
-        is_new = dataset.seen not in known
+            return ""
+        is_new = dataset.is_new(held)
         # A changed source may be half written: wait for two equal checks.
         is_unsettled = is_new and dataset.seen != before and dataset.unsettled < _MAX_UNSETTLED_CHECKS
         dataset.unsettled = dataset.unsettled + 1 if is_unsettled else 0
         if is_new and not is_unsettled:
             self._say(f"{dataset.spec.name}: the source has changed, building")
             await self._send("PATCH", dataset, {"metadata": {"annotations": dataset.make_refresh()}})
+        return ""
 
     def _report(self, dataset: LocalDataset, problem: str) -> None:
         """Print ``problem`` once, and print when it is over."""
@@ -494,20 +503,14 @@ class Up:
 
     async def _serve(self) -> None:
         """Wait until everything is served, say so, and keep the files with its addresses. Raises BuildFailed if nothing
-        can be served, and UsageError if the run folder was removed and another `up` has created it again."""
+        can be served."""
         said = ""
         while True:
             self._changed.clear()
             problem = ""
             for dataset in self._datasets:
-                if not dataset.active and not self._is_settled(dataset):
-                    continue
-                with suppress(OSError):
-                    dataset.folder.keep_lock()
-                if not dataset.folder.state_file.exists():
-                    dataset.state = {}
-                    self._kubelet.changed.set()  # other files may be gone as well
-                problem = await self._keep_state(dataset) or problem
+                if dataset.active or self._is_settled(dataset):
+                    problem = await self._keep_state(dataset) or problem
             problem = self._api.flush() or self._kubelet.problem or problem
             if problem and not said:
                 serving = "active generations keep serving, " if any(other.active for other in self._datasets) else ""
@@ -552,8 +555,9 @@ class Up:
         rollouts = {table.get("rollout"), *(part.get("rollout") for part in table.get("parts", ()))}
         shards = list(self._kubelet.describe(*dataset.key, rollouts))
         about = {"router": router["pid"], "generation": generation, "watch": self._options.watch, "shards": shards}
+        about["problem"] = dataset.problem
         state, problem = {**urls, **about}, ""
-        if state != dataset.state:
+        if state != dataset.state or not dataset.folder.state_file.exists():
             try:
                 dataset.folder.write_state(state)
                 dataset.state = state

@@ -219,12 +219,20 @@ class Polls:
 
 
 _STOPPED_READY: Final = {
+    "type": "Ready",
     "status": "False",
     "reason": STOPPED,
     "message": "No `lookupdb up` is running. This is the state in which it stopped.",
     "lastTransitionTime": "",
 }
 """The condition ``Ready`` while nothing serves the dataset. A killed `up` leaves no time of its end."""
+
+
+def _with_condition(status: Mapping[str, Any], phase: str, condition: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return ``status`` with ``phase``, and with ``condition`` in place of the one of its type."""
+    conditions = status.get("conditions") or ()
+    replaced = [{**found, **condition} if found["type"] == condition["type"] else found for found in conditions]
+    return {**status, "phase": phase, "conditions": replaced}
 
 
 class LocalSession(DatasetSession):
@@ -251,12 +259,11 @@ class LocalSession(DatasetSession):
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         status = body.get("status") or {}
         if not is_locked(run_directory(self._data, namespace, name)):
-            conditions = [
-                {**found, **(_STOPPED_READY if found["type"] == "Ready" else {})}
-                for found in status.get("conditions") or ()
-            ]
-            status = {**status, "phase": STOPPED, "conditions": conditions}
+            status = _with_condition(status, STOPPED, _STOPPED_READY)
         elif state := read_state(state_file(self._data, namespace, name)):
+            if problem := state.get("problem"):
+                degraded = {"type": "Degraded", "status": "True", "reason": "NotRebuilt", "message": problem}
+                body = {**body, "status": _with_condition(status, "Degraded", degraded)}
             return parse_local(body, state["url"], self._data)
         return parse_local({**body, "status": {**status, "endpoint": ""}}, "", self._data)
 

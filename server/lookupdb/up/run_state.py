@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -133,54 +133,33 @@ class RunFolder:
         self.path = run_directory(data, namespace, name)
         self.state_file = state_file(data, namespace, name)
         self.dataset = f"{namespace}/{name}"
-        self._lock: IO[str] | None = None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Create the folder and hold its lock. Raises UsageError."""
         try:
-            self.keep_lock()
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / _LOCK_FILE).open("a")
         except OSError as error:
             raise UsageError(
                 f"cannot write to {self.path}: {error.strerror}", hint="give another --data-dir"
             ) from error
-        try:
+        with lock:
+            for _ in range(_LOCK_ATTEMPTS):
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(_LOCK_PAUSE_SECONDS)
+            else:
+                state = read_state(self.state_file)
+                holder = f"process {state['pid']}, at {state['url']}" if state else "it is starting or stopping"
+                raise UsageError(
+                    f"another `lookupdb up` serves {self.dataset} from {self.path}: {holder}",
+                    hint="stop it, or give this one a --data-dir of its own",
+                )
             yield
-        finally:
-            assert self._lock is not None
-            self._lock.close()
-
-    def keep_lock(self) -> None:
-        """Take the lock unless this process holds it. Somebody may have removed the folder: then it is created again.
-
-        Raises OSError, and UsageError if another `up` holds the lock.
-        """
-        path = self.path / _LOCK_FILE
-        with suppress(OSError):
-            if self._lock and os.path.samestat(os.fstat(self._lock.fileno()), path.stat()):
-                return
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = path.open("a")
-        for _ in range(_LOCK_ATTEMPTS):
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        else:
-            lock.close()
-            state = read_state(self.state_file)
-            holder = f"process {state['pid']}, at {state['url']}" if state else "it is starting or stopping"
-            before = "" if self._lock is None else "the run folder was removed, and this `lookupdb up` ends: "
-            raise UsageError(
-                f"{before}another `lookupdb up` serves {self.dataset} from {self.path}: {holder}",
-                hint="stop it, or give this one a --data-dir of its own",
-            )
-        if self._lock is not None:
-            self._lock.close()
-        self._lock = lock
 
     def write_state(self, members: dict[str, Any]) -> None:
-        """Write ``members`` and this process's id, completely or not at all. Raises OSError, and UsageError if another
-        `up` holds the lock and so owns the file."""
-        self.keep_lock()
+        """Write ``members`` and this process's id, completely or not at all. Raises OSError."""
+        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         launch.write(self.state_file, {"pid": os.getpid(), **members})
