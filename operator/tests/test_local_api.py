@@ -27,7 +27,7 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, AlreadyExists, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.source import Elsewhere, PodClient
-from lookupdb_operator.local.api import OBJECTS, LocalApi, SocketApi
+from lookupdb_operator.local.api import ADMIN, OBJECTS, LocalApi, SocketApi
 from lookupdb_operator.local.kubelet import LocalServer
 from lookupdb_operator.local.server import ApiServer, KubernetesServer, LocalSource
 
@@ -135,7 +135,7 @@ async def test_an_up_without_a_socket_goes_on(
     api: LocalApi, folder: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder.path / OBJECTS / "api.sock").mkdir()
-    async with ApiServer(api, lambda *_: None, PodClient()).listening(folder.path / OBJECTS):
+    async with ApiServer(api, PodClient()).listening(folder.path / OBJECTS):
         assert "commands cannot reach this `lookupdb up`" in caplog.text
 
 
@@ -229,7 +229,7 @@ def refuse(url: str, method: str = "GET", media_type: str = JSON, content: Any =
 
 async def test_a_client_of_kubernetes_reads_and_changes_datasets(api: LocalApi, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    async with KubernetesServer(api, lambda *_: None, PodClient(), path).listening_on_port():
+    async with KubernetesServer(api, PodClient(), path).listening_on_port():
         assert path.stat().st_mode & 0o777 == 0o600
         await asyncio.to_thread(use_client, path)
         address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
@@ -251,7 +251,7 @@ async def test_a_client_of_kubernetes_reads_and_changes_datasets(api: LocalApi, 
 
 async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    server = KubernetesServer(LocalApi(), lambda *_: None, PodClient(), path)
+    server = KubernetesServer(LocalApi(), PodClient(), path)
     path.write_text("apiVersion: v1\nkind: Config\nclusters: [{name: production}]\n")
     with pytest.raises(UsageError, match="exists, and no `lookupdb up` has written it"):
         async with server.listening_on_port():
@@ -279,12 +279,12 @@ async def source() -> AsyncIterator[LocalSource]:
             return web.Response(text="lookupdb_router_private_bytes 7\n" * 50_000)
         return web.Response(body=b"x" * int(request.query["key"]), headers={"Lookupdb-Generation": "g12"})
 
-    def find_admin(_: str, pod: str) -> str:
-        return f"127.0.0.1:{port}" if pod.endswith("0") else f"localhost:{port}"
-
     async with listening(answer) as port:
-        pods = PodClient()
-        yield LocalSource(LocalApi(), Path(), lambda *_: f"http://127.0.0.1:{port}", find_admin, pods)
+        pods, api = PodClient(), LocalApi()
+        for number, host in enumerate(("127.0.0.1", "localhost")):
+            about = {"namespace": "shop", "name": router(number).name, "annotations": {ADMIN: f"{host}:{port}"}}
+            api.put({"kind": "Pod", "metadata": about})
+        yield LocalSource(api, Path(), lambda *_: f"http://127.0.0.1:{port}", pods)
         await pods.close()
 
 

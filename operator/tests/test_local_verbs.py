@@ -63,8 +63,8 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
     message = f"It serves after {annotate}, and ends after lookupdb.dev/reject=g13, or so."
     waits = condition("RolledOut", "False", "CandidateWaiting", message)
     healthy = condition("Degraded", "False", "Healthy", "Nothing is wrong.")
-    conditions, candidate = [waits, healthy], {"generation": "g13"}
-    running.put_status(get_dataset(running), body(conditions=conditions, candidate=candidate)["status"])
+    candidate = {"generation": "g13", "rollout": "r2", "since": "2026-01-02T10:00:00Z"}
+    running.put_status(get_dataset(running), body(conditions=[waits, healthy], candidate=candidate)["status"])
     out = (await lookupdb(folder, "status", "shop/airports")).out
     assert "\n  http://127.0.0.1:8080\n" in out
     target = f"--data {folder.path.parents[1]} shop/airports g13"

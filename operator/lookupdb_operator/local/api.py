@@ -40,6 +40,7 @@ from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder, 
 from lookupdb.wording import format_command
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, AlreadyExists, Answer, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.parse import read_annotations
 from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.model import format_moment
 from lookupdb_operator.names import Kind
@@ -54,12 +55,19 @@ _IN_MEMORY: Final = (names.POD.name, names.EVENT.name)
 """Kinds without files: processes end with `up`."""
 _MOST_EVENTS: Final = 256
 _KEPT_METADATA: Final = ("uid", "creationTimestamp", "generation", "resourceVersion")
-_LEFT_OUT: Final = ("store", "sync", "image", "imagePullSecrets", "scheduling", "adopt", "deletionPolicy")
-"""Members of a spec that have no effect on a laptop."""
+_LEFT_OUT: Final = {
+    "": ("store", "sync", "image", "imagePullSecrets", "scheduling", "adopt", "deletionPolicy"),
+    "build": ("resources", "scratchSize", "deadlineSeconds", "pod"),
+    "router": ("autoscaling", "tls", "auth", "service", "pod", "resources", "clients"),
+    "serving": ("delivery", "storageClassName", "pod", "resources"),
+}
+"""Members of a spec and of its sections that have no effect on a laptop."""
 _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
 OBJECTS: Final = "objects"
 """The folder of a dataset's objects in its run folder."""
 SOCKET: Final = "api.sock"
+ADMIN: Final = f"{names.GROUP}/admin"
+"""The annotation of a pod with address and port of its admin port."""
 PATIENCE: Final = 10.0
 """Time limit of one request, in seconds."""
 _START_SECONDS: Final = 3.0
@@ -69,9 +77,7 @@ _PROMOTION: Final = re.compile(
     r"kubectl annotate lds (?P<name>[^ ]+) -n (?P<namespace>[^ ]+) --overwrite lookupdb.dev/promote=(?P<to>g[0-9]+),"
     r" and ends after lookupdb.dev/reject=g[0-9]+"
 )
-_RETRY: Final = ", or as soon as the spec changes."
-_OUR_RETRY: Final = ", or at once after a refresh."
-_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+" + re.escape(_OUR_RETRY))
+_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+, or as soon as the spec changes\.")
 
 
 class LocalApi:
@@ -117,6 +123,11 @@ class LocalApi:
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """Return one object; None if there is none."""
         return self._objects.get((kind.name, namespace, name))
+
+    def find_admin(self, namespace: str, pod: str) -> str | None:
+        """Return address and port of the admin port of ``pod``; None if it does not run."""
+        held = self.get(names.POD, namespace, pod)
+        return None if held is None else read_annotations(held).get(ADMIN)
 
     def put(self, new: Object) -> Object:
         """Create or replace an object and return it with its metadata."""
@@ -326,17 +337,12 @@ def _namespace(item: Mapping[str, Any]) -> str:
 
 def localize(resource: Mapping[str, Any]) -> Object:
     """Return a manifest's ``resource`` without what only a cluster can do."""
-    spec = copy.deepcopy({name: value for name, value in resource.get("spec", {}).items() if name not in _LEFT_OUT})
-    router, serving, build = (spec.get(section) or {} for section in ("router", "serving", "build"))
-    for section, members in (
-        (build, ("resources", "scratchSize", "deadlineSeconds", "pod")),
-        (router, ("autoscaling", "tls", "auth", "service", "pod", "resources", "clients")),
-        (serving, ("delivery", "storageClassName", "pod", "resources")),
-    ):
+    spec = copy.deepcopy(resource.get("spec", {}))
+    for section, members in _LEFT_OUT.items():
         for member in members:
-            section.pop(member, None)
+            ((spec.get(section) or {}) if section else spec).pop(member, None)
     meta = {"namespace": resource["metadata"].get("namespace", DEFAULT_NAMESPACE), "name": resource["metadata"]["name"]}
-    return {**resource, "metadata": meta, "spec": {**spec, "router": {**router, "replicas": 1}}}
+    return {**resource, "metadata": meta, "spec": {**spec, "router": {**(spec.get("router") or {}), "replicas": 1}}}
 
 
 # Clients
@@ -441,7 +447,7 @@ def localize_advice(message: str, data: Path) -> str:
         target = (*_list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
         return ", and ends after ".join(format_command(verb, *target) for verb in ("promote", "reject"))
 
-    return _PROMOTION.sub(write_commands, message).replace(_RETRY, _OUR_RETRY)
+    return _PROMOTION.sub(write_commands, message)
 
 
 def remove_retry(message: str) -> str:

@@ -42,9 +42,10 @@ from lookupdb.up.run_state import note_build_end, renew_build_log, run_directory
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cluster import Cluster, parse_report
+from lookupdb_operator.cluster.parse import read_annotations, read_labels
 from lookupdb_operator.cluster.workloads import FETCH
 from lookupdb_operator.console.source import PodClient
-from lookupdb_operator.local.api import LocalApi, Object
+from lookupdb_operator.local.api import ADMIN, LocalApi, Object
 from lookupdb_operator.manifests.pods import TMP
 from lookupdb_operator.model import RouterReport, format_moment
 from lookupdb_operator.plan import reasons
@@ -359,17 +360,6 @@ class Kubelet:
                 entry["content"] = hashlib.sha256("".join(shard["sha256"] for shard in shards).encode()).hexdigest()
         return orjson.dumps(table).decode() + "\n"
 
-    def find_router(self, ip: str) -> tuple[str, str] | None:
-        """Return address and port of the admin port of the pod at ``ip``, and the name of its dataset; None if no pod
-        is there."""
-        found = (pod for place, pod in self._pods.items() if self._address(*place) == ip)
-        return next(((pod.server.admin, pod.labels[names.DATASET]) for pod in found), None)
-
-    def find_admin(self, namespace: str, name: str) -> str | None:
-        """Return address and port of the admin port of the pod ``name``; None if it does not run."""
-        pod = self._pods.get((namespace, name))
-        return None if pod is None else pod.server.admin
-
     def describe(self, namespace: str, dataset: str, rollouts: Collection[str]) -> Iterator[dict[str, Any]]:
         """Yield shard, process id and addresses of each ready shard server of a dataset's ``rollouts``."""
         for place, pod in self._pods.items():
@@ -525,6 +515,7 @@ class Kubelet:
                 "conditions": [{**condition, "lastTransitionTime": server.since} for condition in (ready, begun)],
                 "containerStatuses": [_describe_container(pod)],
             }
+            body["metadata"]["annotations"] = {ADMIN: server.admin}
             self._api.put(body)
         for owner in (*self._api.all(names.STATEFUL_SET), *self._api.all(names.DEPLOYMENT)):
             pods = [pod for pod in self._pods.values() if pod.owner["metadata"]["uid"] == owner["metadata"]["uid"]]
@@ -594,19 +585,20 @@ class Kubelet:
 
 
 class LocalCluster(Cluster):
-    """The local API server, and the admin ports of the kubelet's routers, which ``pods`` reads."""
+    """The local API server, and the admin ports of its routers, which ``pods`` reads."""
 
     def __init__(self, api: LocalApi, kubelet: Kubelet, pods: PodClient) -> None:
         super().__init__(api)
+        self._local = api
         self._kubelet = kubelet
         self._pods = pods
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
         """Return the report of the router of the pod at ``ip``."""
-        router = self._kubelet.find_router(ip)
-        if router is None:
+        pod = next((pod for pod in self._local.all(names.POD) if pod["status"].get("podIP") == ip), None)
+        if pod is None:
             return RouterReport(None, f"no router runs at {ip}")
-        address, dataset = router
+        address, dataset = read_annotations(pod)[ADMIN], read_labels(pod)[names.DATASET]
         try:
             text = (await self._pods.read_metrics(address, "/status")).encode()
         except LookupdbError as error:

@@ -47,9 +47,6 @@ from lookupdb_operator.model import Pod
 
 log = logging.getLogger(__name__)
 
-FindAdmin = Callable[[str, str], str | None]
-"""Returns the address of the admin port of a pod, by namespace and name; None if it does not run."""
-
 _METRICS: Final = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):[0-9]+/proxy/metrics")
 _CODES: Final = ((NotFound, 404), (Conflict, 409), (Unreachable, 503), (Refused, 422))
 _INVALID: Final = (
@@ -83,9 +80,8 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
 class ApiServer:
     """Answers requests from ``api``, and requests for the metrics of a pod by ``pods``."""
 
-    def __init__(self, api: LocalApi, find_admin: FindAdmin, pods: PodClient) -> None:
+    def __init__(self, api: LocalApi, pods: PodClient) -> None:
         self._api = api
-        self._find_admin = find_admin
         self._pods = pods
 
     @asynccontextmanager
@@ -122,7 +118,7 @@ class ApiServer:
         content_type = request.headers.get("Content-Type", JSON)
         try:
             if found := _METRICS.fullmatch(unquote(path)):
-                if (address := self._find_admin(found[1], found[2])) is None:
+                if (address := self._api.find_admin(found[1], found[2])) is None:
                     raise NotFound("", f"no pod {found[2]} runs")
                 return web.Response(text=await self._pods.read_metrics(address))
             body = orjson.loads(text) if (text := await request.read()) else None
@@ -153,8 +149,8 @@ def _refuse(error: ApiError) -> web.Response:
 class KubernetesServer(ApiServer):
     """Answers requests for ``api`` that have the token of the file at ``path``, also those that list the kinds."""
 
-    def __init__(self, api: LocalApi, find_admin: FindAdmin, pods: PodClient, path: Path) -> None:
-        super().__init__(api, find_admin, pods)
+    def __init__(self, api: LocalApi, pods: PodClient, path: Path) -> None:
+        super().__init__(api, pods)
         self._path = path
         self._prefix = f"/{secrets.token_urlsafe(32)}"
 
@@ -268,19 +264,17 @@ def _describe_patch() -> dict[str, Any]:
 
 
 class LocalSource:
-    """The datasets of a running `up`. ``find_url`` returns the address of a dataset's router,
-    ``find_admin`` the address of the admin port of a pod, or None."""
+    """The datasets of a running `up`. ``find_url`` returns the address of a dataset's router."""
 
     def __init__(
         self,
         api: LocalApi,
         data: Path,
         find_url: Callable[[str, str], str],
-        find_admin: FindAdmin,
         pods: PodClient,
     ) -> None:
         self._api, self._data = api, data
-        self._find_url, self._find_admin = find_url, find_admin
+        self._find_url = find_url
         self._client = pods
         self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
 
@@ -306,7 +300,7 @@ class LocalSource:
 
     async def read_metrics(self, dataset: Dataset, pod: Pod) -> str:
         """See ``ConsoleSource``."""
-        address = self._find_admin(dataset.namespace, pod.name)
+        address = self._api.find_admin(dataset.namespace, pod.name)
         if address is None:
             raise LookupdbError(f"pod {pod.name} does not run")
         return await self._client.read_metrics(address)

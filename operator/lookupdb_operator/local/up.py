@@ -155,11 +155,11 @@ class LocalDataset:
             return read_success_file(self.spec, volume=volume)
         return open_source(self.spec, volume=volume).fingerprint
 
-    def is_new(self, held: Object) -> bool:
+    def is_new(self, resource: Object) -> bool:
         """Return whether the source last seen is another one than that of the last refresh, or of the first build."""
-        if asked_for := read_annotations(held).get(_SOURCE):
+        if asked_for := read_annotations(resource).get(_SOURCE):
             return self.seen != asked_for
-        newest = (read_status(held).get("generations") or [{}])[-1]
+        newest = (read_status(resource).get("generations") or [{}])[-1]
         return self.seen not in (newest.get("fingerprint"), newest.get("successFile"))
 
     def make_refresh(self) -> dict[str, str]:
@@ -380,14 +380,13 @@ class Up:
         await call_in_thread(import_module, "lookupdb_operator.local.server")
         from lookupdb_operator.local import server
 
-        find_admin = self._kubelet.find_admin
-        commands = server.ApiServer(self._api, find_admin, pods)
+        commands = server.ApiServer(self._api, pods)
         for dataset in self._datasets:
             await stack.enter_async_context(commands.listening(dataset.folder.path / OBJECTS))
         if (path := self._options.kubeconfig) is not None:
-            kubernetes = server.KubernetesServer(self._api, find_admin, pods, path)
+            kubernetes = server.KubernetesServer(self._api, pods, path)
             await stack.enter_async_context(kubernetes.listening_on_port())
-        source = server.LocalSource(self._api, self._options.data, self._find_url, find_admin, pods)
+        source = server.LocalSource(self._api, self._options.data, self._find_url, pods)
         await stack.enter_async_context(server.serving_console(source, console))
 
     async def announce(self, announcement: Announcement) -> None:

@@ -13,7 +13,7 @@ from plugin_samples import body
 from lookupdb.up.run_state import RunFolder
 from lookupdb_operator import names
 from lookupdb_operator.console.source import PodClient
-from lookupdb_operator.local.api import OBJECTS, LocalApi
+from lookupdb_operator.local.api import ADMIN, OBJECTS, LocalApi
 from lookupdb_operator.local.server import ApiServer
 
 
@@ -55,10 +55,10 @@ async def running(folder: RunFolder, api: LocalApi) -> AsyncIterator[LocalApi]:
     admin = await asyncio.start_server(answer, "127.0.0.1", 0)
     address = f"127.0.0.1:{admin.sockets[0].getsockname()[1]}"
     labels = {names.DATASET: "airports", names.DATASET_UID: "local", names.COMPONENT: names.ROUTER}
-    meta = {"namespace": "shop", "name": "airports-router-0", "labels": labels}
+    meta = {"namespace": "shop", "name": "airports-router-0", "labels": labels, "annotations": {ADMIN: address}}
     api.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}, "status": {}})
     pods = PodClient()
-    server = ApiServer(api, lambda _, pod: address if pod == "airports-router-0" else None, pods)
+    server = ApiServer(api, pods)
     with folder.lock():
         async with server.listening(folder.path / OBJECTS):
             yield api
