@@ -13,7 +13,7 @@ from lookupdb.builder import core
 from lookupdb.builder.build import build_generation
 from lookupdb.builder.core import MergedSlices, map_slice, merge_duplicates, plan_source, reduce_shards
 from lookupdb.builder.dictionary import NO_PREVIOUS, choose_dictionary
-from lookupdb.builder.files import Slice
+from lookupdb.builder.files import Slice, source_fingerprint
 from lookupdb.builder.listing import fetch_files, resolve_source
 from lookupdb.builder.options import BuildBudget, BuildOptions, SilentProgress
 from lookupdb.builder.rows import UnfinishedSlice
@@ -52,12 +52,12 @@ def build_by_tasks(spec: DatasetSpec, folder: Path) -> dict[str, Any]:
     files = fetch_files(resolve_source(spec, volume=None), folder, QUIET)
     budget = BuildBudget.for_build(MEMORY, shards=spec.shards)
     source_bytes = sum(file.bytes for file in files)
-    plan = plan_source(files, 4, 4000, spec.source.csv)
-    assert len(plan.slices) > 4 * len(files)
-    merged, sample = MergedSlices(spec, files, plan.slices, budget.row), make_sample(budget.sample, source_bytes)
+    slices = plan_source(files, 4, 4000, spec.source.csv)
+    assert len(slices) > 4 * len(files)
+    merged, sample = MergedSlices(spec, files, slices, budget.row), make_sample(budget.sample, source_bytes)
     records: list[list[Record]] = [[] for _ in range(spec.shards)]
     again = 0
-    for number, mapped in enumerate(plan.slices):
+    for number, mapped in enumerate(slices):
 
         def map_task(piece: Slice, number: int = number) -> tuple[core.SliceOutcome, list[Record], Path]:
             own, run = make_sample(budget.sample, source_bytes), folder / f"sample-{number}-{piece.start}"
@@ -105,7 +105,7 @@ def build_by_tasks(spec: DatasetSpec, folder: Path) -> dict[str, Any]:
     names, shard_files = [file.description.url for file in files], [file for part in parts for file in part.files]
     duplicates = merge_duplicates(part.duplicates for part in parts)
     return {
-        "fingerprint": plan.fingerprint,
+        "fingerprint": source_fingerprint(files),
         "rejected": merged.rejected,
         "duplicates": duplicates.describe(spec.duplicates, names, merged.find_origin),
         "shards": tuple(shard_files),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from lookupdb.builder.parquet_rows import describe_memory_error, describe_value_error
+from lookupdb.builder.parquet_rows import describe_value_error
 
 UNKNOWN = "DuckDB cannot read it"
 
@@ -32,7 +32,6 @@ UNKNOWN = "DuckDB cannot read it"
         (duckdb.InvalidInputException("Invalid Input Error: what a later version says of 4111"), UNKNOWN),
         (duckdb.InternalException("INTERNAL Error: cast: value -4111 outside of target range"), UNKNOWN),
         (duckdb.Error("don't know what type: 4111"), UNKNOWN),
-        (duckdb.Error("4111 TProtocolException: Invalid data"), UNKNOWN),
         (duckdb.Error("TProtocolException: Invalid data"), "metadata are damaged"),
         (
             duckdb.InvalidInputException(
@@ -51,8 +50,3 @@ def test_no_message_is_passed_on(error: Exception, told: str) -> None:
 
 def test_the_kind_of_an_error_of_which_nothing_is_known_is_reported() -> None:
     assert describe_value_error(duckdb.InternalException("4111")) == "DuckDB cannot read it (InternalException)"
-
-
-def test_what_lacks_memory_is_reported_with_its_sizes() -> None:
-    message = "Out of Memory Error: failed to allocate data of size 8.0 MiB (9.0 MiB/9.5 MiB used)"
-    assert describe_memory_error(duckdb.OutOfMemoryException(f"{message}\nmore")) == message

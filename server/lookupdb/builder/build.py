@@ -215,11 +215,11 @@ class SortedRecords:
         )
         small = sum(file.bytes for file in files) < parallel_from  # whatever its number of files
         members = 1 if small else min(threads, self._budget.members)
-        self.plan = plan_source(files, members, parallel_from, spec.source.csv)
-        if len(self.plan.slices) > crew.MAX_CREW_SLICES:
-            members, self.plan = 1, plan_source(files, 1, parallel_from, spec.source.csv)
-        self._members = min(members, len(self.plan.slices))
-        self._merged = MergedSlices(spec, files, self.plan.slices, self._budget.row)
+        self._slices = plan_source(files, members, parallel_from, spec.source.csv)
+        if len(self._slices) > crew.MAX_CREW_SLICES:
+            members, self._slices = 1, plan_source(files, 1, parallel_from, spec.source.csv)
+        self._members = min(members, len(self._slices))
+        self._merged = MergedSlices(spec, files, self._slices, self._budget.row)
         self.find_origin = self._merged.find_origin
         self._open = ExitStack()
         self._sorter: Sorter
@@ -245,14 +245,16 @@ class SortedRecords:
     def _read(self, sample: Sample) -> int:
         """Adopt the slices that a crew has mapped, and map the others here, in the source's order. Return the crew's
         peak memory."""
-        spec, slices, merged = self._spec, self.plan.slices, self._merged
+        spec, slices, merged = self._spec, self._slices, self._merged
         report: ReportProgress = self._progress.advance
         states, peak, folder = [CrewState.UNREAD] * len(slices), 0, self._scratch
         with ExitStack() as stack:
             if self._members > 1:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="slices-", dir=self._scratch)))
                 budget = BuildBudget.for_member(self._memory_limit, self._members, needs_sample=self._needs_sample)
-                states, peak = crew.run_crew(SliceJob(spec, self._files, slices, folder, budget), self._members, report)
+                job = SliceJob(spec, self._files, slices, folder, budget)
+                with crew.Crew(job, self._members) as members:
+                    states, peak = members.run(report)
                 report = SilentProgress().advance  # the crew has reported all bytes, and has exited: its memory is free
             for number, mapped in enumerate(slices):
                 piece = merged.next_slice(number)
@@ -339,7 +341,7 @@ class GenerationBuild:
             )
             urls = [file.description.url for file in files]
             duplicates = reduced.duplicates.describe(spec.duplicates, urls, records.find_origin)
-        fingerprint = self.source.fingerprint or records.plan.fingerprint
+        fingerprint = self.source.fingerprint or source_fingerprint(files)
         assert fingerprint, "what was fetched is identified"
         return self.publish(
             WrittenShards(

@@ -1,6 +1,6 @@
 """The core of a build, which knows no engine: plan, map, merge, reduce.
 
-- ``plan_source``: the source's files become a fingerprint and slices, which can be read separately.
+- ``plan_source``: the source's files become slices, which can be read separately.
 - ``map_slice``: a slice becomes records (key, place, value) in a sorter, values in a sample, and a ``SliceOutcome``. A
   place is the number of the slice, which says the file, and the row in it. ``keys.shard_number`` is a key's shard.
 - ``MergedSlices`` merges the outcomes in the source's order, and finds the slices that must be mapped again.
@@ -25,12 +25,12 @@ from io import FileIO
 from itertools import islice, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from lookupdb import keys, native
 from lookupdb.builder.avro_rows import AvroParser
 from lookupdb.builder.csv_rows import CsvParser, NativeCsv, check_quotes, make_csv_rules
-from lookupdb.builder.files import LocalFile, Slice, SliceFile, source_fingerprint
+from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.json_rows import (
     JsonArrayParser,
     JsonLinesParser,
@@ -52,7 +52,6 @@ from lookupdb.builder.rows import (
 )
 from lookupdb.builder.write import (
     Batch,
-    NativePacker,
     PackedRecords,
     Packer,
     Record,
@@ -61,7 +60,6 @@ from lookupdb.builder.write import (
     ShardWriter,
     ShareSums,
     Sorter,
-    as_native,
     decode_place,
     describe_shard,
     make_packer,
@@ -181,18 +179,9 @@ _LOOK_AHEAD_PART: Final = 8
 _MIN_LOOK_AHEAD: Final = 4 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePlan:
-    """The source of a build, and its slices."""
-
-    fingerprint: str | None
-    """None if only the content of a file identifies it, and it was not read."""
-    slices: list[Slice]
-    """In the source's order."""
-
-
-def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv) -> SourcePlan:
-    """Return the plan for ``workers``: one slice a file if cutting does not pay. ``options`` are those of CSV."""
+def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv) -> list[Slice]:
+    """Return the slices for ``workers``, in the source's order: one a file if cutting does not pay. ``options`` are
+    those of CSV."""
     total = sum(file.bytes for file in files)
     slices = [Slice(number) for number in range(len(files))]
     if workers > 1 and total >= parallel_from and all(file.format != "parquet" for file in files):
@@ -206,7 +195,7 @@ def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, op
                 with FileIO(file.path) as raw:
                     cuts += _find_cuts(raw, file, size, options)
             slices += [Slice(number, start, end) for start, end in zip([0, *cuts], [*cuts, None], strict=True)]
-    return SourcePlan(source_fingerprint(files), slices)
+    return slices
 
 
 def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterator[int]:
@@ -487,7 +476,9 @@ def drop_duplicates(batches: Iterable[Batch], policy: Policy, duplicates: Duplic
     kernels = native.kernels()
     unique = _UniqueRecords(policy == "last") if kernels is None else kernels.UniqueRecords(policy == "last", SAMPLES)
     for batch in batches:
-        kept, count, first = unique.filter(batch if kernels is None else as_native(kernels, batch))
+        if kernels is not None and not isinstance(batch, kernels.RecordBatch):
+            batch = kernels.RecordBatch(list(batch))  # noqa: PLW2901 - the list is freed while it is packed
+        kept, count, first = unique.filter(batch)
         duplicates.count += count
         duplicates.samples += first[: SAMPLES - len(duplicates.samples)]
         if policy == "fail" and count:
@@ -570,7 +561,7 @@ def reduce_shards(
         names = [keys.file_name(number, meta.shards, attempt) for number in numbers]
         writers = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
         progress.begin_phase("writing", rows, "rows")
-        threads_packing = packers if isinstance(packer, NativePacker) else 1
+        threads_packing = 1 if isinstance(packer, Packer) else packers
         packed = _pack_ahead(packer, threads_packing, drop_duplicates(batches, policy, dropped))
         for count, batch in packed:
             written = 0
@@ -592,7 +583,7 @@ def reduce_shards(
         return ReducedShards(files, tuple(writer.sums for writer in writers), dropped)
 
 
-def _pack_ahead(packer: Packer, packers: int, batches: Iterable[Batch]) -> Iterator[tuple[int, PackedRecords]]:
+def _pack_ahead(packer: Any, packers: int, batches: Iterable[Batch]) -> Iterator[tuple[int, PackedRecords]]:
     """Yield the number of records of each batch, and the packed batch. Other threads pack some batches ahead."""
     queue: deque[tuple[int, int, Future[PackedRecords]]] = deque()
     bytes_ahead = 0

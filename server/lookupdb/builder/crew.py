@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -53,10 +53,10 @@ class CrewState(enum.IntEnum):
     """The outcome of a slice."""
 
     UNREAD = 0
+    """Not read yet; or it ends within a row, because the cut behind it is wrong; or a row needs more memory than a
+    member has."""
     DONE = 1
-    UNFINISHED = 2
-    """It ends within a row, because the cut behind it is wrong; or a row needs more memory than a member has."""
-    FAILED = 3
+    FAILED = 2
 
 
 class Crew:
@@ -67,8 +67,6 @@ class Crew:
         self._open = ExitStack()
         self._members: list[subprocess.Popen[bytes]] = []
         self._queue = self._messages = -1
-        self.peaks: dict[int, int] = {}
-        """Peak resident memory of each member, in bytes, by pid."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -106,20 +104,28 @@ class Crew:
         finally:
             os.close(job)
 
-    def messages(self) -> Iterator[tuple[int, CrewState, int, int]]:
-        """Yield slice, state, additional bytes and rows read, until every member has exited."""
+    def run(self, report: ReportProgress) -> tuple[list[CrewState], int]:
+        """Return the outcome of each slice, and the sum of the members' peaks of resident memory."""
+        states, first = [CrewState.UNREAD] * len(self._job.pieces), 0
+        peaks: dict[int, int] = {}
         with open(self._messages, "rb", closefd=False) as pipe:
             while message := pipe.read(MESSAGE.size):
                 number, state, pid, peak, more_bytes, more_rows = MESSAGE.unpack(message)
-                self.peaks[pid] = peak
-                yield number, CrewState(state), more_bytes, more_rows
+                peaks[pid] = peak
+                report(more_bytes, more_rows)
+                if state == CrewState.UNREAD:
+                    continue
+                states[number] = CrewState(state)
+                while first < len(states) and states[first] is CrewState.DONE:
+                    first += 1
+                if first < len(states) and states[first] is CrewState.FAILED:
+                    # A bad row makes everything behind it useless. Members exit after their current slice.
+                    while os.read(self._queue, 1 << 16):
+                        pass
+        self._check_exits()
+        return states, sum(peaks.values())
 
-    def stop(self) -> None:
-        """Empty the queue: members exit after their current slice."""
-        while os.read(self._queue, 1 << 16):
-            pass
-
-    def check_exits(self) -> None:
+    def _check_exits(self) -> None:
         """Raise an error if a member did not exit by itself."""
         for member in self._members:
             code = member.wait()
@@ -139,24 +145,6 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
-
-
-def run_crew(job: SliceJob, members: int, report: ReportProgress) -> tuple[list[CrewState], int]:
-    """Run a crew. Return the outcome of each slice, and the sum of the members' peaks of resident memory."""
-    states = [CrewState.UNREAD] * len(job.pieces)
-    first = 0
-    with Crew(job, members) as crew:
-        for number, state, more_bytes, more_rows in crew.messages():
-            report(more_bytes, more_rows)
-            if state is CrewState.UNREAD:
-                continue
-            states[number] = state
-            while first < len(states) and states[first] is CrewState.DONE:
-                first += 1
-            if first < len(states) and states[first] is CrewState.FAILED:
-                crew.stop()  # a bad row makes everything behind it useless
-        crew.check_exits()
-        return states, sum(crew.peaks.values())
 
 
 # The data that a build and its crew exchange, as JSON and files.
@@ -261,7 +249,7 @@ class CrewMember:
             try:
                 self._job.map(self._number, self._report).save(self._job.folder, self._number)
             except (UnfinishedSlice, NotEnoughRoom):
-                state = CrewState.UNFINISHED
+                state = CrewState.UNREAD
             except LookupdbError:
                 state = CrewState.FAILED
             self._send(state)

@@ -39,7 +39,7 @@ from lookupdb.manifest import AdoptedGeneration, ExcludedRows, Manifest, Refusal
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.generations import StoredGeneration, is_same_value, open_shard
-from lookupdb.wording import format_count, strip_secrets
+from lookupdb.wording import format_count, format_some, strip_secrets
 
 # Estimate how much a new generation differs from the active one, at a cost that does not grow with the store, for a
 # build's gate and ``lookupdb diff --sampled``.
@@ -662,24 +662,19 @@ def _is_local(url: str) -> bool:
 def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, manifests: Sequence[Manifest]) -> str:
     if manifests:
         names = [f"{found.generation}{' (rejected)' if found.refused is not None else ''}" for found in manifests]
-        return f"it has {_shorten(names[::-1])}"
+        return f"it has {format_some(names[::-1], _MAX_SHOWN)}"
     if others := list(source.whole_manifests().values()):
         other = others[-1]
         return f"{other.generation} there belongs to {other.namespace}/{other.name} {other.uid}"
     if damaged := source.take_inventory().damaged:
-        return f"it has {_shorten(damaged[::-1])}, with missing files"
+        return f"it has {format_some(damaged[::-1], _MAX_SHOWN)}, with missing files"
     uids = [
         address.uid
         for address in store.addresses_in(spec.namespace)
         if address.name == spec.name and address.uid != spec.uid[:8]
     ]
     what = f"of {spec.namespace}/{spec.name} in cluster {store.cluster}"
-    return f"{what} it has the uids {_shorten(uids)}" if uids else f"there is no other dataset {what}"
-
-
-def _shorten(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MAX_SHOWN])
-    return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown
+    return f"{what} it has the uids {format_some(uids, _MAX_SHOWN)}" if uids else f"there is no other dataset {what}"
 
 
 def judge(

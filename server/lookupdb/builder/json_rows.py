@@ -149,50 +149,43 @@ class JsonLinesParser(RowParser):
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        row, lines_before = self._piece.rows_before, self._piece.lines_before
-        number, rest, is_cut = lines_before, b"", False
-        while line := self._text.readline(self._max_row - len(rest)):
-            number += not is_cut
-            is_cut = len(rest) + len(line) == self._max_row and not line.endswith(b"\n")
-            records, rest = self.parse_line(rest + line, row + 1, number, is_cut=is_cut)
+        row, number = self._piece.rows_before, self._piece.lines_before
+        while line := self._text.readline(self._max_row):
+            number += 1
+            if len(line) == self._max_row and not line.endswith(b"\n"):
+                raise self.too_long_error(row + 1, number)
+            records = self.parse_line(line, row + 1, number)
             row += len(records)
             yield from records
-        if rest:  # the file ends where the line seemed to be cut
-            raise self._malformed_row_error(
-                rest, orjson.JSONDecodeError("unexpected end of data", "", 0), row + 1, number
-            )
-        self.lines = number - lines_before
+        self.lines = number - self._piece.lines_before
 
-    def is_cut(self, line: bytes) -> bool:
-        """Return whether the line continues after ``line``, which is as long as a row may be."""
-        return len(line) == self._max_row and not line.endswith(b"\n")
+    def too_long_error(self, row: int, number: int) -> NotEnoughRoom:
+        """Return the error for line ``number``, in which the file's row ``row`` begins."""
+        return NotEnoughRoom(
+            f"{self._file.name} row {row} (line {number}) is longer than {self._max_row} bytes, more than the memory "
+            "limit allows",
+            hint="raise --memory-limit; or is the file one JSON array (source.format: json)?",
+        )
 
-    def parse_line(
-        self, line: bytes, row: int, number: int, *, is_cut: bool = False
-    ) -> tuple[list[dict[str, Any]], bytes]:
+    def parse_line(self, line: bytes, row: int, number: int) -> list[dict[str, Any]]:
         """Return the rows in line ``number``: none if it is blank, several for consecutive objects. The first is the
-        file's row ``row``. Also return the beginning of one more if the line ``is_cut``.
-
-        Raises BadSource, NotEnoughRoom.
-        """
+        file's row ``row``. Raises BadSource."""
         text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
         if not text.strip():
-            return [], b""
+            return []
         try:
-            if is_cut:
-                raise orjson.JSONDecodeError("cut", "", 0)
-            return [self._parse_row(text, row, number)], b""
+            return [self._parse_row(text, row, number)]
         except orjson.JSONDecodeError as error:
             objects, rest = split_objects(text)
-            if not objects or (rest.strip() and not (is_cut and rest.lstrip().startswith(b"{"))):
-                raise self._malformed_row_error(text, error, row, number, is_cut=is_cut) from error
+            if not objects or rest.strip():
+                raise self._malformed_row_error(text, error, row, number) from error
         records: list[dict[str, Any]] = []
         for text in objects:
             try:
                 records.append(self._parse_row(text, row + len(records), number))
             except orjson.JSONDecodeError as error:
                 raise self._malformed_row_error(text, error, row + len(records), number) from error
-        return records, rest.strip()
+        return records
 
     def _parse_row(self, text: bytes, row: int, number: int) -> dict[str, Any]:
         """Raises orjson.JSONDecodeError, BadSource."""
@@ -220,16 +213,9 @@ class JsonLinesParser(RowParser):
             self.columns.observe(record)
         return record
 
-    def _malformed_row_error(
-        self, text: bytes, error: Exception, row: int, line: int, *, is_cut: bool = False
-    ) -> BadSource | NotEnoughRoom:
+    def _malformed_row_error(self, text: bytes, error: Exception, row: int, line: int) -> BadSource:
         """Return the error for a row that is not JSON."""
         where = f"{self._file.name} row {row} (line {line})"
-        if is_cut:
-            return NotEnoughRoom(
-                f"{where} is longer than {self._max_row} bytes, more than the memory limit allows",
-                hint="raise --memory-limit; or is the file one JSON array (source.format: json)?",
-            )
         try:
             text.decode()
         except UnicodeDecodeError:
@@ -257,7 +243,7 @@ _NUMBER_TAIL: Final = len("e+")
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
 """Longest word or escape that the window may cut off. An error further before the window's end is final."""
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
-_INNER: Final = re.compile(r"\[\s*(\S)")
+_OBJECTS: Final = re.compile(r"\[\s*\{")
 _COMMA: Final = re.compile(r"\s*,")
 _ROWS_HINT: Final = "a row's columns have names: write objects, as pandas does with orient='records'"
 _CORRECT: Final = "correct it there, or write the file again"
@@ -293,8 +279,6 @@ class _Document(RowParser):
                     f"it is an object, whose member {member!r} holds an array: unwrap that first, "
                     f"as `jq {shlex.quote('.' + json.dumps(member))}` does"
                 )
-            elif wrapped is not None:
-                hint = _ROWS_HINT
             raise BadSource(f"{name} is not a JSON {kind}: it begins with {found!r}, expected {opening!r}", hint=hint)
         self._offset += 1
         row = 0
@@ -395,28 +379,17 @@ def _too_deep_error(where: str) -> BadSource:
 
 
 def find_wrapped_array(text: str, start: int) -> str | None:
-    """Return the name of a member that holds an array, preferably of objects, in an object at ``start`` that may be cut
-    off. Empty if names and rows are in separate arrays, as pandas writes with orient='split'."""
-    names: list[str] = []
-    has_rows = False
-    try:
+    """Return the name of the first member that holds an array of objects, in an object at ``start`` that may be cut
+    off."""
+    with suppress(ValueError, RecursionError):
         while member := _MEMBER.match(text, start + 1):
-            if member[2] == "[":
-                name = str(json.loads(member[1]))
-                inner = _INNER.match(text, member.start(2))
-                if inner is not None and inner[1] == "{":
-                    return name
-                has_rows = has_rows or (inner is not None and inner[1] == "[")
-                names.append(name)
+            if _OBJECTS.match(text, member.start(2)):
+                return str(json.loads(member[1]))
             _, end = EXACT_DECODER.raw_decode(text, member.start(2))
             if (comma := _COMMA.match(text, end)) is None:
                 break
             start = comma.end() - 1
-    except (ValueError, RecursionError):
-        pass
-    if has_rows and len(names) > 1:
-        return ""
-    return names[0] if names else None
+    return None
 
 
 def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
@@ -555,8 +528,7 @@ class NativeJsonLines:
         self.quotes_seen: QuotesSeen = (False, False)
 
     def read(self, report: ReportProgress) -> bool:
-        """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises
-        BadSource, NotEnoughRoom."""
+        """Read the slice to its end, and return True. Raises BadSource, NotEnoughRoom."""
         parser, records, sorter = self._parser, self._records, self._records.sorter
         self._watch()
         reported = (0, 0)
@@ -572,8 +544,7 @@ class NativeJsonLines:
                     parser.columns.rows += rows
                 if at < len(block) and not sorter.spill_if_full():
                     end = block.find(b"\n", at) + 1 or len(block)
-                    if not self._read_unusual_line(block[at:end]):
-                        return False  # Python's parser finds rows in parts of a line
+                    self._read_unusual_line(block[at:end])
                     at = end
             report(self.position - reported[0], records.row - reported[1])
             reported = (self.position, records.row)
@@ -581,23 +552,18 @@ class NativeJsonLines:
         parser.lines = self.lines
         return True
 
-    def _read_unusual_line(self, line: bytes) -> bool:
-        """Read a line that the kernel leaves to Python. Return False if it is a part of a row. A method of its own, so
-        that the line and its record, which may be large, are not held while the next ones are read."""
+    def _read_unusual_line(self, line: bytes) -> None:
+        """Read a line that the kernel leaves to Python. A method of its own, so that the line and its record, which may
+        be large, are not held while the next ones are read."""
         piece, parser, records = self._piece, self._parser, self._records
-        is_cut = parser.is_cut(line)
-        if is_cut and line.strip():
-            return False
-        self.lines += not is_cut
+        self.lines += 1
         row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
-        for record in parser.parse_line(line, row, number)[0]:
+        for record in parser.parse_line(line, row, number):
             records.take(parser.key, parser.value, record)
             self._watch()
-        return True
 
     def _blocks(self) -> Iterator[bytes]:
-        """Yield the slice in blocks of whole lines. A line that is too long comes in pieces, as Python's parser reads
-        it."""
+        """Yield the slice in blocks of whole lines. Raises NotEnoughRoom for a line that is too long."""
         rest: list[bytes] = []
         rest_bytes = 0
         with SliceFile(self._file.path, self._piece) as raw:
@@ -610,10 +576,8 @@ class NativeJsonLines:
                 rest.append(chunk[end:])
                 rest_bytes += len(chunk) - end
                 if rest_bytes > self._max_row:
-                    line = b"".join(rest)
-                    yield line[: self._max_row]
-                    rest = [line[self._max_row :]]
-                    rest_bytes -= self._max_row
+                    row, number = self._records.row + 1, self.lines + 1
+                    raise self._parser.too_long_error(self._piece.rows_before + row, self._piece.lines_before + number)
             yield b"".join(rest)
 
     def _watch(self) -> None:

@@ -151,20 +151,21 @@ _NO_UTF8: Final = "a text that is not UTF-8"
 _DAMAGED: Final = "its metadata are damaged"
 _NOT_UNPACKED: Final = "a page of it is damaged, and cannot be unpacked"
 
-_BEGINNINGS: Final = {
-    "Invalid Input Error: Invalid JSON found in Parquet file": _NO_JSON,
-    "Invalid Input Error: Invalid string encoding found in Parquet file": _NO_UTF8,
-    "Invalid Input Error: Invalid unicode": _NO_UTF8,
-    "Invalid Input Error: Footer length error": _DAMAGED,
+_SIGNS: Final = {
+    "Invalid JSON found in Parquet file": _NO_JSON,
+    "Invalid string encoding found in Parquet file": _NO_UTF8,
+    "Invalid unicode": _NO_UTF8,
+    "UnicodeDecodeError": _NO_UTF8,  # DuckDB's message quotes text that is not UTF-8
+    "Footer length error": _DAMAGED,
     "TProtocolException: Invalid data": _DAMAGED,
-    "Failed to decompress ": _NOT_UNPACKED,
-    "IO Error: Could not read enough bytes from file": "it ends before a page of it does, or its metadata are damaged",
+    "Failed to decompress": _NOT_UNPACKED,
+    "Snappy decompression failure": _NOT_UNPACKED,
+    "ZSTD Decompression failure": _NOT_UNPACKED,
+    "Could not read enough bytes from file": "it ends before a page of it does, or its metadata are damaged",
+    "ConversionException": "a value that cannot be converted to its column's type",
+    "OutOfRangeException": "a value that is out of range of its column's type",
 }
-_ENDINGS: Final = {"Snappy decompression failure": _NOT_UNPACKED, "ZSTD Decompression failure": _NOT_UNPACKED}
-_KINDS: Final[dict[type[Exception], str]] = {
-    duckdb.ConversionException: "a value that cannot be converted to its column's type",
-    duckdb.OutOfRangeException: "a value that is out of range of its column's type",
-}
+"""A part of an error's class and message → our words."""
 
 
 def describe_schema_error(error: Exception) -> str:
@@ -176,20 +177,9 @@ def describe_schema_error(error: Exception) -> str:
 
 def describe_value_error(error: Exception) -> str:
     """Return why DuckDB cannot read a file, without quoting a value."""
-    message = str(error).partition("\n")[0]
-    found = [words for beginning, words in _BEGINNINGS.items() if message.startswith(beginning)]
-    found += [words for ending, words in _ENDINGS.items() if message.endswith(ending)]
-    found += [words for kind, words in _KINDS.items() if isinstance(error, kind)]
-    if isinstance(error, UnicodeDecodeError):  # DuckDB's message quotes text that is not UTF-8
-        found.append(_NO_UTF8)
-    if not found:
-        return f"{_UNKNOWN} ({type(error).__name__})"
-    return found[0]
-
-
-def describe_memory_error(error: duckdb.OutOfMemoryException) -> str:
-    """Return the first line of the message, which names only sizes of memory."""
-    return str(error).partition("\n")[0]
+    text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    unknown = f"{_UNKNOWN} ({type(error).__name__})"
+    return next((words for sign, words in _SIGNS.items() if sign in text), unknown)
 
 
 _MAGIC: Final = b"PAR1"
@@ -559,8 +549,8 @@ def _duckdb_errors(where: str, describe: Callable[[Exception], str]) -> Iterator
         yield
     except duckdb.OutOfMemoryException as error:
         raise NotEnoughRoom(
-            f"{where}: its row groups need more memory than the limit leaves to read them: "
-            + describe_memory_error(error),
+            f"{where}: its row groups need more memory than the limit leaves to read them:"
+            f" {str(error).splitlines()[0]}",  # it names only sizes of memory
             hint="raise --memory-limit, or write the file with smaller row groups",
         ) from error
     except (duckdb.Error, UnicodeDecodeError) as error:

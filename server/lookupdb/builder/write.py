@@ -76,11 +76,6 @@ def decode_place(place: int) -> tuple[int, int]:
     return place >> _ROW_BITS, place & _ROW_MASK
 
 
-def as_native(kernels: Any, batch: Batch) -> Any:
-    """Return ``batch`` as a batch of the ``kernels``."""
-    return batch if isinstance(batch, kernels.RecordBatch) else kernels.RecordBatch(list(batch))
-
-
 def write_run(path: Path, records: Iterable[Record]) -> None:
     """Write sorted records into the new file ``path``."""
     with path.open("xb") as run:
@@ -480,22 +475,9 @@ def overflows_page(key: bytes, stored: bytes) -> bool:
     return len(key) + len(stored) > LARGEST_RECORD
 
 
-class NativePacker(Packer):
-    """Pack batches natively."""
-
-    def __init__(self, kernels: Any, shards: int, dictionary: bytes, compressed: bool) -> None:
-        parameters = compression_parameters() if compressed else None
-        self._kernels, self._packer = kernels, kernels.Packer(shards, LARGEST_RECORD, dictionary, parameters)
-
-    def pack(self, batch: Batch) -> PackedRecords:
-        """Pack ``batch``."""
-        packed: PackedRecords = self._packer.pack(as_native(self._kernels, batch))
-        return packed
-
-
-def make_packer(shards: int, *, compressed: bool, dictionary: bytes) -> Packer:
-    """Return the packer of a generation. A native one allows any number of callers. Raises UsageError if native kernels
-    are required but would write other bytes."""
+def make_packer(shards: int, *, compressed: bool, dictionary: bytes) -> Any:
+    """Return the packer of a generation. A native one, which is no ``Packer``, allows any number of callers. Raises
+    UsageError if native kernels are required but would write other bytes."""
     kernels = native.kernels()
     if kernels is not None and compressed and kernels.ZSTD_VERSION != zstandard.ZSTD_VERSION:
         # Only equal versions of zstd promise equal bytes.
@@ -504,7 +486,7 @@ def make_packer(shards: int, *, compressed: bool, dictionary: bytes) -> Packer:
         kernels = None
     if kernels is None:
         return Packer(shards, Compressor(dictionary) if compressed else None)
-    return NativePacker(kernels, shards, dictionary, compressed)
+    return kernels.Packer(shards, LARGEST_RECORD, dictionary, compression_parameters() if compressed else None)
 
 
 # Write one shard file: records in key order, in transactions that depend on the records alone.

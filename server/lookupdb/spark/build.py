@@ -170,7 +170,7 @@ class _Scan:
         """Files that this machine lacks have only a description until a task has fetched them."""
         workers = max(2, session.sparkContext.defaultParallelism)
         cut = [replace(file, bytes=0) if file.path == _NOWHERE else file for file in self.files]
-        self._planned = plan_source(cut, workers, parallel_from, spec.source.csv).slices
+        self._planned = plan_source(cut, workers, parallel_from, spec.source.csv)
         items = [SourceItem.describe(item) for item in objects]
         self._is_compressed = [item.compression != "none" for item in objects]
         self._job = MapJob(spec, items, self._planned, budget, self._count_bytes(_LEAST_PACKED))
