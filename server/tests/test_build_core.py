@@ -13,8 +13,8 @@ from lookupdb.builder import core
 from lookupdb.builder.build import build_generation
 from lookupdb.builder.core import MergedSlices, map_slice, merge_duplicates, plan_source, reduce_shards
 from lookupdb.builder.dictionary import NO_PREVIOUS, choose_dictionary
-from lookupdb.builder.files import Slice, source_fingerprint
-from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.files import Slice
+from lookupdb.builder.listing import fetch_files, resolve_source, source_fingerprint
 from lookupdb.builder.options import BuildBudget, BuildOptions, SilentProgress
 from lookupdb.builder.rows import UnfinishedSlice
 from lookupdb.builder.write import Record, Sorter, make_sample

@@ -11,8 +11,7 @@ import pytest
 from support.sources import dataset, read
 from support.web import QuietHandler, web_server
 
-from lookupdb.builder.files import source_fingerprint
-from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.listing import fetch_files, resolve_source, source_fingerprint
 from lookupdb.builder.options import SilentProgress
 from lookupdb.errors import BadSource, NotEnoughRoom
 

@@ -120,9 +120,9 @@ def test_a_wrong_column_name_gets_the_near_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(lambda good: b"k,v\na,1\n", "f.parquet is not Parquet", id="another format"),
-        pytest.param(lambda good: b"", "f.parquet is not Parquet", id="empty"),
-        pytest.param(lambda good: good[:-10], "f.parquet is cut short", id="cut short"),
+        pytest.param(lambda good: b"k,v\na,1\n", "it is cut short, or of another format", id="another format"),
+        pytest.param(lambda good: b"", "it is cut short, or of another format", id="empty"),
+        pytest.param(lambda good: good[:-10], "it is cut short, or of another format", id="cut short"),
         pytest.param(lambda good: good[:-8] + bytes(4) + good[-4:], "cannot be read as Parquet", id="damaged"),
     ],
 )
@@ -136,9 +136,7 @@ def test_a_text_that_is_not_utf8_is_reported_and_not_shown(tmp_path: Path) -> No
     """DuckDB quotes the value, which a status must not hold."""
     good = parquet(tmp_path, "SELECT 'a' AS k, 'PRIVATE-TEXT' AS v")
     assert b"PRIVATE-TEXT" in good
-    with pytest.raises(
-        BadSource, match=r"cannot be read as Parquet: the column v: a text that is not UTF-8$"
-    ) as raised:
+    with pytest.raises(BadSource, match=r"cannot be read as Parquet: a text that is not UTF-8$") as raised:
         read_file(tmp_path, "f.parquet", good.replace(b"PRIVATE-TEXT", b'PRIVATE\n\xffTE"'))
     assert "PRIVATE" not in str(raised.value)
 
@@ -158,7 +156,7 @@ def test_a_json_column_that_holds_no_json_is_reported_and_not_shown(tmp_path: Pa
     with pytest.raises(BadSource) as raised:
         read_file(tmp_path, "f.parquet", good.replace(b'"PRIVATE-TEXT', wrong))
     why = "a value that is not JSON" if wrong[:1] == b"x" else "a text that is not UTF-8"
-    assert str(raised.value).endswith(f"cannot be read as Parquet: the column v: {why}")
+    assert str(raised.value).endswith(f"cannot be read as Parquet: {why}")
     assert "PRIVATE" not in str(raised.value)
 
 

@@ -16,8 +16,7 @@ from support.sources import dataset
 from support.web import File, web_file
 
 from lookupdb import store
-from lookupdb.builder.files import source_fingerprint
-from lookupdb.builder.listing import fetch_files, resolve_source
+from lookupdb.builder.listing import fetch_files, resolve_source, source_fingerprint
 from lookupdb.builder.options import SilentProgress
 from lookupdb.cli.build import command
 from lookupdb.dataset.spec import read_manifest

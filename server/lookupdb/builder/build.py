@@ -29,7 +29,7 @@ from lookupdb.builder.core import (
 )
 from lookupdb.builder.crew import CrewState, SliceJob, SliceResult
 from lookupdb.builder.dictionary import choose_dictionary, read_dictionary
-from lookupdb.builder.files import Format, LocalFile, source_fingerprint, tell_changes
+from lookupdb.builder.files import Format, LocalFile, tell_changes
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.listing import (
     OpenSource,
@@ -38,6 +38,7 @@ from lookupdb.builder.listing import (
     fetch_files,
     open_source,
     read_success_file,
+    source_fingerprint,
 )
 from lookupdb.builder.options import (
     BuildBudget,

@@ -29,14 +29,14 @@ from typing import Any, Final, Literal
 
 from lookupdb import keys, native
 from lookupdb.builder.avro_rows import AvroParser
-from lookupdb.builder.csv_rows import CsvParser, NativeCsv, check_quotes, make_csv_rules
+from lookupdb.builder.csv_rows import CsvParser, NativeCsv, check_quotes, find_csv_obstacle
 from lookupdb.builder.files import LocalFile, Slice, SliceFile
 from lookupdb.builder.json_rows import (
     JsonArrayParser,
     JsonLinesParser,
     JsonMembersParser,
     NativeJsonLines,
-    make_json_rules,
+    find_json_obstacle,
 )
 from lookupdb.builder.options import BuildBudget, Progress, transaction_bytes
 from lookupdb.builder.rows import (
@@ -281,24 +281,30 @@ def map_slice(
     with ExitStack() as stack:
         records = SliceRecords(spec, sorter, sample, number)
         parser = open_parser(stack, spec, file, piece, budget, threads)
+        reader: RowParser | NativeCsv | NativeJsonLines = parser
         native_rows = _open_native_rows(spec, file, piece, budget.row, parser, records)
         if native_rows is None:
             _read_rows(parser, parser, records, report, (0, 0))
-        elif not native_rows.read(report):
-            if not explains:
-                raise BadSource("")
-            parser = open_parser(stack, spec, file, piece, budget, threads)
+        elif native_rows.read(report):
+            reader = native_rows
+        elif not explains:
+            raise BadSource("")
+        else:
+            reader = parser = open_parser(stack, spec, file, piece, budget, threads)
             rest, reported = islice(parser, records.row, None), (native_rows.position, records.row)
             native_rows = None
             _read_rows(rest, parser, records, report, reported)
-        lines, end = (parser.lines, parser.end) if native_rows is None else (native_rows.lines, native_rows.end)
-        quotes: QuotesSeen = (False, False)
-        if native_rows is not None:
-            quotes = native_rows.quotes_seen
-        elif isinstance(parser, CsvParser):
-            quotes = parser.quotes_seen
         names = None if parser.names is None or piece.start else list(parser.names)
-        return SliceOutcome(records.row, lines, records.rejected, records.samples, names, parser.columns, end, quotes)
+        return SliceOutcome(
+            records.row,
+            reader.lines,
+            records.rejected,
+            records.samples,
+            names,
+            parser.columns,
+            reader.end,
+            reader.quotes_seen,
+        )
 
 
 def _open_native_rows(
@@ -309,12 +315,10 @@ def _open_native_rows(
     kernels = native.kernels()
     if kernels is None or getattr(parser, "partitions", None):
         return None  # Python adds the columns from the file's path
-    if isinstance(parser, JsonLinesParser):
-        rules = make_json_rules(kernels, spec, max_row, records.encode)
-        return None if rules is None else NativeJsonLines(rules, file, piece, max_row, parser, records)
-    if isinstance(parser, CsvParser):
-        rules = make_csv_rules(kernels, spec, file.delimiter, parser.names, max_row, records.encode)
-        return None if rules is None else NativeCsv(rules, spec, file, piece, max_row, parser, records)
+    if isinstance(parser, JsonLinesParser) and find_json_obstacle(spec) is None:
+        return NativeJsonLines(kernels, spec, file, piece, max_row, parser, records)
+    if isinstance(parser, CsvParser) and find_csv_obstacle(spec, file.delimiter) is None:
+        return NativeCsv(kernels, spec, file, piece, max_row, parser, records)
     return None
 
 

@@ -10,6 +10,7 @@ doubles quotes never writes one. A file with both is rejected (``check_quotes``)
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
@@ -145,18 +146,13 @@ def _single_column_hint(name: str) -> str:
 
 
 def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvColumn]) -> Callable[[Fields], bytes]:
-    members = [name for _, name in columns]
     converters = [
         (number, name, convert)
         for number, name in columns
         if (convert := _find_converter(types.get(name, CsvColumn(name)))) is not None
     ]
-    dumps = orjson.dumps
 
-    def plain(fields: Fields) -> bytes:
-        return dumps({name: fields[number] for number, name in columns})
-
-    def typed(fields: Fields) -> bytes:
+    def make(fields: Fields) -> bytes:
         members: dict[str, Any] = {name: fields[number] for number, name in columns}
         for number, name, convert in converters:
             field = fields[number]
@@ -166,12 +162,9 @@ def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvCo
                 members[name] = convert(field)
             except RowRejected as rejected:
                 raise RowRejected(f"the column {name}: {rejected}") from None
-        return dumps(members)
+        return orjson.dumps(members)
 
-    if not converters and len(columns) > 1:
-        pick = itemgetter(*(number for number, _ in columns))
-        return lambda fields: dumps(dict(zip(members, pick(fields), strict=True)))
-    return typed if converters else plain
+    return make
 
 
 def _find_converter(column: CsvColumn) -> Convert | None:
@@ -217,9 +210,7 @@ _TOO_LONG: Final = "larger than"
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
 """Bytes read at once behind a slice: most rows end soon."""
 _HEAD_BYTES: Final = 256 << 10
-"""Bytes of the file to search for an escaped quote if the row of an error has none."""
-_UNDECODED: Final = re.compile("[\udc80-\udcff]")
-"""A byte that is not UTF-8, as ``surrogateescape`` decodes it."""
+"""Bytes of the file to read at once, and to search for an escaped quote if the row of an error has none."""
 _ESCAPES: Final = (
     """if quotes are escaped, set source.csv.escape: '\\' (or have Spark double them: option("escape", "\\""))"""
 )
@@ -309,30 +300,21 @@ class CsvParser(RowParser):
         except UnicodeDecodeError as error:
             raise self._utf8_error() from error
         self.lines = self._lines.line_num
+        self.quotes_seen = self._row_length.has_mark, None
+        if isinstance(self._lines, DialectReader):
+            self.quotes_seen = self._lines.escaped_quote, self._lines.plain_quote
         self.end = None if self._row_end_lines is None else self._row_end_lines.end
 
     def _utf8_error(self) -> BadSource:
-        """Return the first error of a file that is not UTF-8.
-
-        Reads the file again: text is decoded ahead of its rows, by an amount that depends on the slice.
-        """
+        """Return the error for a file that is not UTF-8. Text is decoded ahead of its rows, so look for the line."""
+        decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
         with FileIO(self._file.path) as raw:
-            text = _open_text(raw, errors="surrogateescape")
-            reader = self._open_rows(text, has_header=self._csv.header, extends=False)
-            row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns) - len(self.partitions))
             try:
-                for fields in reader:
-                    self._row_length.characters = 0
-                    row += bool(fields)
-                    if any(_UNDECODED.search(field) for field in fields if field is not None):
-                        break
-                    width = width or len(fields)
-                    if fields and len(fields) != width:
-                        return self._width_error(row, width, len(fields), reader.line_num)
-            except csv.Error as error:
-                return self._syntax_error(row + 1, str(error), reader.line_num)
-        where = f"row {row} (up to line {reader.line_num})" if row else "header"
-        return BadSource(f"{self._file.name} {where} is not valid UTF-8", hint="write the file in UTF-8")
+                while chunk := raw.read(_HEAD_BYTES):
+                    line += decoder.decode(chunk).count("\n")
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start)
+        return BadSource(f"{self._file.name} line {line} is not valid UTF-8", hint="write the file in UTF-8")
 
     def _width_error(self, row: int, expected: int, actual: int, line: int) -> BadSource:
         return BadSource(
@@ -378,13 +360,6 @@ class CsvParser(RowParser):
             too_long = f"it is longer than {self._max_row} characters, more than the memory limit allows"
             return f"{too_long}, or a quote in it is never closed"
         return reason
-
-    @property
-    def quotes_seen(self) -> QuotesSeen:
-        """The quotes in the slice that was read, for ``check_quotes``."""
-        if isinstance(self._lines, DialectReader):
-            return self._lines.escaped_quote, self._lines.plain_quote
-        return self._row_length.has_mark, None
 
 
 class _RowLength:
@@ -445,10 +420,8 @@ class _LinesToRowEnd:
                     return
 
 
-def _open_text(
-    raw: io.RawIOBase, encoding: str = "utf-8-sig", errors: str = "strict", buffer: int = 1 << 18
-) -> IO[str]:
-    return io.TextIOWrapper(io.BufferedReader(raw, buffer), encoding=encoding, errors=errors, newline="")
+def _open_text(raw: io.RawIOBase, encoding: str = "utf-8-sig", buffer: int = 1 << 18) -> IO[str]:
+    return io.TextIOWrapper(io.BufferedReader(raw, buffer), encoding=encoding, newline="")
 
 
 def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
@@ -507,44 +480,13 @@ def find_csv_obstacle(spec: DatasetSpec, delimiter: str) -> str | None:
     return None
 
 
-def make_csv_rules(
-    kernels: Any, spec: DatasetSpec, delimiter: str, names: list[str], max_row: int, encode: Callable[[str], bytes]
-) -> Any:
-    """Return the kernel that reads CSV; None if it does not support the dialect."""
-    if find_csv_obstacle(spec, delimiter) is not None:
-        return None
-    quote, escape = spec.source.csv.quote, spec.source.csv.escape
-    nulls = [text.encode() for text in spec.source.csv.null_values]
-    positions = {name: number for number, name in enumerate(names)}
-    _, chosen = value_columns(spec.value)
-    types = {column.name: column for column in spec.source.csv.columns}
-    columns: list[tuple[int, bytes, str, bool]] = []
-    """For each: field number, text before the member, type, and whether empty means null."""
-    for number, name in enumerate(chosen or [name for name in names if name not in spec.key.columns]):
-        column = types.get(name, CsvColumn(name))
-        head = (b"," if number else b"{") + orjson.dumps(name) + b":"
-        columns.append((positions[name], head, column.type, column.empty == "null"))
-    return kernels.CsvRows(
-        list(spec.key.normalize),
-        encode,
-        (ord(delimiter), ord(quote) if quote else None, ord(escape) if escape else None, nulls),
-        len(names),
-        [positions[name] for name in spec.key.columns],
-        spec.key.separator.encode(),
-        "object" if spec.value.column is None else spec.value.format,
-        columns,
-        max_native_value(spec),
-        max_row,
-    )
-
-
 class NativeCsv:
-    """Read a slice of CSV into its records, with ``rules``. Afterwards, ``lines`` is the number of lines, and
-    ``position`` the number of the slice's bytes that were read. For ``end``, see ``RowParser``."""
+    """Read a slice of CSV into its records. Afterwards, ``lines`` is the number of lines, and ``position`` the number
+    of the slice's bytes that were read. For ``end``, see ``RowParser``."""
 
     def __init__(
         self,
-        rules: Any,
+        kernels: Any,
         spec: DatasetSpec,
         file: LocalFile,
         piece: Slice,
@@ -552,7 +494,7 @@ class NativeCsv:
         parser: CsvParser,
         records: SliceRecords,
     ) -> None:
-        self._rules, self._file, self._piece, self._max_row = rules, file, piece, max_row
+        self._file, self._piece, self._max_row = file, piece, max_row
         self._parser, self._records = parser, records
         self._has_header = spec.source.csv.header and not piece.start
         self._extends = piece.extends_to_row_end and piece.end is not None
@@ -560,6 +502,29 @@ class NativeCsv:
         self.lines = self.position = 0
         self._block, self._at, self._is_last = b"", 0, False
         self._window = _WINDOW
+        quote, escape = spec.source.csv.quote, spec.source.csv.escape
+        nulls = [text.encode() for text in spec.source.csv.null_values]
+        names, positions = parser.names, {name: number for number, name in enumerate(parser.names)}
+        _, chosen = value_columns(spec.value)
+        types = {column.name: column for column in spec.source.csv.columns}
+        columns: list[tuple[int, bytes, str, bool]] = []
+        """For each: field number, text before the member, type, and whether empty means null."""
+        for number, name in enumerate(chosen or [name for name in names if name not in spec.key.columns]):
+            column = types.get(name, CsvColumn(name))
+            head = (b"," if number else b"{") + orjson.dumps(name) + b":"
+            columns.append((positions[name], head, column.type, column.empty == "null"))
+        self._rules = kernels.CsvRows(
+            list(spec.key.normalize),
+            records.encode,
+            (ord(file.delimiter), ord(quote) if quote else None, ord(escape) if escape else None, nulls),
+            len(names),
+            [positions[name] for name in spec.key.columns],
+            spec.key.separator.encode(),
+            "object" if spec.value.column is None else spec.value.format,
+            columns,
+            max_native_value(spec),
+            max_row,
+        )
 
     def read(self, report: ReportProgress) -> bool:
         """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises

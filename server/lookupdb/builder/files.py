@@ -19,7 +19,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from io import FileIO
 from itertools import chain
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
-import orjson
 import zstandard
 
 from lookupdb.builder.tables import TableFile
@@ -507,9 +506,8 @@ def _locate(path: Path, url: str) -> LocatedFile:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
-            kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
             raise BadSource(
-                f"{label} is not a regular file, but {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}",
+                f"{label} is not a regular file",
                 hint="write what it gives to a file first: a source is read more than once",
             )
         with path.open("rb"):
@@ -655,40 +653,3 @@ class SliceFile(io.RawIOBase):
         """Close the file. May be called twice."""
         self._file.close()
         super().close()
-
-
-class HasDescription(Protocol):
-    """An object of the source, at any stage of its fetch."""
-
-    @property
-    def description(self) -> SourceFile:
-        """The object as it was when it was read."""
-
-    @property
-    def table(self) -> TableFile | None:
-        """How to read the file as a part of a table, if it is one."""
-
-
-def is_identified(description: SourceFile) -> bool:
-    """Return whether a change of the object would show: some web servers send neither ETag nor time."""
-    return description.etag is not None or description.modified is not None
-
-
-def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
-    """Return 32 hex digits that change with the order of the objects and any object's url, size and ETag (time if it
-    has none).
-
-    A table's state has a fingerprint of its own. Return None if an object is not identified before its fetch: an equal
-    size does not prove that it is unchanged.
-    """
-    entries = []
-    for item in objects:
-        if item.table is not None:
-            return item.table.fingerprint
-        if not is_identified(item.description):
-            return None
-        entry = asdict(item.description)
-        if entry["etag"] is not None:
-            del entry["modified"]
-        entries.append(entry)
-    return hashlib.sha256(orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

@@ -16,7 +16,7 @@ from lookupdb import records
 from lookupdb.dataset.spec import ExpectedValue, Gates
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import ExcludedRows, Manifest
-from lookupdb.wording import format_count
+from lookupdb.wording import format_count, shorten
 
 MAX_SHOWN: Final = 10
 """The most keys or rows that a message names for one gate."""
@@ -190,7 +190,7 @@ def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None
     expected = format_count(allowed, "row")
     return ClosedGate(
         f"maxRejectedRows: expected at most {expected} that cannot be stored, found {rejected.count:,}",
-        tuple(_cut(f"row {sample.row} of {sample.file}: {sample.reason}", 200) for sample in rejected.samples),
+        tuple(shorten(f"row {sample.row} of {sample.file}: {sample.reason}", 199) for sample in rejected.samples),
     )
 
 
@@ -287,8 +287,4 @@ def describe_closed_gates(closed_gates: Sequence[ClosedGate]) -> tuple[str, ...]
 def show_key(key: str | bytes) -> str:
     """Return ``key``, quoted and cut."""
     text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
-    return repr(_cut(text, _MAX_SHOWN_CHARACTERS))
-
-
-def _cut(text: str, max_characters: int) -> str:
-    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
+    return repr(shorten(text, _MAX_SHOWN_CHARACTERS - 1))

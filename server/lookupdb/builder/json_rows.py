@@ -23,7 +23,6 @@ from lookupdb.builder.rows import (
     NOT_FINITE,
     ColumnTracker,
     DictRows,
-    QuotesSeen,
     ReportProgress,
     RowParser,
     RowRejected,
@@ -488,44 +487,44 @@ def find_json_obstacle(spec: DatasetSpec) -> str | None:
     return None if spec.key.columns else "keys are names of members"
 
 
-def make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, encode: Callable[[str], bytes]) -> Any:
-    """Return the kernel that reads JSON lines; None if the spec reaches into nested objects."""
-    if find_json_obstacle(spec) is not None:
-        return None
-    value = spec.value
-    _, columns = value_columns(value)
-    rule = "columns"
-    if value.column is not None:
-        rule = value.format
-    elif value.field is not None:
-        rule = "field"
-    elif value.columns is None:
-        rule = "all"
-    return kernels.JsonRows(
-        list(spec.key.normalize),
-        encode,
-        [orjson.dumps(name) for name in spec.key.columns],
-        spec.key.separator.encode(),
-        rule,
-        [orjson.dumps(name) for name in columns],
-        max_native_value(spec),
-        max_row,
-    )
-
-
 class NativeJsonLines:
-    """Read a slice of JSON lines into its records, with ``rules``. Afterwards, ``lines`` is the number of lines,
-    and ``position`` the number of the slice's bytes that were read. For ``end``, see ``RowParser``."""
+    """Read a slice of JSON lines into its records. Afterwards, ``lines`` is the number of lines, and ``position`` the
+    number of the slice's bytes that were read. For ``end`` and ``quotes_seen``, see ``RowParser``."""
+
+    end = None
+    quotes_seen = (False, False)
 
     def __init__(
-        self, rules: Any, file: LocalFile, piece: Slice, max_row: int, parser: JsonLinesParser, records: SliceRecords
+        self,
+        kernels: Any,
+        spec: DatasetSpec,
+        file: LocalFile,
+        piece: Slice,
+        max_row: int,
+        parser: JsonLinesParser,
+        records: SliceRecords,
     ) -> None:
-        self._rules, self._file, self._piece, self._max_row = rules, file, piece, max_row
+        self._file, self._piece, self._max_row = file, piece, max_row
         self._parser, self._records = parser, records
         self._watched: tuple[int, int | None] | None = None
-        self.end: int | None = None
         self.lines = self.position = 0
-        self.quotes_seen: QuotesSeen = (False, False)
+        value, rule = spec.value, "columns"
+        if value.column is not None:
+            rule = value.format
+        elif value.field is not None:
+            rule = "field"
+        elif value.columns is None:
+            rule = "all"
+        self._rules = kernels.JsonRows(
+            list(spec.key.normalize),
+            records.encode,
+            [orjson.dumps(name) for name in spec.key.columns],
+            spec.key.separator.encode(),
+            rule,
+            [orjson.dumps(name) for name in value_columns(value)[1]],
+            max_native_value(spec),
+            max_row,
+        )
 
     def read(self, report: ReportProgress) -> bool:
         """Read the slice to its end, and return True. Raises BadSource, NotEnoughRoom."""
@@ -549,7 +548,6 @@ class NativeJsonLines:
             report(self.position - reported[0], records.row - reported[1])
             reported = (self.position, records.row)
         sorter.spill_if_full()
-        parser.lines = self.lines
         return True
 
     def _read_unusual_line(self, line: bytes) -> None:

@@ -35,9 +35,7 @@ from lookupdb.builder.files import (
     find_in_volume,
     find_path,
     find_table,
-    is_identified,
     recognize,
-    source_fingerprint,
     tell_changes,
     wrong_kind_error,
 )
@@ -83,6 +81,31 @@ class SourceObject:
     def table(self) -> TableFile | None:
         """How to read the file as a part of a table, if it is one."""
         return None if self.data_file is None else self.data_file.table
+
+
+def is_identified(description: SourceFile) -> bool:
+    """Return whether a change of the object would show: some web servers send neither ETag nor time."""
+    return description.etag is not None or description.modified is not None
+
+
+def source_fingerprint(objects: Iterable[SourceObject | LocalFile]) -> str | None:
+    """Return 32 hex digits that change with the order of the objects and any object's url, size and ETag (time if it
+    has none).
+
+    A table's state has a fingerprint of its own. Return None if an object is not identified before its fetch: an equal
+    size does not prove that it is unchanged.
+    """
+    entries = []
+    for item in objects:
+        if item.table is not None:
+            return item.table.fingerprint
+        if not is_identified(item.description):
+            return None
+        entry = asdict(item.description)
+        if entry["etag"] is not None:
+            del entry["modified"]
+        entries.append(entry)
+    return hashlib.sha256(orjson.dumps(entries, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

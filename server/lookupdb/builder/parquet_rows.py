@@ -16,9 +16,9 @@ With ``value.column``, a binary column holds the value itself: JSON, or with ``f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ from lookupdb.builder.rows import (
     unwritable_column_error,
 )
 from lookupdb.builder.tables import (
-    TableColumn,
+    FileColumn,
     TableFile,
     build_tree,
     connect_duckdb,
@@ -67,28 +67,6 @@ from lookupdb.wording import shorten
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaElement:
-    """A column, or a part of one: ``parquet_schema`` of DuckDB lists each element before those that it holds."""
-
-    name: str
-    children: int
-    precision: int
-    """Digits of a decimal; 0 for other types."""
-    is_int96: bool = False
-
-
-@dataclass(slots=True)
-class _Group:
-    """An element that holds others."""
-
-    column: int | None
-    """The number of the column that it is, or is nested in; None for the file's own group."""
-    left: int
-    """Number of its children that are still to come."""
-    names: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class ParquetSchema:
     """The columns of a file."""
 
@@ -100,42 +78,30 @@ class ParquetSchema:
     """Columns that are, or contain, timestamps of the type INT96."""
 
 
-def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
-    """Return the schema of a file from its ``elements``. The first element is the root."""
-    names: list[str] = []
+def read_schema(root: FileColumn) -> ParquetSchema:
+    """Return the schema of a file from the ``root`` of its columns."""
     obstacles: dict[int, str] = {}
     int96: set[int] = set()
-    pairs: set[int] = set()
-    groups: list[_Group] = []
-    for element in elements:
-        column = None
-        if groups:
-            parent = groups[-1]
-            column = len(names) if parent.column is None else parent.column
-            (names if parent.column is None else parent.names).append(element.name)
-            parent.left -= 1
-            if element.precision > MAX_DIGITS:
-                obstacles[column] = (
-                    f"has decimals of {element.precision} digits, but only {MAX_DIGITS} can be read exactly"
-                )
-            if element.is_int96:
-                int96.add(column)
-        groups.append(_Group(column, element.children))
-        while groups and not groups[-1].left:
-            group = groups.pop()
-            if group.names == ["date", "time"] and group.column is not None:
-                pairs.add(group.column)
+    for number, column in enumerate(root.children):
+        parts = [column]
+        for part in parts:  # the list grows during the loop
+            parts += part.children
+            if part.precision > MAX_DIGITS:
+                why = f"has decimals of {part.precision} digits, but only {MAX_DIGITS} can be read exactly"
+                obstacles[number] = why
             seen: dict[bytes, str] = {}
-            for name in group.names:
+            for name in (child.name for child in part.children):
                 folded = name.encode().lower()  # DuckDB ignores the case of ASCII letters
                 if folded in seen:
                     first, other = shorten_name(seen[folded]), shorten_name(name)
-                    why = f"has members called {first!r} and {other!r}, which are read as one name"
-                    obstacles[group.column or 0] = why
+                    obstacles[number] = f"has members called {first!r} and {other!r}, which are read as one name"
                 seen[folded] = name
-    for column in int96 & pairs:
-        obstacles[column] = "has INT96 timestamps and a struct of a date and a time, which cannot be told apart"
-    return ParquetSchema(names, obstacles, frozenset(int96))
+        if any(part.is_int96 for part in parts):
+            int96.add(number)
+            if any([child.name for child in part.children] == ["date", "time"] for part in parts):
+                why = "has INT96 timestamps and a struct of a date and a time, which cannot be told apart"
+                obstacles[number] = why
+    return ParquetSchema([column.name for column in root.children], obstacles, frozenset(int96))
 
 
 # DuckDB's errors in our words.
@@ -148,6 +114,7 @@ _MAX_CHARACTERS: Final = 200
 _UNKNOWN: Final = "DuckDB cannot read it"
 _NO_JSON: Final = "a value that is not JSON"
 _NO_UTF8: Final = "a text that is not UTF-8"
+_NO_PARQUET: Final = "it is cut short, or of another format: a Parquet file begins and ends with PAR1"
 _DAMAGED: Final = "its metadata are damaged"
 _NOT_UNPACKED: Final = "a page of it is damaged, and cannot be unpacked"
 
@@ -156,6 +123,8 @@ _SIGNS: Final = {
     "Invalid string encoding found in Parquet file": _NO_UTF8,
     "Invalid unicode": _NO_UTF8,
     "UnicodeDecodeError": _NO_UTF8,  # DuckDB's message quotes text that is not UTF-8
+    "No magic bytes found": _NO_PARQUET,
+    "too small to be a Parquet file": _NO_PARQUET,
     "Footer length error": _DAMAGED,
     "TProtocolException: Invalid data": _DAMAGED,
     "Failed to decompress": _NOT_UNPACKED,
@@ -182,7 +151,6 @@ def describe_value_error(error: Exception) -> str:
     return next((words for sign, words in _SIGNS.items() if sign in text), unknown)
 
 
-_MAGIC: Final = b"PAR1"
 _BATCH: Final = 256
 _UNCONVERTED: Final = frozenset(
     ["boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger", "ubigint"]
@@ -206,7 +174,6 @@ class ParquetParser(RowParser):
     def __init__(self, spec: DatasetSpec, file: LocalFile, raw: SliceFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's limit, in bytes."""
         super().__init__(file, raw)
-        _check_magic(file)
         self._connection = connect_duckdb(memory, threads)
         self._forms = make_forms(spec)
         self._objects = DictRows(spec, file.name)
@@ -227,15 +194,16 @@ class ParquetParser(RowParser):
             ).fetchone()
             self._row_count = int(found[0])
             elements = self._connection.execute(
-                "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type = 'INT96'"
+                "SELECT name, coalesce(num_children, 0), field_id, coalesce(precision, 0), type = 'INT96'"
                 " FROM parquet_schema($1)",
                 [_escape_path(self._file)],
             ).fetchall()
-            self._schema = read_schema(SchemaElement(*element) for element in elements)
+            root = build_tree(elements)
+            self._schema = read_schema(root)
             check_names_once(self._schema.names, f"{file.name}: its footer")
             self._source = _READ.format(quote_text(_escape_path(self._file)))
             if file.table is not None:
-                self._select_table(file.table)
+                self._select_table(file.table, root)
             self._names = self._schema.names
             self._plan_columns(spec)
         self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
@@ -247,11 +215,9 @@ class ParquetParser(RowParser):
         relation = self._connection.sql(f"SELECT * FROM {source}")  # noqa: S608 - names and paths are quoted
         return list(zip(relation.columns, relation.types, strict=True))
 
-    def _select_table(self, table: TableFile) -> None:
-        """Read the table's columns instead of the file's own."""
-        query = "SELECT name, coalesce(num_children, 0), field_id FROM parquet_schema($1)"
-        root = build_tree(self._connection.execute(query, [_escape_path(self._file)]).fetchall())
-        self._schema = read_schema([SchemaElement("", len(table.columns), 0), *_list_elements(table.columns)])
+    def _select_table(self, table: TableFile, root: FileColumn) -> None:
+        """Read the table's columns instead of those of the file, which has the ``root``."""
+        self._schema = read_schema(FileColumn("", children=[column.as_of_file() for column in table.columns]))
         parts = []
         for number, (sql, obstacle) in enumerate(select_columns(table, root, self._describe(self._source))):
             if obstacle is not None:
@@ -320,21 +286,7 @@ class ParquetParser(RowParser):
 
     def _describe_error(self, error: Exception) -> str:
         after = f" after row {self._rows_read}" if self._rows_read else ""
-        column = self._find_unreadable() if len(self._chosen) > 1 else self._chosen[0]
-        where = f"the column {shorten_name(column)}: " if column else ""
-        return f" as Parquet{after}: {where}{describe_value_error(error)}"
-
-    def _find_unreadable(self) -> str | None:
-        """Return the first column that cannot be read alone either: DuckDB does not say which one it is."""
-        for name, expression in zip(self._chosen, self._expressions, strict=True):
-            try:
-                query = f"SELECT {expression} FROM {self._source}"  # noqa: S608 - quoted
-                self._connection.execute(query)
-                while self._connection.fetchmany(_BATCH):
-                    pass
-            except (duckdb.Error, UnicodeDecodeError):
-                return name
-        return None
+        return f" as Parquet{after}: {describe_value_error(error)}"
 
     def position(self) -> int:
         """Return the share of the file's bytes that corresponds to the rows read."""
@@ -343,12 +295,6 @@ class ParquetParser(RowParser):
     def close(self) -> None:
         """Close DuckDB."""
         self._connection.close()
-
-
-def _list_elements(columns: Iterable[TableColumn]) -> Iterator[SchemaElement]:
-    for column in columns:
-        yield SchemaElement(column.name, len(column.children), 0)
-        yield from _list_elements(column.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,19 +473,6 @@ def _find_binaries(path: str, kind: Any) -> list[str]:
 def _escape_path(file: LocalFile) -> str:
     """Return the path, escaped for functions of DuckDB that take patterns."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
-
-
-def _check_magic(file: LocalFile) -> None:
-    with file.path.open("rb") as opened:
-        first = opened.read(4)
-        opened.seek(max(0, file.bytes - 4))
-        last = opened.read(4)
-    if first != _MAGIC or last != _MAGIC:
-        what = "is cut short" if first == _MAGIC else "is not Parquet"
-        raise BadSource(
-            f"{file.name} {what}: a Parquet file begins and ends with PAR1",
-            hint="source.format says what a file is, if its name does not",
-        )
 
 
 @contextmanager

@@ -280,6 +280,11 @@ def _find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | Non
     return (owner if path and isinstance(owner, dict) else None), last
 
 
+QuotesSeen = tuple[bool, bool | None]
+"""True if rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
+None, it is unknown, and the first counts unquoted fields, too."""
+
+
 class RowParser:
     """Reads a slice of a file of any format. ``key`` and ``value`` take a row from iteration; call ``key`` first,
     because ``value`` may consume the row."""
@@ -293,6 +298,8 @@ class RowParser:
     end; None if the slice's own end is exact."""
     lines = 0
     """Once all rows are read: the number of lines of the file that were read; 0 for formats without lines."""
+    quotes_seen: QuotesSeen = (False, False)
+    """Once all rows are read: quotes in CSV, for ``check_quotes``."""
     names: Sequence[str] | None = None
     """The column names that the file declares, in a header or a footer; None if its rows name them."""
     columns: ColumnTracker | None = None
@@ -578,9 +585,6 @@ BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
 # The records of a slice, and what reads one natively.
 
 
-QuotesSeen = tuple[bool, bool | None]
-"""True if rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
-None, it is unknown, and the first counts unquoted fields, too."""
 ReportProgress = Callable[[int, int], None]
 """Called from time to time with the bytes and rows read since the last call."""
 

@@ -44,6 +44,10 @@ class TableColumn:
         children = tuple(map(cls.from_members, members["children"]))
         return cls(**members | {"file_names": tuple(members["file_names"]), "children": children})
 
+    def as_of_file(self) -> FileColumn:
+        """Return the column of a file that was written with this one."""
+        return FileColumn(self.name, children=[child.as_of_file() for child in self.children])
+
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
@@ -80,19 +84,21 @@ class FileColumn:
     """A column of a Parquet file, or a part of one, or the root of all."""
 
     name: str
-    id: int | None
+    id: int | None = None
+    precision: int = 0
+    """Digits of a decimal; 0 for other types."""
+    is_int96: bool = False
     children: list[FileColumn] = field(default_factory=list)
 
 
-def build_tree(elements: Iterable[tuple[str, int, int | None]]) -> FileColumn:
-    """Return the root of ``elements``, name, number of children and field id, each before those that it holds."""
+def build_tree(elements: Iterable[tuple[str, int, int | None, int, bool]]) -> FileColumn:
+    """Return the root of ``elements``, each before those that it holds: name, number of children, field id, precision,
+    and whether it is an INT96."""
     remaining = iter(elements)
 
     def build() -> FileColumn:
-        name, children, field_id = next(remaining)
-        column = FileColumn(name, field_id)
-        column.children += [build() for _ in range(children)]
-        return column
+        name, children, field_id, precision, is_int96 = next(remaining)
+        return FileColumn(name, field_id, precision, is_int96, [build() for _ in range(children)])
 
     return build()
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lookupdb.builder.build import Decide, GenerationBuild, WrittenShards, describe_shards
 from lookupdb.builder.core import PARALLEL_FROM, MergedSlices, ReducedShards, add_up, merge_duplicates, plan_source
 from lookupdb.builder.existing import StoredFiles, WrittenGeneration
-from lookupdb.builder.files import LocalFile, Slice, source_fingerprint, tell_changes
-from lookupdb.builder.listing import SourceObject, find_local_file
+from lookupdb.builder.files import LocalFile, Slice, tell_changes
+from lookupdb.builder.listing import SourceObject, find_local_file, source_fingerprint
 from lookupdb.builder.options import BuildOptions, BuildReport, Progress
 from lookupdb.builder.write import Sample, make_sample
 from lookupdb.dataset.spec import DatasetSpec
