@@ -141,6 +141,16 @@ class TestMemory:
         peak = int(done.stderr.splitlines()[-1])
         assert peak <= 256 * MIB, f"{peak // MIB} MiB"
 
+    def test_the_limit_holds_for_rows_of_many_objects(self, tmp_path: Path) -> None:
+        """A row that Python parses takes many times its text: there is room for one, and not for two."""
+        members = ",".join(f'{{"a":{number % 250},"b":[{number % 250}]}}' for number in range(300_000))
+        with (tmp_path / "source.jsonl").open("w") as out:
+            out.writelines(f'{{"k":"{number}","v":[{members}]}}\n' for number in range(6))
+        done = build(tmp_path, 4, "--memory-limit", "256MiB", "--threads", "1")
+        assert result_of(done)["records"] == 6, done.stderr
+        peak = int(done.stderr.splitlines()[-1])
+        assert peak < 256 * MIB, f"{peak // MIB} MiB"
+
     def test_threads_that_compress_are_counted(self) -> None:
         least = min_memory_limit(1024)
         limits = (least, least + 64 * MIB, 64 << 30)
