@@ -40,7 +40,6 @@ from lookupdb.builder.rows import (
     Convert,
     DictRows,
     Form,
-    RowParser,
     RowRejected,
     UnusableRow,
     check_binaries,
@@ -361,11 +360,11 @@ _CODECS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
 }
 
 
-class AvroParser(RowParser):
+class AvroParser(DictRows):
     """Parse one Avro file. Rows are dicts."""
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        super().__init__(file, raw)
+        super().__init__(spec, file, raw)
         self._max_block = max_row_bytes
         self._stream = BufferedReader(raw, _WINDOW)
         self._row = 0
@@ -383,13 +382,11 @@ class AvroParser(RowParser):
         schema = _Schema(file.name, metadata.get("avro.schema", b""), make_forms(spec))
         names = list(schema.fields)
         check_names_once(names, f"{file.name}: its schema")
-        self._objects = DictRows(spec, file.name)
-        self.key, self.value = self._objects.key, self._objects.value
         chosen = [names[number] for number in choose_columns(spec, names)]
         self._converts = [
             (name, convert) for name in chosen if (convert := schema.plan(schema.fields[name], name, name))
         ]
-        self._objects.check_declared(names, schema.nested)
+        self.declare(names, schema.nested)
         self.binaries = [(path, find_form(path, make_forms(spec))) for path in schema.binaries]
         check_binaries(spec, file.name, set(schema.binaries), names, schema.nested)
         self._writer = self._reader = schema.plain(iter(names))
@@ -400,8 +397,6 @@ class AvroParser(RowParser):
             self._unread = [name for name in names if name not in chosen]
         else:
             self._reader = schema.plain(iter(chosen))
-        self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in names}
-        self.names = [*names, *self._partitions]
 
     def _read_header(self) -> dict[str, bytes]:
         if self._stream.read(len(_MAGIC)) != _MAGIC:
@@ -459,7 +454,7 @@ class AvroParser(RowParser):
                 except RowRejected as rejected:
                     record = UnusableRow(f"the column {shorten_name(name)} {rejected}")
                 else:
-                    record |= self._partitions
+                    record |= self.partitions
                 yield record
             if block.tell() != len(content):
                 raise self._damaged_error(_Damaged("a block has more bytes than records"))

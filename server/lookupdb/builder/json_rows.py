@@ -24,7 +24,6 @@ from lookupdb.builder.rows import (
     ColumnTracker,
     DictRows,
     ReportProgress,
-    RowParser,
     RowRejected,
     SliceRecords,
     UnusableRow,
@@ -135,17 +134,14 @@ _WINDOW: Final = 1 << 18
 _LINES_HINT: Final = "source.format: json is for a file that is one array"
 
 
-class JsonLinesParser(RowParser):
+class JsonLinesParser(DictRows):
     """Parse JSON lines. Rows are dicts."""
 
     columns: ColumnTracker
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        super().__init__(file, raw)
+        super().__init__(spec, file, raw)
         self._piece, self._max_row, self._text = piece, max_row_bytes, BufferedReader(raw, _WINDOW)
-        self._objects = DictRows(spec, file.name)
-        self.columns, self.partitions = self._objects.columns, self._objects.partitions
-        self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         row, number = self._piece.rows_before, self._piece.lines_before
@@ -207,7 +203,7 @@ class JsonLinesParser(RowParser):
                 raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record, _LINES_HINT)
             return cast("dict[str, Any]", record)
         if self.partitions:
-            self._objects.add_partitions(record)
+            self.add_partitions(record)
         if self.columns.missing:
             self.columns.observe(record)
         return record
@@ -248,16 +244,14 @@ _ROWS_HINT: Final = "a row's columns have names: write objects, as pandas does w
 _CORRECT: Final = "correct it there, or write the file again"
 
 
-class _Document(RowParser):
+class _Document(DictRows):
     """Read the content of a pair of brackets, element by element."""
 
     columns: ColumnTracker
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
-        super().__init__(file, raw)
+        super().__init__(spec, file, raw)
         self._max_row, self._text = max_row_bytes, _decode_chunks(raw, file.name)
-        self._objects = DictRows(spec, file.name)
-        self.columns, self.key, self.value = self._objects.columns, self._objects.key, self._objects.value
         self._window, self._offset, self._ended = "", 0, False
         self._dropped_lines = self._dropped_column = 0
         """Line breaks before the window, and characters between the last of them and the window."""
@@ -423,7 +417,7 @@ class JsonArrayParser(_Document):
         record = self._read_element(where)
         if type(record) is not dict:
             raise not_an_object_error(where, record, _ROWS_HINT)
-        self._objects.add_partitions(record)
+        self.add_partitions(record)
         if self.columns.missing:
             self.columns.observe(record)
         return record
@@ -434,6 +428,7 @@ class JsonMembersParser(_Document):
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(spec, file, piece, raw, max_row_bytes)
+        self._pick_value = self.value
         self.key, self.value = itemgetter(0), self._write_value
         self._role = value_columns(spec.value)[0] if self.columns.roles else None
         """The field of the spec that selects a part of the member's content."""
@@ -445,7 +440,7 @@ class JsonMembersParser(_Document):
             return orjson.dumps(member)
         if type(member) is not dict:
             raise RowRejected(f"its value is {_describe_kind(member)}, and {self._role} chooses from objects")
-        return self._objects.value(member)
+        return self._pick_value(member)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"

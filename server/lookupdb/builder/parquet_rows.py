@@ -33,7 +33,6 @@ from lookupdb.builder.rows import (
     Convert,
     DictRows,
     Form,
-    RowParser,
     RowRejected,
     UnusableRow,
     check_binaries,
@@ -168,18 +167,16 @@ _READ: Final = "read_parquet({}, hive_partitioning=false, int96_as='struct')"
 timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
 
 
-class ParquetParser(RowParser):
+class ParquetParser(DictRows):
     """Parse one Parquet file. Rows are dicts."""
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, raw: SliceFile, memory: int, threads: int) -> None:
         """``memory`` is DuckDB's limit, in bytes."""
-        super().__init__(file, raw)
+        super().__init__(spec, file, raw)
         self._connection = connect_duckdb(memory, threads)
         self._forms = make_forms(spec)
-        self._objects = DictRows(spec, file.name)
         if file.table is not None:
-            self._objects.partitions.clear()  # the table knows them, whatever its folders are called
-        self.key, self.value = self._objects.key, self._objects.value
+            self.partitions.clear()  # the table knows them, whatever its folders are called
         self._rows_read = 0
         self._chosen: list[str] = []
         """The columns to read."""
@@ -206,8 +203,6 @@ class ParquetParser(RowParser):
                 self._select_table(file.table, root)
             self._names = self._schema.names
             self._plan_columns(spec)
-        self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
-        self.names = [*self._names, *self._partitions]
 
     def _describe(self, source: str) -> list[tuple[str, Any]]:
         """Return DuckDB's names and types of the columns of ``source``."""
@@ -235,7 +230,7 @@ class ParquetParser(RowParser):
         for number, (name, (_, kind)) in enumerate(zip(self._names, described, strict=True)):
             nested += _nested_names(name, kind, has_int96=number in self._schema.int96)
             binaries.append(_find_binaries(name, kind))
-        self._objects.check_declared(self._names, nested)
+        self.declare(self._names, nested)
         check_binaries(spec, self._file.name, {path for paths in binaries for path in paths}, self._names, nested)
         for number in choose_columns(spec, self._names):
             name, (name_to_duckdb, kind) = self._names[number], described[number]
@@ -277,8 +272,8 @@ class ParquetParser(RowParser):
                 except RowRejected as rejected:
                     yield UnusableRow(f"the column {shorten_name(name)} {rejected}")
                     continue
-                if self._partitions:
-                    record |= self._partitions
+                if self.partitions:
+                    record |= self.partitions
                 yield record
 
     def _errors(self) -> AbstractContextManager[None]:

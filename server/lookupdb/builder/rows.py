@@ -365,37 +365,38 @@ class NotFinite:
 NOT_FINITE: Final = NotFinite()
 
 
-class DictRows:
-    """Make keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
-    member has the whole name.
+class DictRows(RowParser):
+    """Rows are dicts; makes their keys and values, as the spec says. A dot in a column's name reaches into nested
+    dicts, unless a member has the whole name.
 
     A value omits a column that its row does not have; a column that no row has is a BadSource.
     """
 
-    def __init__(self, spec: DatasetSpec, where: str) -> None:
-        self._where = where
+    def __init__(self, spec: DatasetSpec, file: LocalFile, raw: SliceFile) -> None:
+        super().__init__(file, raw)
         self.columns = ColumnTracker(spec)
-        self.partitions = find_partitions(spec, where)
+        self.partitions = find_partitions(spec, file.name)
         """The columns that a record has from its file's path, unless it has them itself."""
         self.key = _make_key_function(spec)
-        """The function from a record to its key, not yet normalised. Raises RowRejected."""
         self.value = _make_value_function(spec)
-        """The function from a record to its value; it consumes the record. Raises RowRejected or
-        orjson.JSONEncodeError."""
+        """This consumes the record."""
 
     def add_partitions(self, record: dict[str, Any]) -> None:
         """Add the columns from the file's path."""
         for name, text in self.partitions.items():
             record.setdefault(name, text)
 
-    def check_declared(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
-        """Check the spec's columns against those that the file declares. Raises BadSource for a missing one."""
-        names, nested = list(names), list(nested)
+    def declare(self, names: Sequence[str], nested: Iterable[str]) -> None:
+        """Take ``names`` as the columns that the file declares. Raises BadSource if one of the spec is missing."""
+        nested = list(nested)
         declared = {*names, *nested, *self.partitions}
+        assert self.columns is not None, "columns are declared once"
         for name, role in self.columns.roles.items():
             if name not in declared:
-                raise unknown_column_error(self._where, role, name, names, nested=nested)
-        self.columns.missing.clear()
+                raise unknown_column_error(self._file.name, role, name, names, nested=nested)
+        self.columns = None
+        self.partitions = {name: text for name, text in self.partitions.items() if name not in names}
+        self.names = [*names, *self.partitions]
 
 
 def _make_key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:

@@ -126,16 +126,14 @@ impl JsonRows {
             if line.len() > self.max_row {
                 break;
             }
-            let is_row = !is_blank(line);
-            if is_row {
+            if !is_blank(line) {
                 if sink.is_full() || !self.read_row(line)? {
                     break;
                 }
                 rows += 1;
                 sink.put(&self.row.key, place + rows, &self.row.value);
             }
-            // The next block may continue a blank line that is longer than a row.
-            lines += u64::from(is_row || size < self.max_row || line.ends_with(b"\n"));
+            lines += 1;
             at += size;
         }
         Ok((at, rows, lines))
