@@ -51,7 +51,7 @@ def both(spec: DatasetSpec, folder: Path, **options: Any) -> tuple[Any, Any]:
             assert not list((folder / f"store-{spark}").rglob("*.lmdb"))
         else:
             outcomes.append((comparable(report), published(store, spec, report)))
-        assert not scratch.exists()
+        assert not list(scratch.glob("*"))
         assert not [path for path in (folder / f"store-{spark}").rglob(".*") if path.is_file()]
     return outcomes[0], outcomes[1]
 

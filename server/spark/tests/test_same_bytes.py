@@ -133,7 +133,7 @@ def test_gates_read_what_executors_wrote(kind: str, s3: tuple[str, Proxy], tmp_p
             build(spec, store, tmp_path / "scratch", spark=spark)
         manifest = store.dataset(spec).manifest("g2")
         outcomes.append((str(error.value), manifest.refused, manifest.totals))
-        assert not (tmp_path / "scratch").exists()
+        assert not list((tmp_path / "scratch").glob("*"))
     assert outcomes[0][0].replace("store-False", "") == outcomes[1][0].replace("store-True", "")
     assert outcomes[0][1:] == outcomes[1][1:]
 
