@@ -309,7 +309,7 @@ class TestEnds:
     def test_the_end_in_the_middle_of_a_command(self, client: RespClient) -> None:
         client.send(command("GET", "a") + command("GET", "b")[:-3]).half_close()
         assert client.reply() == b"1"
-        assert client.refusal() == "ERR Protocol error: the connection ended in the middle of a command"
+        assert client.refusal() == "ERR Protocol error: the connection ended in the middle of a request"
         assert client.ended()
 
     def test_a_client_that_is_gone_leaves_nothing(self, server: RespServer, client: RespClient) -> None:
@@ -329,7 +329,7 @@ class TestEnds:
         ):
             client.send(command("GET", "a") + part)
             assert client.reply() == b"1"
-            assert client.refusal() == "ERR Protocol error: no complete command within 0.2 seconds"
+            assert client.refusal() == "ERR Protocol error: no complete request within 0.2 seconds"
             assert client.ended()
             assert server.count("clients_timed_out") == 1
 

@@ -7,8 +7,8 @@ begun.
 
 | bytes of | taken | released |
 | --- | --- | --- |
-| an incomplete request | ``HttpConnection._count_input`` | there, ``_drop`` |
-| commands over RESP | ``RedisClientConnection._count_input``, ``RespExchange`` | there, ``answer``, ``_drop`` |
+| an incomplete request, commands over RESP | ``ConnectionLife._count_input`` | there, ``_drop`` |
+| a command over RESP that looks up | ``RespExchange`` | ``answer``, ``_drop`` |
 | a batch, or a request behind another | ``HttpConnection.charge`` | ``answer``, ``_drop``, ``BatchExchange.abandon`` |
 | an accepted token, to recognise it | ``HttpConnection._authorize`` | ``_forget_admitted`` |
 | an accepted token over RESP, to check it again | ``ClientSession.authorise`` | ``ClientSession.reset`` |
@@ -24,8 +24,7 @@ begun.
 | ``large_mark`` | ``ServerConnection._keep`` | the reply is read value by value |
 | ``large_mark`` | ``PendingLookup.may_receive``, for each value of a large reply | 503 `Overloaded` |
 | ``limit`` | ``LookupCore.find``, ``find_many`` for single keys | 503 `Overloaded` |
-| ``limit`` | ``HttpConnection._count_input``, ``_enqueue`` | 503 `Overloaded`, and the connection is closed |
-| ``limit`` | ``RedisClientConnection._count_input`` | an error, and the connection is closed |
+| ``limit`` | ``ConnectionLife._count_input``, ``HttpConnection._enqueue`` | 503 `Overloaded` or an error, and closed |
 | ``answer_bytes`` | ``ScatterGather.count_bytes``, for one client's batch | 413 |
 """
 

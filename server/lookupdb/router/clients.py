@@ -24,6 +24,7 @@ from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookup_core import LookupCore
+from lookupdb.router.lookups import OVERLOADED
 from lookupdb.router.replicas import CONNECTIONS_AN_ENDPOINT
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class ClientService:
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
 
 
 class ClientPhase(enum.IntEnum):
@@ -203,6 +205,15 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
 """From, to and cause of each transition. There are no others."""
 
 
+class ConnectionRefusal(enum.Enum):
+    """Why a connection refuses its client's bytes in either protocol."""
+
+    MALFORMED = enum.auto()
+    LATE = enum.auto()
+    OVERLOADED = enum.auto()
+    TOO_MANY_CONNECTIONS = enum.auto()
+
+
 class ConnectionLife(asyncio.Protocol):
     """The phases of a connection and everything that ends it. Subclasses handle requests and answers."""
 
@@ -250,16 +261,8 @@ class ConnectionLife(asyncio.Protocol):
         """Return whether a request waits for another one; nothing is read meanwhile."""
         return False
 
-    def _refuse_end(self) -> None:
-        """Refuse an incomplete request, because the client sends no more."""
-        raise NotImplementedError
-
-    def _refuse_delay(self, seconds: float) -> None:
-        """Refuse a request that was incomplete after ``seconds``."""
-        raise NotImplementedError
-
-    def refuse_connection(self, limit: int) -> None:
-        """Refuse the connection, because ``limit`` are open."""
+    def refuse_input(self, refusal: ConnectionRefusal, detail: str) -> None:
+        """Refuse the next request, and close."""
         raise NotImplementedError
 
     def encode_tls_refusal(self) -> bytes:
@@ -285,7 +288,8 @@ class ConnectionLife(asyncio.Protocol):
 
     def _refuse_overloaded(self) -> None:
         """Refuse the request and read no more, because the budget is used up."""
-        raise NotImplementedError
+        self.counters[_OVERLOADED] += 1
+        self.refuse_input(ConnectionRefusal.OVERLOADED, OVERLOADED.detail)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register a new connection."""
@@ -338,7 +342,7 @@ class ConnectionLife(asyncio.Protocol):
         sent."""
         if self.phase is READING_HALF_CLOSED and self._has_part():
             self.counters[_REQUESTS_REFUSED] += 1
-            self._refuse_end()
+            self.refuse_input(ConnectionRefusal.MALFORMED, "the connection ended in the middle of a request")
             return True
         if not self._is_due():
             return False
@@ -412,7 +416,8 @@ class ConnectionLife(asyncio.Protocol):
                 self.deadline = self.service.header_deadline
                 return
             self.counters[_CLIENTS_TIMED_OUT] += 1
-            self._refuse_delay(self.service.limits.header_timeout_seconds)
+            seconds = self.service.limits.header_timeout_seconds
+            self.refuse_input(ConnectionRefusal.LATE, f"no complete request within {seconds:g} seconds")
         elif self._is_idle():
             self._leave()
 
@@ -553,7 +558,8 @@ class ClientFront:
             return
         self._counters[_REFUSED] += 1
         self._refused.add(connection)
-        connection.refuse_connection(limit)
+        detail = f"there are {limit} connections already, which is the limit"
+        connection.refuse_input(ConnectionRefusal.TOO_MANY_CONNECTIONS, detail)
         if len(self._refused) > MAX_LINGERING_REFUSED:
             connection.close()
 

@@ -66,7 +66,7 @@ Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "
 | Damaged | ``Lane._on_reply`` | the key's value is damaged |
 | Overloaded | ``LookupCore.find``, ``find_many`` | the budget is used up, or half of it for a batch |
 | Overloaded | ``PendingLookup.may_receive`` | a large value arrives while three quarters of the budget are used |
-| Overloaded | ``HttpConnection._refuse_overloaded`` | the budget is used up: the request is refused, not its keys |
+| Overloaded | ``ConnectionLife._refuse_overloaded`` | the budget is used up: the request is refused, not its keys |
 
 A try's problem is reported only if no other try is open and no second one can begin (``PendingLookup.fail_try``).
 """

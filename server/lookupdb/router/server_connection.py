@@ -62,14 +62,7 @@ class NotResp(Exception):
     """The bytes are not the expected reply. The message quotes no value."""
 
 
-class _Skipped:
-    """The type of SKIPPED."""
-
-    def __repr__(self) -> str:
-        return "SKIPPED"
-
-
-SKIPPED: Final = _Skipped()
+SKIPPED: Final = object()
 """The place of a value in a reply that nobody waits for any longer."""
 
 

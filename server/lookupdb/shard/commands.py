@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,31 +95,6 @@ of an MGET.
 """
 
 
-class RemainingReplies:
-    """Iterates over the replies to ``keys`` in chunks. ``make_chunk`` returns the replies to its first keys, and their
-    number.
-
-    A generator would keep its last chunk while the client does not read, which no budget counts.
-    """
-
-    __slots__ = ("_keys", "_make_chunk", "_start")
-
-    def __init__(self, keys: list[bytes], make_chunk: Callable[[list[bytes]], tuple[bytes, int]]) -> None:
-        self._keys = keys
-        self._make_chunk = make_chunk
-        self._start = 0
-
-    def __iter__(self) -> RemainingReplies:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._start >= len(self._keys):
-            raise StopIteration
-        replies, count = self._make_chunk(self._keys[self._start : self._start + CHUNK_KEYS])
-        self._start += count
-        return replies
-
-
 class KeyReplies:
     """Reads replies from a worker's shard, and counts lookups and misses: the Python fallback."""
 
@@ -143,9 +117,14 @@ class KeyReplies:
 
     def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
         """Yield the replies to ``keys``, which were counted, in chunks."""
-        return RemainingReplies(keys, partial(self._make_chunk, nil))
+        start = 0
+        while start < len(keys):
+            chunk: list[Any] = list(self._make_chunk(nil, keys[start : start + CHUNK_KEYS]))
+            start += chunk.pop()
+            yield chunk.pop()  # not kept here while the client does not read: no budget would count it
 
     def _make_chunk(self, nil: bytes, keys: list[bytes]) -> tuple[bytes, int]:
+        """Return the replies to the first of ``keys``, and their number."""
         size, replies = 0, []
         for key in keys:
             reply = self._find(key) or nil

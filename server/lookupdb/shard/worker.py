@@ -17,6 +17,7 @@ import contextlib
 import errno
 import gc
 import logging
+import operator
 import os
 import resource
 import signal
@@ -81,13 +82,7 @@ class Usage(NamedTuple):
 
     def __sub__(self, start: Usage) -> Usage:
         """Return the use since ``start``."""
-        return Usage(
-            seconds=self.seconds - start.seconds,
-            faults=self.faults - start.faults,
-            reads=self.reads - start.reads,
-            cpu=self.cpu - start.cpu,
-            waited=self.waited - start.waited,
-        )
+        return Usage(*map(operator.sub, self, start))
 
 
 class ColdSwitch:

@@ -29,6 +29,7 @@ from lookupdb.router.clients import (
     Answer,
     ClientFront,
     ConnectionLife,
+    ConnectionRefusal,
 )
 from lookupdb.router.counters import INDEX
 from lookupdb.router.http import problems
@@ -79,7 +80,12 @@ _COUNTERS: Final = {
 
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
-_OVERLOADED: Final = INDEX["requests_overloaded"]
+_REFUSALS: Final = {
+    ConnectionRefusal.MALFORMED: problems.MALFORMED,
+    ConnectionRefusal.LATE: problems.TIMEOUT,
+    ConnectionRefusal.OVERLOADED: problems.UNAVAILABLE,
+    ConnectionRefusal.TOO_MANY_CONNECTIONS: problems.TOO_MANY_CONNECTIONS,
+}
 
 
 # Requests that repeat an earlier one skip the parser. A client sends the same head with each request: only the key
@@ -135,16 +141,7 @@ class RepeatedLookup:
 class RepeatedBatch:
     """Consecutive batches whose heads differ only in the Content-Length. Keeps nothing of their bodies."""
 
-    __slots__ = (
-        "_accept",
-        "_beginning",
-        "_connection_field",
-        "_deadline_ms",
-        "_digits_at",
-        "_digits_end",
-        "_generation",
-        "_tail",
-    )
+    __slots__ = ("_beginning", "_connection_field", "_digits_at", "_digits_end", "_fields", "_tail")
 
     def __init__(self, beginning: bytes, tail: bytes, batch: BatchExchange) -> None:
         self._beginning = beginning
@@ -153,9 +150,7 @@ class RepeatedBatch:
         self._digits_end = self._digits_at + _MAX_DIGITS + len(tail)
         """The latest end of the bytes after the digits."""
         self._connection_field = batch.connection_field
-        self._generation = batch.generation
-        self._accept = batch.accept
-        self._deadline_ms = batch.deadline_ms
+        self._fields = batch.fields
 
     def match(self, data: bytes, connection: ClientConnection) -> BatchExchange | None:
         """Return the batch that ``data`` requests, or None."""
@@ -174,14 +169,7 @@ class RepeatedBatch:
         except HttpProblem:
             return None
         return BatchExchange(
-            connection,
-            self._connection_field,
-            keys,
-            self._generation,
-            self._accept,
-            partial=partial,
-            body_bytes=len(body),
-            deadline_ms=self._deadline_ms,
+            connection, self._connection_field, keys, self._fields, partial=partial, body_bytes=len(body)
         )
 
 
@@ -343,10 +331,6 @@ class HttpConnection(ConnectionLife):
 
     def _measure_input(self) -> int:
         return len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
-
-    def _refuse_overloaded(self) -> None:
-        self.counters[_OVERLOADED] += 1
-        self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
 
     def _authorize(self, field: bytes | None) -> HttpProblem | None:
         """Return the problem of a request with this Authorization field, or None if the request is allowed."""
@@ -549,16 +533,10 @@ class HttpConnection(ConnectionLife):
         self._submit(make_refusal(self, CLOSE, problem, bodyless=False))
         self._advance()
 
-    def _refuse_end(self) -> None:
-        self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
-
-    def _refuse_delay(self, seconds: float) -> None:
-        self.refuse(HttpProblem(problems.TIMEOUT, f"no complete request within {seconds:g} seconds"))
-
-    def refuse_connection(self, limit: int) -> None:
-        """Answer that ``limit`` connections are already open, and close."""
-        detail = f"there are {limit} connections already, which is the limit"
-        self.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
+    def refuse_input(self, refusal: ConnectionRefusal, detail: str) -> None:
+        """Answer with a problem in order, and close."""
+        members: dict[str, object] = {"reason": OVERLOADED.reason} if refusal is ConnectionRefusal.OVERLOADED else {}
+        self.refuse(HttpProblem(_REFUSALS[refusal], detail, members=members))
 
     def encode_tls_refusal(self) -> bytes:
         """Return the answer to a client that does not use TLS."""

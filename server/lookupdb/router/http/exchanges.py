@@ -265,7 +265,7 @@ def _describe_dataset(exchange: Exchange) -> None:
 
 
 class LookupFields(NamedTuple):
-    """What the header fields of a request say about a lookup."""
+    """What the header fields of a request say about a lookup or a batch."""
 
     generation: str | None = None
     accept: AcceptField | None = None
@@ -364,7 +364,7 @@ class LookupExchange(Exchange):
 class BatchExchange(Exchange):
     """A batch of distinct keys, from a body of ``body_bytes``: a ``lookups.BatchWaiter``."""
 
-    __slots__ = ("accept", "body_bytes", "deadline_ms", "gather", "generation", "keys", "partial")
+    __slots__ = ("body_bytes", "fields", "gather", "keys", "partial")
     is_alone = True
 
     def __init__(
@@ -372,30 +372,28 @@ class BatchExchange(Exchange):
         connection: ClientConnection,
         connection_field: bytes,
         keys: BatchKeys,
-        generation: str | None,
-        accept: AcceptField | None,
+        fields: LookupFields,
         *,
         partial: bool,
-        body_bytes: int = 0,
-        deadline_ms: int | None = None,
+        body_bytes: int,
     ) -> None:
         super().__init__(connection, connection_field, bodyless=False, histogram=_BATCH)
         self.keys = keys
-        self.generation = generation
-        self.accept = accept
+        self.fields = fields
         self.partial = partial
         self.body_bytes = body_bytes
-        self.deadline_ms = deadline_ms
         self.gather: ScatterGather | None = None
 
     def cost(self) -> int:
-        """Include the keys as text and as bytes."""
-        return _EXCHANGE_BYTES + (_CHARACTER_BYTES + 1) * self.body_bytes + _BATCH_KEY_BYTES * len(self.keys)
+        """Include the keys as text and as bytes, and the condition, which is ignored."""
+        text_bytes = (_CHARACTER_BYTES + 1) * self.body_bytes + len(self.fields.condition or b"")
+        return _EXCHANGE_BYTES + text_bytes + _BATCH_KEY_BYTES * len(self.keys)
 
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.charge(self)
-        self.gather = self.lookups.find_many(self.keys, self, self.generation, deadline_ms=self.deadline_ms)
+        generation, _, deadline_ms, _ = self.fields
+        self.gather = self.lookups.find_many(self.keys, self, generation, deadline_ms=deadline_ms)
 
     def abandon(self) -> None:
         """Stop, because the client is gone: ask no further shard, and keep nothing."""
@@ -423,7 +421,8 @@ class BatchExchange(Exchange):
         connection = self.connection
         heads = connection.answers.heads(generation)
         field, keys = connection.choose_connection_field(self), self.keys
-        if self.accept is not None and self.accept.prefers_frames(generation.value_format):
+        accept = self.fields.accept
+        if accept is not None and accept.prefers_frames(generation.value_format):
             head = heads.frames
             if size <= JOINED_BYTES:
                 connection.answer(self, values.encode_frames(head, field, keys), _OK)
@@ -648,18 +647,19 @@ def _make_options(request: Request, connection: ClientConnection, resource: byte
 
 
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
-    fields = LookupFields(
-        _requested_generation(request.fields),
-        parse_accept(request.fields.get(ACCEPT)),
+    fields, bodyless = _read_fields(request, connection), request.method == b"HEAD"
+    return LookupExchange(connection, request.connection_field, key, fields, bodyless=bodyless)
+
+
+def _read_fields(request: Request, connection: ClientConnection) -> LookupFields:
+    fields = request.fields
+    generation = fields.get(GENERATION)
+    return LookupFields(
+        None if generation is None else generation.strip().decode("latin-1"),
+        parse_accept(fields.get(ACCEPT)),
         _shorter_deadline(request, connection),
-        request.fields.get(IF_NONE_MATCH),
+        fields.get(IF_NONE_MATCH),
     )
-    return LookupExchange(connection, request.connection_field, key, fields, bodyless=request.method == b"HEAD")
-
-
-def _requested_generation(fields: dict[str, bytes]) -> str | None:
-    field = fields.get(GENERATION)
-    return None if field is None else field.strip().decode("latin-1")
 
 
 def _shorter_deadline(request: Request, connection: ClientConnection) -> int | None:
@@ -674,23 +674,14 @@ def _shorter_deadline(request: Request, connection: ClientConnection) -> int | N
 
 def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange:
     _check_media_type(request.fields)
-    accept = parse_accept(request.fields.get(ACCEPT))
-    if accept is not None and not accept.allows_batch():
+    fields = _read_fields(request, connection)
+    if fields.accept is not None and not fields.accept.allows_batch():
         raise HttpProblem(
             problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON} or {FRAMES}, and Accept rules both out"
         )
-    keys, partial = parse_batch(request.body, connection.limits.max_keys, connection.service.keys_type)
-    generation = _requested_generation(request.fields)
-    return BatchExchange(
-        connection,
-        request.connection_field,
-        keys,
-        generation,
-        accept,
-        partial=partial,
-        body_bytes=len(request.body),
-        deadline_ms=_shorter_deadline(request, connection),
-    )
+    body = request.body
+    keys, partial = parse_batch(body, connection.limits.max_keys, connection.service.keys_type)
+    return BatchExchange(connection, request.connection_field, keys, fields, partial=partial, body_bytes=len(body))
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:

@@ -36,6 +36,7 @@ from lookupdb.router.clients import (
     Answer,
     ClientFront,
     ConnectionLife,
+    ConnectionRefusal,
 )
 from lookupdb.router.counters import FAILED, INDEX, REFUSED
 from lookupdb.router.lookups import OVERLOADED
@@ -64,6 +65,12 @@ _ERRORS: Final = INDEX["resp_errors"]
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 _HEADS: Final = len(GET_HEADS)
+_REFUSALS: Final = {
+    ConnectionRefusal.MALFORMED: ("ERR Protocol error:", REFUSED),
+    ConnectionRefusal.LATE: ("ERR Protocol error:", REFUSED),
+    ConnectionRefusal.OVERLOADED: (f"UNAVAILABLE {OVERLOADED.reason}", FAILED),
+    ConnectionRefusal.TOO_MANY_CONNECTIONS: ("ERR max number of clients reached:", None),
+}
 _WRONG_PROTOCOL: Final = error("ERR this port speaks TLS: connect with it (rediss://, --tls)")
 
 
@@ -245,10 +252,6 @@ class RedisClientConnection(ConnectionLife):
         self._is_paused = False
         self._transport.resume_reading()
 
-    def _refuse_overloaded(self) -> None:
-        self.counters[_OVERLOADED] += 1
-        self.refuse(describe_problem(OVERLOADED), FAILED)
-
     def _measure_input(self) -> int:
         transaction = self.session.transaction
         size = 0 if self._reader.is_empty else self._reader.held_bytes
@@ -390,16 +393,10 @@ class RedisClientConnection(ConnectionLife):
         self._count_input()
         self._advance()
 
-    def _refuse_end(self) -> None:
-        self.refuse("ERR Protocol error: the connection ended in the middle of a command")
-
-    def _refuse_delay(self, seconds: float) -> None:
-        self.refuse(f"ERR Protocol error: no complete command within {seconds:g} seconds")
-
-    def refuse_connection(self, limit: int) -> None:
-        """Answer that ``limit`` connections are already open, and close."""
-        error_text = f"ERR max number of clients reached: there are {limit} connections already, which is the limit"
-        self.refuse(error_text, None)
+    def refuse_input(self, refusal: ConnectionRefusal, detail: str) -> None:
+        """Send an error behind the replies, and close."""
+        start, outcome = _REFUSALS[refusal]
+        self.refuse(f"{start} {detail}", outcome)
 
     def encode_tls_refusal(self) -> bytes:
         """Return the answer to a client that does not use TLS."""
