@@ -27,7 +27,7 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, AlreadyExists, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.source import Elsewhere, PodClient
-from lookupdb_operator.local.api import ADMIN, OBJECTS, LocalApi, SocketApi
+from lookupdb_operator.local.api import ADMIN, OBJECTS, FolderApi, LocalApi
 from lookupdb_operator.local.kubelet import LocalServer
 from lookupdb_operator.local.server import ApiServer, KubernetesServer, LocalSource
 
@@ -119,7 +119,7 @@ async def test_what_cannot_be_written_is_kept_and_written_later(api: LocalApi, f
 async def test_no_edit_of_two_writers_is_lost(running: LocalApi, folder: RunFolder) -> None:
     async def write(number: int) -> None:
         change = {"metadata": {"annotations": {f"n{number}": "x"}}}
-        await SocketApi(folder).request("PATCH", ONE, subject="it", body=change)
+        await FolderApi(folder).request("PATCH", ONE, subject="it", body=change)
         running.put_status(get_dataset(running), {**get_dataset(running)["status"], "records": number})
 
     await asyncio.gather(*map(write, range(20)))
@@ -160,7 +160,7 @@ async def test_what_the_api_refuses_is_reported_as_a_cluster_does(
     folder: RunFolder, error: type[Exception], message: str, method: str, path: str, content: Any
 ) -> None:
     with pytest.raises(error, match=message):
-        await SocketApi(folder).request(method, path, subject="it", body=content)
+        await FolderApi(folder).request(method, path, subject="it", body=content)
 
 
 PATCH = f"PATCH {ONE} HTTP/1.1\r\nHost: up\r\n".encode()
@@ -189,7 +189,7 @@ async def test_what_is_no_request_changes_nothing(
     assert code in await reader.readline()
     writer.close()
     os.close(opened)
-    assert await SocketApi(folder).request("GET", ONE, subject="it") == get_dataset(running)
+    assert await FolderApi(folder).request("GET", ONE, subject="it") == get_dataset(running)
 
 
 async def test_an_up_that_hangs_at_its_start_is_named(
@@ -197,7 +197,7 @@ async def test_an_up_that_hangs_at_its_start_is_named(
 ) -> None:
     monkeypatch.setattr("lookupdb_operator.local.api._START_SECONDS", 0.1)
     with folder.lock(), pytest.raises(Unreachable, match="`lookupdb up` of shop/airports does not answer"):
-        await SocketApi(folder).request("GET", ONE, subject="it")
+        await FolderApi(folder).request("GET", ONE, subject="it")
 
 
 def use_client(path: Path) -> None:

@@ -4,8 +4,8 @@ It has what the operator and the plugin use: lists with selectors, server-side a
 subresource, resource versions, uid preconditions, and garbage collection. It does not record the owners of fields,
 because nobody else writes the operator's objects here. Datasets are kept without fields for clusters only.
 
-The operator calls it directly. Commands use the socket of a running `up` (``SocketApi``), which is beside the files of
-a dataset's objects. While no `up` runs, commands edit these files (``StoppedApi``). ``parse_local`` returns a dataset
+The operator calls it directly. Commands use the socket of a running `up`, which is beside the files of a dataset's
+objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset
 for its user: messages name commands of `lookupdb` instead of annotations.
 """
 
@@ -358,8 +358,9 @@ def short_path(folder: Path) -> Iterator[str]:
         os.close(opened)
 
 
-class SocketApi:
-    """Requests to the `lookupdb up` that runs in ``folder``; see ``cluster.api.Requests``."""
+class FolderApi:
+    """Requests to the `lookupdb up` that runs in ``folder``; see ``cluster.api.Requests``. If none runs, requests about
+    the objects in its files: a write holds the folder's lock."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -375,7 +376,14 @@ class SocketApi:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Any:
-        """Return the JSON answer to ``method`` on ``path``."""
+        """Return the JSON answer to ``method`` on ``path``. Raises UsageError if an `up` has begun to run meanwhile."""
+        if not is_locked(self._folder.path):
+            with contextlib.nullcontext() if method == "GET" else self._folder.lock():
+                api = LocalApi()
+                namespace, _, name = self._folder.dataset.partition("/")
+                api.add_folder(namespace, name, self._folder.path / OBJECTS)
+                about = {"subject": subject, "query": query, "body": body, "content_type": content_type}
+                return await api.request(method, path, **about)
         target = f"{path}?{urlencode(query)}" if query else path
         content = None if body is None else orjson.dumps(body)
         return orjson.loads(await self._send(method, target, subject, content_type, content))
@@ -413,24 +421,6 @@ class SocketApi:
             connection.request(method, target, body, {"Content-Type": content_type})
             response = connection.getresponse()
             return Answer(response.status, dict(response.headers), response.read())
-
-
-class StoppedApi:
-    """Requests about the objects in ``folder`` while no `up` runs there. A write holds the folder's lock."""
-
-    def __init__(self, folder: RunFolder, namespace: str, name: str) -> None:
-        self._folder = folder
-        self._key = namespace, name
-
-    async def request(self, method: str, path: str, **rest: Any) -> Any:
-        """Return the answer to ``method`` on ``path``. Raises UsageError if an `up` has begun to run."""
-        with contextlib.nullcontext() if method == "GET" else self._folder.lock():
-            api = LocalApi()
-            api.add_folder(*self._key, self._folder.path / OBJECTS)
-            return await api.request(method, path, **rest)
-
-    async def close(self) -> None:
-        """Do nothing: nothing is open."""
 
 
 # Datasets and advice, for the user of a laptop

@@ -29,7 +29,7 @@ from lookupdb_operator.cluster.api import MERGE_PATCH, NotFound, Refused, Reques
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.dataset import STOPPED, Dataset, DatasetPods
 from lookupdb_operator.console.facts import clean
-from lookupdb_operator.local.api import OBJECTS, SocketApi, StoppedApi, parse_local
+from lookupdb_operator.local.api import OBJECTS, FolderApi, parse_local
 
 _A_PAGE: Final = 500
 
@@ -246,14 +246,12 @@ class LocalSession(DatasetSession):
 
     def _find_api(self, namespace: str, name: str) -> Requests:
         folder = RunFolder(self._data, namespace, name)
-        if is_locked(folder.path):
-            return SocketApi(folder)
-        if not (folder.path / OBJECTS).is_dir():
+        if not is_locked(folder.path) and not (folder.path / OBJECTS).is_dir():
             raise LookupdbError(
                 f"no `lookupdb up` has served {namespace}/{name} from {self._data}",
                 hint=f"{self.program} ls lists the datasets; --data names another folder",
             )
-        return StoppedApi(folder, namespace, name)
+        return FolderApi(folder)
 
     def _parse(self, body: Mapping[str, Any]) -> Dataset:
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
@@ -278,7 +276,7 @@ class LocalSession(DatasetSession):
 
     async def read_metrics(self, dataset: Dataset, pod: str) -> str:
         """Return the metrics of the admin port of a pod of ``dataset``."""
-        api = SocketApi(RunFolder(self._data, dataset.namespace, dataset.name))
+        api = FolderApi(RunFolder(self._data, dataset.namespace, dataset.name))
         path = f"{names.POD.path(dataset.namespace)}/{pod}:{names.ADMIN_PORT}/proxy/metrics"
         return (await api.fetch(path, subject=f"the admin port of pod {pod}")).decode(errors="replace")
 
