@@ -202,8 +202,9 @@ class Preflight:
 def _find_tls_hint(error: BaseException) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return find_trust_hint(error) or "give the certificate of the authority that signed it with --ca-file"
-    is_plain = isinstance(error, ssl.SSLError) and not find_certificate_refusal(error, has_shown_one=False)
-    return "give its URL with http: if the router has no TLS" if is_plain else None
+    if find_certificate_refusal(error, has_shown_one=False):
+        return "this command has no client certificate: send the load from where the router asks for none"
+    return "give its URL with http: if the router has no TLS" if isinstance(error, ssl.SSLError) else None
 
 
 class LagWatch:
