@@ -1,8 +1,8 @@
 """Controllers and kubelet of `lookupdb up`: the pods of Jobs, StatefulSets and Deployments are processes on loopback.
 
-A shard's pod has an address of its own in 127.0.0.0/8, so its ports are those of a cluster, moved only if a program of
-this machine listens on them at all addresses. Names of pods in a routing table are replaced by addresses in the file
-that the router reads. Shard servers map the store's own files, so nothing is fetched.
+A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. It gets others only if
+a program of this machine listens on these ports of all addresses. Names of pods in a routing table are replaced by
+addresses in the file that the router reads. Shard servers map the store's own files, so nothing is fetched.
 
 A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
 order. `up` holds its standard input; the process ends when that is closed (see ``cli.leash``). So none outlives `up`.
@@ -624,7 +624,7 @@ def _describe_kill(code: int, generation: str) -> str:
 
 
 def _describe_container(pod: _Pod) -> dict[str, Any]:
-    """Return the status of a pod's container. A server whose generation is gone ends as a fetcher would."""
+    """Return the status of a pod's container. If a server's generation is gone, report a failed fetcher."""
     name, server = "route" if pod.is_router else "serve", pod.server
     if server.report or server.end is None:
         return {"name": name, "state": {"running": {}}} if server.report else {"name": name}

@@ -156,7 +156,7 @@ class LocalDataset:
         return open_source(self.spec, volume=volume).fingerprint
 
     def is_new(self, resource: Object) -> bool:
-        """Return whether the source last seen is another one than that of the last refresh, or of the first build."""
+        """Return whether the source last seen differs from that of the last refresh by `up`, or of the newest build."""
         if asked_for := read_annotations(resource).get(_SOURCE):
             return self.seen != asked_for
         newest = (read_status(resource).get("generations") or [{}])[-1]

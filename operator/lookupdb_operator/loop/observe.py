@@ -440,7 +440,7 @@ class Confirmation:
 
     def measure(self, observed: Observed) -> float:
         """Return for how long the dataset's current table has been seen confirmed, with no router behind; 0 if it is
-        not confirmed. Call it in each reconcile pass: reopening a table restarts the count."""
+        not confirmed. Call it in each reconcile pass: a pass that sees it unconfirmed restarts the count."""
         table, now = observed.dataset.status.table, self._clock()
         if table is None or not table.confirmed_at:
             self._mark = None

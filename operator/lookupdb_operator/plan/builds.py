@@ -383,7 +383,7 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """Built, the obstacle of the build, and the time of the next attempt."""
     next_attempt_in = None
-    if status.build is None and status.failure is not None:  # what it waits for wakes it
+    if status.build is None and status.failure is not None:  # once due, its slot or its rollout starts a pass
         next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now) or None
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
     return Assessment(

@@ -456,7 +456,7 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 LASTING_SECONDS: Final = 3600.0
-"""The age in seconds from which the loss of a generation does not count as one more in a row."""
+"""Seconds. If a generation was older than this when it was lost, losses are counted from 1 again."""
 _MOST_LOSSES: Final = 999_999_999
 """As the CRD has it."""
 

@@ -587,7 +587,7 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
             f"{contest.kind} {contest.name} {what} again and again; it is restored every five minutes at most",
         )
     if observed.announcement.problem:
-        what = "What routers answer from is not announced in the store, and `lookupdb sync` stays behind"
+        what = "The generation that routers serve is not announced in the store, and `lookupdb sync` stays behind"
         yield Trouble(reasons.ANNOUNCEMENT_FAILED, f"{what}: {observed.announcement.problem}")
     orphans = diagnose_orphans(observed)
     if orphans is not None:

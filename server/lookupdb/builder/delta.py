@@ -84,7 +84,7 @@ def _load(spec: DatasetSpec, location: str, name: str) -> DeltaTable:
         table.load_as_version(moment or wanted.snapshot or 0)
         if moment is None:
             return table
-        # deltalake uses the times of the log's files, which are lost if the table is copied. For a moment before the
+        # deltalake uses the times of the log's files, which are lost if the table is copied. If the time is before the
         # first version, it takes the first.
         found, milliseconds = table.version(), moment.timestamp() * 1000
         known = [version for version, time in times.items() if 0 < time <= milliseconds]

@@ -158,8 +158,10 @@ _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "bzip2": (bz2.BZ2Decompressor, 16 << 10),
     "xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_WINDOW + _XZ_OVERHEAD), 16 << 10),
 }
-"""Compression → a decoder of one member, frame or stream, and the bytes of input for each call. Memory holds what
-the input expands to: a thousand times as much, and more with zstd. The output of the others can be limited."""
+"""Compression → a decoder of one member, frame or stream, and the bytes of input for each call. With gzip and zstd,
+memory holds all that this input expands to: a thousand times as much, and more with zstd. The output of bzip2 and xz
+can be limited.
+"""
 
 
 def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[bytes]:
@@ -223,7 +225,7 @@ def _check_beginning(first: bytes, compression: str, name: str, position: int) -
             f"{name} continues after its {compression} stream, near its byte {position}{looks_like}",
             hint="only another such stream, or zeros, may follow: fetch or write it again",
         )
-    again = "fetch or write it again; or, if it is not compressed, name it so or set source.compression: none"
+    again = "fetch or write it again; or, if it is not compressed, rename it or set source.compression: none"
     raise BadSource(f"{name} is not {compression}{looks_like}", hint=kind.hint if kind else again)
 
 

@@ -281,8 +281,9 @@ def _find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | Non
 
 
 QuotesSeen = tuple[bool, bool | None]
-"""True if rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
-None, it is unknown, and the first counts unquoted fields, too."""
+"""Whether a quoted field has a quote after a backslash, and whether an unquoted field has a quote. If the second is
+None, it is unknown, and the first covers unquoted fields, too.
+"""
 
 
 class RowParser:

@@ -132,7 +132,7 @@ def _print_values(lookups: Lookups, keys: Iterable[str]) -> int:
 
 
 def _look_up(lookups: Lookups, keys: list[str]) -> LookupResults:
-    """Return the results for ``keys``. All are unavailable if the only shard that has them is."""
+    """Return the results for ``keys``. All are unavailable if one shard has them all, and is unavailable."""
     try:
         return lookups.get_many(keys, partial=True)
     except Unavailable as error:

@@ -205,7 +205,7 @@ class AsyncLookups:
 
     async def _key_columns(self, deadline: float, answered: Sequence[str] | None = None) -> KeyColumns:
         """Return the key columns of the generations that ``answered``; if None, those of the generation that is to
-        answer. If these columns are others than those by which the keys were joined, the answer is not right.
+        answer. If the keys were joined by other columns than these, the answer is wrong.
         """
         core = self._link.core
         columns = core.key_columns(self._generation) if answered is None else core.find_columns(answered)

@@ -378,8 +378,8 @@ def copy_value(value: Any) -> Any:
 def may_leave_together(now: float, first: float, last: float) -> bool:
     """Return whether callers may share a batch: the first deadline is ``first``, the last is ``last``.
 
-    The router answers the whole batch by ``first``. So a caller with little time left may cost another at most half of
-    the time that it has left.
+    The router answers the whole batch by ``first``. So a caller with little time left costs another one at most half
+    of its remaining time.
     """
     return last - now <= 2 * (first - now)
 

@@ -168,7 +168,7 @@ class RespSession:
     __slots__ = ("fields", "has_passwords", "id", "is_closing", "name", "nil", "protocol", "transaction")
 
     def __init__(self, number: int, fields: FieldReader, *, has_passwords: bool) -> None:
-        """``number`` is its own among all clients of the process. ``has_passwords``: clients must authenticate."""
+        """``number`` is unique among all clients of the process. ``has_passwords``: clients must authenticate."""
         self.id: Final = number
         self.fields = fields
         self.has_passwords: Final = has_passwords
@@ -197,7 +197,7 @@ class RespSession:
         """Commands queued since MULTI, until EXEC or DISCARD."""
 
     def watch(self) -> None:
-        """Make the next EXEC execute nothing if the served data changes before it. A shard's file never does."""
+        """Make the next EXEC execute nothing if the served data changes before it. A shard's file never changes."""
 
     def find_denial(self) -> str | None:
         """Return why the client may not look up, in the words of Redis, or None."""

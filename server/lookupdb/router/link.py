@@ -219,7 +219,7 @@ class _Dialogue:
 # | it stalls: too little of a batch arrives in a deadline | ``StallWatch`` → ``Lane._close_stalled`` |
 # | no routing table names the endpoint, or the worker ends | ``EndpointPool.close_unused`` → ``Link.close`` |
 #
-# The try of what is in flight fails then. If no replica is ready, a lookup is parked until its deadline
+# Then the tries in flight fail. If no replica is ready, a lookup is parked until its deadline
 # (``ShardReplicas._park``): a restarted server is back soon, and a stalled one gets a smaller batch. Queued large work
 # waits in its lane for the next connection while the endpoint is ready.
 
@@ -268,7 +268,7 @@ class Link:
         self, address: ServerAddress, identity: ShardIdentity, settings: LinkSettings, user: LinkUser, lane: str
     ) -> None:
         self.is_ready = False
-        """True while it has a connection whose server has proven itself. Only then it is used."""
+        """True while it has a connection whose server has proven itself. Only then is it used."""
         self.last_failure: str | None = None
         """The reason why it is not ready, or None if nothing has failed since it was ready or started."""
         self.broken_at = float("-inf")
@@ -359,7 +359,7 @@ class Link:
             self._lost.set()
 
     def _fail(self, why: str) -> None:
-        """Report to the user that there is no connection because of ``why``."""
+        """Note ``why`` there is no connection, and report it to the user."""
         if why != self.last_failure:
             self.last_failure = why
             log.warning("endpoint not usable: %s", why, extra=self._log_fields)

@@ -11,9 +11,9 @@
 A reply is handed over only if no further bytes follow it. Its user may send the next request at once, and earlier bytes
 are no answer to that. Further bytes end the connection, and the reply before them is dropped.
 
-Invariants: there is a sink, except in PROVING or after closing then. Only ELEMENTS has an element reader. Chunks are
-kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no list, because it would
-allocate what the list's head announces.
+Invariants: there is a sink, except in PROVING, or if it was closed while PROVING. Only ELEMENTS has an element reader.
+Chunks are kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no list, because it
+would allocate what the list's head announces.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class PlainRecords:
         self._message_left = 0
 
     def are_small(self, data: bytes) -> bool:
-        """Return whether the messages in ``data`` are as in plain text: none announces more than ``MAX_HELLO_BYTES``,
-        and none shares a record with another.
+        """Return whether no message in ``data`` announces more than ``MAX_HELLO_BYTES``, and none shares a record with
+        another.
         """
         data, self._head = self._head + data, b""
         at = 0

@@ -1,4 +1,4 @@
-"""What holds for the connections of clients between two events."""
+"""Conditions that hold for clients' connections between two events."""
 
 from __future__ import annotations
 
