@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
@@ -20,6 +21,7 @@ from lookupdb.up.run_state import DATA_DIRECTORY, RunFolder, list_build_logs, no
 from lookupdb_operator import names
 from lookupdb_operator.local.api import LocalApi, localize_advice, parse_local
 from lookupdb_operator.local.up import keep_pin
+from lookupdb_operator.model import format_moment
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
 __all__ = ["api", "folder", "running"]
@@ -71,10 +73,11 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
     assert f"after lookupdb promote {target}, and ends after lookupdb reject {target}, or" in out
     assert "kubectl" not in out
     assert "NotRebuilt" not in out
-    folder.write_state({"url": "http://127.0.0.1:8080", "problem": "airports.yaml is not YAML"})
+    since = format_moment(datetime.now(UTC) - timedelta(seconds=90))
+    folder.write_state({"url": "http://127.0.0.1:8080", "problem": "airports.yaml is not YAML", "problemSince": since})
     out = (await lookupdb(folder, "status", "shop/airports")).out
     assert out.startswith("shop/airports: Degraded, serves g12")
-    assert re.search("Degraded +True +NotRebuilt.* airports.yaml is not YAML", out)
+    assert re.search("Degraded +True +NotRebuilt +1 min.* airports.yaml is not YAML", out)
 
 
 def test_advice_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:

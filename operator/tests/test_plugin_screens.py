@@ -68,7 +68,7 @@ from lookupdb_operator.plugin import views
 def test_the_screen(state: Callable[[], World], told: list[Any]) -> None:
     world = state()
     screen = screen_of(world)
-    assert views.render_list([view_of(world).dataset], world.now, everywhere=True, namespace="")
+    assert views.render_list([view_of(world).dataset], world.now, everywhere=True, place="")
     assert [words for words in told if words not in screen] == [], screen
 
 

@@ -290,7 +290,7 @@ def test_everything_for_machines() -> None:
 
 
 def test_all_datasets_are_a_table() -> None:
-    lines = views.render_list([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
+    lines = views.render_list([dataset()], NOW, everywhere=True, place="").splitlines()
     assert lines[0].split() == [
         "NAMESPACE",
         "NAME",
@@ -304,7 +304,7 @@ def test_all_datasets_are_a_table() -> None:
         "RECORDS",
     ]
     assert lines[1].split() == ["shop", "airports", "True", "Ready", "Healthy", "g12", "2", "h", "2/2", "28,298"]
-    assert views.render_list([], NOW, everywhere=False, namespace="shop") == "There are no datasets in namespace shop."
+    assert views.render_list([], NOW, everywhere=False, place="here") == "There are no datasets in here."
 
 
 PROBLEM = {"Content-Type": "application/problem+json; charset=utf-8"}

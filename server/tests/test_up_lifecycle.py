@@ -38,7 +38,7 @@ from support.web import web_file
 from lookupdb.cli import cli
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.manifest import FILE_NAME
-from lookupdb.up.run_state import object_file
+from lookupdb.up.run_state import object_file, read_resource
 from lookupdb_operator.local.kubelet import find_free_port
 
 pytestmark = pytest.mark.long
@@ -210,6 +210,11 @@ def test_files_of_a_source_are_beside_what_a_link_to_the_manifest_names(tmp_path
     assert read_manifest(tmp_path / "elsewhere" / "linked.yaml").base == tmp_path.resolve()
 
 
+def override_in_the_store(stack: Stack) -> None:
+    words = ("-f", str(stack.directory / "people.yaml"), "--store", str(stack.data / "store"))
+    assert run_here("build", *words, "--override-gates", "g2").returncode == 0
+
+
 def run_printed_command(stack: Stack) -> None:
     (line,) = (line for line in stack.output.splitlines() if line.startswith("    ") and "override-gates" in line)
     _, *words = shlex.split(line)
@@ -218,27 +223,31 @@ def run_printed_command(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "next_flags", "said"),
+    ("override", "flags", "next_flags", "said"),
     [
-        (run_printed_command, None, "cut over to g2"),
-        (run_printed_command, (), ""),
-        (None, ("--override-gates", "g2"), "g2 passes, although:\nmaxShrinkPercent: expected at most 20 %"),
+        (override_in_the_store, WATCH, None, "cut over to g2"),
+        (run_printed_command, (), None, "cut over to g2"),
+        (override_in_the_store, (), (), ""),
+        (run_printed_command, (), (), ""),
+        (None, (), ("--override-gates", "g2"), "g2 passes, although:\nmaxShrinkPercent: expected at most 20 %"),
     ],
-    ids=["printed command", "printed command before a start", "flag of a start"],
+    ids=["store", "printed command", "store before a start", "printed command before a start", "flag of a start"],
 )
 def test_a_rejected_generation_serves_once_its_gates_are_overridden(
     people: Start,
     tmp_path: Path,
     override: Callable[[Stack], None] | None,
+    flags: tuple[str, ...],
     next_flags: tuple[str, ...] | None,
     said: str,
 ) -> None:
     build_people(tmp_path)
     (tmp_path / "people.yaml").write_text(STRICT)
     write_people(tmp_path, ada="Alone")
-    stack = people()
+    stack = people(*flags)
     stack.says("maxShrinkPercent: expected at most 20 %")
     assert stack.title() == "Countess"
+    assert read_resource(stack.data, "default", "people")["status"]["lastRefreshed"], "g1, which the store had"
     if next_flags is not None:
         assert stack.stop() == 0
     if override:

@@ -77,7 +77,9 @@ _PROMOTION: Final = re.compile(
     r"kubectl annotate lds (?P<name>[^ ]+) -n (?P<namespace>[^ ]+) --overwrite lookupdb.dev/promote=(?P<to>g[0-9]+),"
     r" and ends after lookupdb.dev/reject=g[0-9]+"
 )
-_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+, or as soon as the spec changes\.")
+_RETRY: Final = ", or as soon as the spec changes."
+_OUR_RETRY: Final = ", or at once after a refresh."
+_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+" + re.escape(_OUR_RETRY))
 
 
 class LocalApi:
@@ -437,7 +439,7 @@ def localize_advice(message: str, data: Path) -> str:
         target = (*_list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
         return ", and ends after ".join(format_command(verb, *target) for verb in ("promote", "reject"))
 
-    return _PROMOTION.sub(write_commands, message)
+    return _PROMOTION.sub(write_commands, message).replace(_RETRY, _OUR_RETRY)
 
 
 def remove_retry(message: str) -> str:

@@ -57,7 +57,7 @@ from lookupdb_operator.local.kubelet import (
 from lookupdb_operator.loop.observe import Announcements, Announcer, Observer, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Reconciler, TurnTaking
-from lookupdb_operator.model import Config, NotAnnounced, StoreAccess
+from lookupdb_operator.model import Config, NotAnnounced, StoreAccess, format_moment
 from lookupdb_operator.plan import plan, reasons, turns
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
@@ -121,6 +121,8 @@ class LocalDataset:
     """What was printed last about manifest and source."""
     problem: str = ""
     """Why the manifest or the source cannot be read; empty if they can."""
+    problem_since: str = ""
+    """When ``problem`` was last seen to change, ISO 8601, UTC."""
     active: str = ""
     """The generation that serves; empty until it is announced."""
     has_failed: bool = False
@@ -162,6 +164,13 @@ class LocalDataset:
         newest = (read_status(resource).get("generations") or [{}])[-1]
         return self.seen not in (newest.get("fingerprint"), newest.get("successFile"))
 
+    def find_override(self, resource: Object | None) -> dict[str, str]:
+        """Return the annotation that lets the refused generation serve, if `lookupdb build --override-gates` has
+        overridden its gates; else nothing."""
+        refused = (read_status(resource or {}).get("refused") or {}).get("generation")
+        manifest = None if refused is None else existing.read_or_none(self.stored, refused)
+        return {names.OVERRIDE_GATES: str(refused)} if manifest is not None and manifest.overridden else {}
+
     def make_refresh(self) -> dict[str, str]:
         """Return the annotations that ask for a build from the source as it was last seen."""
         return {names.REFRESH: datetime.now(UTC).isoformat(), _SOURCE: self.seen or ""}
@@ -187,6 +196,7 @@ class LocalDataset:
                 normalize=item.normalize,
                 value_format=item.value_format,
                 built_at=item.built_at,
+                refreshed_at=item.built_at,
                 source_modified_at=item.source_modified_at or "",
                 overridden="\n".join(item.overridden),
             )
@@ -426,6 +436,7 @@ class Up:
         annotations = {**read_annotations(held or dataset.resource), **read_annotations(dataset.resource)}
         if not is_first and (held is None or dataset.seen is None or dataset.is_new(held)):
             annotations |= dataset.make_refresh()
+        annotations |= dataset.find_override(held)
         if generation := self._options.override_gates:
             gates = "\n".join(dataset.stored.admit(generation).overridden)
             self._say(f"{dataset.spec.name}: {generation} passes, although:\n{gates}")
@@ -457,7 +468,7 @@ class Up:
                 except (LookupdbError, ApiError) as error:
                     why = problem = error.message if isinstance(error, LookupdbError) else str(error)
                 if problem != dataset.problem:
-                    dataset.problem = problem
+                    dataset.problem, dataset.problem_since = problem, format_moment(datetime.now(UTC))
                     self._changed.set()
                 serving = f"{dataset.active} keeps serving" if dataset.active else "nothing serves"
                 self._report(dataset, f"not rebuilt: {why}; {serving}" if why else "")
@@ -477,6 +488,8 @@ class Up:
             check_servers([spec, *others], self._options.max_servers)
             dataset.resource, dataset.spec = resource, spec
             await self._apply(dataset)
+        if override := dataset.find_override(self._api.get(names.DATASET_KIND, *dataset.key)):
+            await self._send("PATCH", dataset, {"metadata": {"annotations": override}})
         before, dataset.seen = dataset.seen, await call_in_thread(dataset.identify_source, self._options.volume)
         if dataset.seen is None:
             return f"waiting for {dataset.awaited}" if dataset.awaited else "its source's changes are not watched"
@@ -554,7 +567,7 @@ class Up:
         rollouts = {table.get("rollout"), *(part.get("rollout") for part in table.get("parts", ()))}
         shards = list(self._kubelet.describe(*dataset.key, rollouts))
         about = {"router": router["pid"], "generation": generation, "watch": self._options.watch, "shards": shards}
-        about["problem"] = dataset.problem
+        about |= {"problem": dataset.problem, "problemSince": dataset.problem_since}
         state, problem = {**urls, **about}, ""
         if state != dataset.state or not dataset.folder.state_file.exists():
             try:

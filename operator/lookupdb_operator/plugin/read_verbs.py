@@ -121,7 +121,8 @@ def ls(target: Target, all_namespaces: bool, as_json: bool) -> None:
         datasets = await session.list_datasets(everywhere=all_namespaces)
         if as_json:
             return render_json([views.summarize_dataset(dataset) for dataset in datasets])
-        return views.render_list(datasets, _now(), everywhere=all_namespaces, namespace=session.namespace)
+        place = "any namespace" if all_namespaces else session.place
+        return views.render_list(datasets, _now(), everywhere=all_namespaces, place=place)
 
     click.echo(run(target, read))
 

@@ -64,6 +64,11 @@ class DatasetSession(ABC):
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
 
+    @property
+    def place(self) -> str:
+        """Where names are looked for."""
+        return f"namespace {self.namespace}"
+
     @abstractmethod
     def _find_api(self, namespace: str, name: str) -> Requests:
         """Return the API server that has the dataset. Raises LookupdbError if none has."""
@@ -244,6 +249,11 @@ class LocalSession(DatasetSession):
         super().__init__(namespace)
         self._data = data
 
+    @property
+    def place(self) -> str:
+        """See ``DatasetSession``."""
+        return f"{super().place} of {self._data}"
+
     def _find_api(self, namespace: str, name: str) -> Requests:
         folder = RunFolder(self._data, namespace, name)
         if not is_locked(folder.path) and not (folder.path / OBJECTS).is_dir():
@@ -261,6 +271,7 @@ class LocalSession(DatasetSession):
         elif state := read_state(state_file(self._data, namespace, name)):
             if problem := state.get("problem"):
                 degraded = {"type": "Degraded", "status": "True", "reason": "NotRebuilt", "message": problem}
+                degraded["lastTransitionTime"] = state["problemSince"]
                 body = {**body, "status": _with_condition(status, "Degraded", degraded)}
             return parse_local(body, state["url"], self._data)
         return parse_local({**body, "status": {**status, "endpoint": ""}}, "", self._data)

@@ -255,10 +255,10 @@ def summarize_history(dataset: Dataset) -> dict[str, Any]:
 _HEAD: Final = ("NAME", "READY", "PHASE", "HEALTH", "GENERATION", "DATA AGE", "SHARDS", "RECORDS")
 
 
-def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool, namespace: str) -> str:
+def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool, place: str) -> str:
     """Return a table of ``datasets``; with ``everywhere``, including their namespaces."""
     if not datasets:
-        return "There are no datasets." if everywhere else f"There are no datasets in namespace {namespace}."
+        return f"There are no datasets in {place}."
     rows: list[tuple[str, ...]] = [("NAMESPACE", *_HEAD) if everywhere else _HEAD]
     for row in map(console_facts.describe_row, datasets):
         age, records = format_age(row.built_at, now), "" if row.records is None else f"{row.records:,}"

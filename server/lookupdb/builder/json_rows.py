@@ -157,9 +157,10 @@ class JsonLinesParser(DictRows):
     def too_long_error(self, row: int, number: int) -> NotEnoughRoom:
         """Return the error for line ``number``, in which the file's row ``row`` begins."""
         return NotEnoughRoom(
-            f"{self._file.name} row {row} (line {number}) is longer than {self._max_row} bytes, more than the memory "
-            "limit allows",
-            hint="raise --memory-limit; or is the file one JSON array (source.format: json)?",
+            f"{self._file.name} line {number}, with row {row}, is longer than {self._max_row} bytes, more than the "
+            "memory limit allows",
+            hint="write each object in a line of its own, as `jq -c .` does, or raise --memory-limit; set "
+            "source.format: json if the file is one JSON array",
         )
 
     def parse_line(self, line: bytes, row: int, number: int) -> list[dict[str, Any]]:

@@ -185,7 +185,7 @@ def cli() -> None:
 
     Exit codes: 0 success, 1 failure, 2 usage or invalid manifest, 3 bad source, 4 gate failed, 5 store,
     6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. For `lookupdb get`, 3 means
-    a missing key and 4 an unavailable one.
+    a missing key and 4 an unavailable one. For `lookupdb validate`, 1 means an invalid manifest.
     """
 
 

@@ -20,7 +20,7 @@ from lookupdb.builder.options import GenerationRefused
 from lookupdb.cli.options import option
 from lookupdb.client.settings import parse_url
 from lookupdb.dataset.spec import LOCAL
-from lookupdb.errors import StoreError, Unavailable, UsageError
+from lookupdb.errors import LookupdbError, StoreError, Unavailable, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest
 from lookupdb.store import StoreAddress, StoredDataset, generations
 from lookupdb.store.generations import PATIENCE_SECONDS, find_in_folder, find_in_store
@@ -205,13 +205,34 @@ def is_url(dataset: str) -> bool:
     return "://" in dataset or "@" in dataset
 
 
+_ADVICE: Final = (
+    ("by token= or token_file=", "with --token-file or in LOOKUPDB_TOKEN"),
+    ("by ca_file=", "with --ca-file or in LOOKUPDB_CA_FILE"),
+    ("the ca_file ", "the --ca-file "),
+    ("give the client a certificate, by cert_file= and key_file=", "use lookupdb.client or curl: they can show one"),
+)
+"""What the client advises about its arguments, and the same about options."""
+
+
+@contextmanager
+def advise_options() -> Iterator[None]:
+    """Replace the client's arguments in the advice of its errors by options."""
+    try:
+        yield
+    except LookupdbError as error:
+        for argument, advice in _ADVICE:
+            error.hint = error.hint and error.hint.replace(argument, advice)
+        raise
+
+
 def find_router_url(dataset: str, data: Path) -> str:
     """Return the URL that ``dataset`` is, or the one at which `lookupdb up` with the folder ``data`` serves it.
 
     Raises UsageError, or Unavailable if nothing serves it.
     """
     if is_url(dataset):
-        parse_url(dataset)
+        with advise_options():
+            parse_url(dataset)
         return dataset
     namespace, _, name = dataset.rpartition("/")
     place = (data, namespace or DEFAULT_NAMESPACE, name)

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import click
 import orjson
 
-from lookupdb.cli.addressing import ca_file_option, complete_datasets, data_dir_option, find_router_url
+from lookupdb.cli.addressing import advise_options, ca_file_option, complete_datasets, data_dir_option, find_router_url
 from lookupdb.cli.options import GenerationAddress, option, token_file
 from lookupdb.cli.program import print_value
 from lookupdb.client.settings import ClientOptions, check_settings
@@ -32,13 +32,6 @@ _OPTIONS: Final[ClientOptions] = {
     "max_connections": 1,
     "max_keys": BATCH_KEYS,
 }
-_ADVICE: Final = (
-    ("by token= or token_file=", "with --token-file or in LOOKUPDB_TOKEN"),
-    ("by ca_file=", "with --ca-file or in LOOKUPDB_CA_FILE"),
-    ("the ca_file ", "the --ca-file "),
-    ("give the client a certificate, by cert_file= and key_file=", "use lookupdb.client or curl: they can show one"),
-)
-"""What the client advises about its arguments, and the same about options."""
 
 
 @click.command("get")
@@ -87,17 +80,12 @@ def command(
     options: ClientOptions = {**_OPTIONS, "token": token}
     if url.startswith("https:"):
         options["ca_file"] = ca_file
-    with closing(RouterLink(check_settings(url, options))) as link:
+    with advise_options(), closing(RouterLink(check_settings(url, options))) as link:
         link.core.decode = _decode_exactly
         lookups = Lookups(link, generation)
-        try:
-            if len(keys) > 1 or keys == ("-",):
-                ctx.exit(_print_values(lookups, _expand_keys(keys)))
-            results = lookups.get_many(keys)
-        except LookupFailed as error:
-            for argument, advice in _ADVICE:
-                error.hint = error.hint and error.hint.replace(argument, advice)
-            raise
+        if len(keys) > 1 or keys == ("-",):
+            ctx.exit(_print_values(lookups, _expand_keys(keys)))
+        results = lookups.get_many(keys)
     if results.missing:
         raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {' and '.join(results.generations)} has no record with it")
     value = results.found[keys[0]]

@@ -367,7 +367,7 @@ instead.
 _HINTS: Final = {
     "unauthenticated": "give the client a valid token, by token= or token_file=",
     "forbidden": "let spec.router.auth of the dataset name this service account",
-    "no-such-resource": "check that the URL is the router's, without /v1, and has its public port",
+    "no-such-resource": "check that the URL has the router's public port, and no path or /v1/datasets/NAME",
     "answer-too-large": "request fewer keys at once, or a large value alone",
 }
 
