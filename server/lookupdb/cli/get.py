@@ -34,6 +34,10 @@ _OPTIONS: Final[ClientOptions] = {
 }
 
 
+class _Json(bytes):
+    """A JSON value as the router sent it."""
+
+
 @click.command("get")
 @click.argument("dataset", shell_complete=complete_datasets)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
@@ -67,6 +71,8 @@ def command(
     Exit code 3: a key is missing. 4: a key is unavailable, no router answers, or no `lookupdb up` serves DATASET; this
     takes precedence over 3. 1: the router rejected the request, or does not serve --generation.
 
+    Connects directly, also if the environment names an HTTP proxy.
+
     \b
         lookupdb get airports KJFK
         cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
@@ -81,16 +87,15 @@ def command(
     if url.startswith("https:"):
         options["ca_file"] = ca_file
     with advise_options(), closing(RouterLink(check_settings(url, options))) as link:
-        link.core.decode = _decode_exactly
+        link.core.decode_value, link.core.decode = _Json, _decode_exactly
         lookups = Lookups(link, generation)
         if len(keys) > 1 or keys == ("-",):
             ctx.exit(_print_values(lookups, _expand_keys(keys)))
-        results = lookups.get_many(keys)
-    if results.missing:
-        raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {' and '.join(results.generations)} has no record with it")
-    value = results.found[keys[0]]
-    is_json = not isinstance(value, bytes)
-    print_value(_render(keys[0], value) if is_json else value, is_json=is_json)
+        found = lookups.lookup(keys[0])
+    if not found.is_found:
+        raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {found.generation or 'it'} has no record with it")
+    value = found.value if isinstance(found.value, bytes) else _Json(_render(keys[0], found.value))
+    print_value(value, is_json=isinstance(value, _Json))
 
 
 def _print_values(lookups: Lookups, keys: Iterable[str]) -> int:
@@ -148,7 +153,7 @@ def _decode_exactly(text: bytes | bytearray) -> Any:
 
 
 def _parse_digits(text: str) -> int | orjson.Fragment:
-    return int(text) if len(text) < 19 else orjson.Fragment(text)
+    return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 from lookupdb.client.settings import ClientSettings, TokenSource
@@ -26,6 +26,7 @@ from lookupdb.client.wire import (
     MAX_TARGET_CHARACTERS,
     MISSING,
     DatasetDescription,
+    Decode,
     KeyAnswer,
     KeyColumns,
     KeysAnswer,
@@ -501,7 +502,9 @@ class ClientCore:
         """What a router said last, if keys of several columns were looked up."""
         self.known_columns: Mapping[str, KeyColumns] = {}
         """Generation → key columns, also from the previous description: during a cutover, routers differ."""
-        self.decode: Callable[[bytes | bytearray], Any] = decode_json
+        self.decode_value: Decode = decode_json
+        """Parses the JSON of a single key's answer. `lookupdb get` prints it as it is."""
+        self.decode: Decode = decode_json
         """Parses the JSON of a batch's answer. `lookupdb get` has its own, which keeps the digits of floats."""
         self.begin()
 

@@ -279,7 +279,7 @@ class Lookups:
             return KeyAnswer(answers.found.get(key, MISSING), answers.generation)
         sent_at = time.monotonic()
         response = self._ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline, answer_by)
-        answer = read_key_answer(response, key, self._generation)
+        answer = read_key_answer(response, key, self._generation, self._link.core.decode_value)
         if self._link.core.cache is not None and self._generation is None:
             found, missing = ({key: answer.value}, ()) if answer.is_found else ({}, (key,))
             self._link.core.cache.learn(answer.generation, found, missing, sent_at)

@@ -31,6 +31,7 @@ from lookupdb.errors import (
 )
 from lookupdb.records import InvalidFrames, Key, UnusableColumn, join_key
 
+Decode = Callable[[bytes | bytearray], Any]  # parses JSON
 Render = Callable[[bytes], bytes]  # renders a request, with additional lines in its head
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)  # keys that need no escapes
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -573,7 +574,7 @@ class KeysAnswer(NamedTuple):
         return LookupResults(self.found, [*self.missing], [*self.unavailable], generation, self.generations)
 
 
-def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAnswer:
+def read_key_answer(response: Response, key: str, expected: str | None, decode: Decode = decode_json) -> KeyAnswer:
     """Read the answer to ``RequestRenderer.lookup``, from the generation ``expected`` if one was requested. Raises
     LookupFailed."""
     is_missing = response.status == 404 and GENERATION in response.fields and read_problem(response).name == "missing"
@@ -586,7 +587,7 @@ def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAn
     kind = _media_type(response)
     if kind not in (_JSON, _OCTETS):
         raise InvalidAnswer(f"a value is JSON or octets, found the Content-Type {kind[:60]!r}")
-    return KeyAnswer(decode_json(response.body) if kind == _JSON else bytes(response.body), generation)
+    return KeyAnswer(decode(response.body) if kind == _JSON else bytes(response.body), generation)
 
 
 def read_batch_answer(
@@ -595,7 +596,7 @@ def read_batch_answer(
     expected: str | None,
     *,
     partial: bool,
-    decode: Callable[[bytes | bytearray], Any] = decode_json,
+    decode: Decode = decode_json,
 ) -> KeysAnswer:
     """Read the answer to ``RequestRenderer.batch`` for ``keys``, which are distinct; without ``partial`` it must cover
     all of them. ``decode`` parses JSON. Raises LookupFailed."""

@@ -45,6 +45,7 @@ _KEEPALIVE_SECONDS: Final = 75.0
 their connection."""
 _METHODS: Final = ("GET", "HEAD")
 _VERSIONS: Final = ("1.0", "1.1")
+_END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -468,7 +469,7 @@ class Service:
 
 
 async def run_service(service: Service) -> None:
-    """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
+    """Run ``service`` until SIGTERM, SIGINT or SIGHUP and the drain that follows; a second signal ends it at once.
 
     Raises LookupdbError if preparation fails, a worker cannot be started, or a port is in use by now.
     """
@@ -495,7 +496,7 @@ async def run_service(service: Service) -> None:
         collectors=service.collectors(supervisor),
     )
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _END_SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
         server = await admin.start(service.admin_listener)
@@ -513,7 +514,7 @@ async def run_service(service: Service) -> None:
                 service.ready_file.unlink(missing_ok=True)
             await server.cleanup()
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _END_SIGNALS:
             loop.remove_signal_handler(number)
 
 
