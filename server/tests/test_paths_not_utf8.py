@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
@@ -105,6 +106,8 @@ Words = Callable[[Path, Path], list[str]]
     ids=lambda words: words(Path(), Path())[0],
 )
 def test_a_verb_says_it_in_a_sentence(project: Project, odd: Path, odd_generation: Path, words: Words) -> None:
+    live = {"formatVersion": 1, "cluster": "local", "writtenAt": datetime.now(UTC).isoformat(), "datasets": []}
+    (project.folder / "living.json").write_bytes(orjson.dumps(live))
     ended = run_here(*words(project.folder, odd))
     assert ended.returncode == 2
     message = ended.stderr.decode()
