@@ -447,3 +447,18 @@ def test_a_run_folder_that_was_removed_comes_back(people: Start, tmp_path: Path)
     again = people()
     assert again.title() == "Duchess"
     assert "is being built" not in again.output
+
+
+def test_a_start_leaves_servers_out_that_drained_for_the_up_before(people: Start, tmp_path: Path) -> None:
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("drainSeconds: 1", "drainSeconds: 600"))
+    stack = people(*WATCH)
+    assert stack.title() == "Countess"
+    write_people(tmp_path, ada="Duchess")
+    stack.says("cut over to g2")
+    dataset = object_file(stack.data, "default", "people")
+    servers = [dataset.with_name(f"StatefulSet.people-r{number}-s0.json") for number in (1, 2)]
+    assert sorted(dataset.parent.glob("StatefulSet.*")) == servers
+    eventually(lambda: '"confirmedAt":"2' in dataset.read_text(), "the confirmation")
+    assert stack.stop() == 0
+    assert people(*WATCH).title() == "Duchess"
+    assert list(dataset.parent.glob("StatefulSet.*")) == servers[1:]

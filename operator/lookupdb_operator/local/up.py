@@ -1,7 +1,8 @@
 """Run `lookupdb up`: the operator's loop over a local cluster.
 
 `up` does what a person does in a real cluster: it applies the manifest (``keep_pin``), and asks for a refresh when the
-source has changed since the last one. The builder decides whether anything is to be built.
+source has changed since the last one. The builder decides whether anything is to be built. At startup `up` forgets
+what mattered only to the last run (``_forget_last_run``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
-from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_status
+from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_labels, read_status
 from lookupdb_operator.console.source import PodClient
 from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice, remove_retry
 from lookupdb_operator.local.kubelet import (
@@ -59,6 +60,7 @@ from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Reconciler, TurnTaking
 from lookupdb_operator.model import Config, NotAnnounced, StoreAccess, format_moment
 from lookupdb_operator.plan import plan, reasons, turns
+from lookupdb_operator.plan.lifecycle import RolloutPhase, rollout_phase
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
@@ -224,6 +226,29 @@ def _read_refresh(item: Object) -> str:
     return str(read_annotations(item).get(names.REFRESH, ""))
 
 
+def _forget_last_run(api: LocalApi, dataset: Key) -> None:
+    """Forget what mattered only to the last `up`: a failed build, because the source may have been corrected; and
+    draining rollouts, because their servers only wait for lookups of the last routers."""
+    held = api.get(names.DATASET_KIND, *dataset)
+    if held is None:
+        return
+    try:
+        status = DatasetStatus.from_json(read_status(held))
+    except ValueError:  # of another version; the operator says so
+        return
+    drained: set[str] = set()
+    if status.table and status.table.confirmed_at and not (held["spec"].get("rollout") or {}).get("keepPrevious"):
+        phases = {rollout.rollout: rollout_phase(rollout.rollout, status) for rollout in status.rollouts}
+        drained = {rollout for rollout, phase in phases.items() if phase is RolloutPhase.DRAINING}
+    left = tuple(rollout for rollout in status.rollouts if rollout.rollout not in drained)
+    if drained or status.failure:
+        api.put_status(held, replace(status, failure=None, rollouts=left).to_json())
+    for item in api.all(names.STATEFUL_SET):
+        meta, labels = item["metadata"], read_labels(item)
+        if (meta["namespace"], labels.get(names.DATASET)) == dataset and labels.get(names.ROLLOUT) in drained:
+            api.remove(names.STATEFUL_SET, meta["namespace"], meta["name"])
+
+
 # The command.
 
 
@@ -359,6 +384,7 @@ class Up:
             self._api.watchers.append(self._note)
             for dataset in self._datasets:
                 self._api.add_folder(*dataset.key, dataset.folder.path / OBJECTS)
+                _forget_last_run(self._api, dataset.key)
                 if known := self._api.get(names.DATASET_KIND, *dataset.key):  # build at once after a failure
                     self._api.put_status(known, {**read_status(known), "failure": None})
             pods = PodClient()
