@@ -160,5 +160,5 @@ def test_the_operator_announces_and_nobody_else_may() -> None:
     assert source["serviceAccountToken"]["audience"] == audience.removeprefix("--audience=")
     (mount,) = [m for m in template["containers"][0]["volumeMounts"] if m["name"] == volume["name"]]
     parsed = parse_arguments(operator, rendered.operator_arguments()[1:])
-    assert str(parsed["gateway_token_file"]) == f"{mount['mountPath']}/{source['serviceAccountToken']['path']}"
+    assert str(parsed["gateway_token"]) == f"{mount['mountPath']}/{source['serviceAccountToken']['path']}"
     assert "store-token" not in render(NO_GATEWAY).text

@@ -205,8 +205,8 @@ def test_the_operator_takes_all_of_its_arguments() -> None:
     assert parsed["create_store_secret"] is False
     assert parsed["image_pull_secrets"] == ("a", "b")
     assert parsed["pod_labels"] == {"owner": "data"}
-    assert parsed["router_clients"] == [client]
-    assert parsed["admin_clients"][1:] == [client]
+    assert parsed["router_clients"] == (client,)
+    assert parsed["admin_clients"][1:] == (client,)
     assert parsed["router_resp"] is True
     off_values = {"networkPolicies": {"enabled": False}, "router": {"resp": {"enabled": False}}}
     off = parse_arguments(operator, render(off_values).operator_arguments()[1:])
@@ -234,7 +234,7 @@ def test_traces_are_exported_by_the_operator_and_the_pods_of_datasets(defaults: 
         {"name": "OTEL_TRACES_SAMPLER", "value": "traceidratio"},
         {"name": "OTEL_TRACES_SAMPLER_ARG", "value": "0.5"},
     ]
-    assert parse_arguments(operator, rendered.operator_arguments()[1:])["tracing_env"] == [*variables, *sampler]
+    assert parse_arguments(operator, rendered.operator_arguments()[1:])["tracing_env"] == (*variables, *sampler)
 
 
 def test_the_sweep_takes_its_arguments() -> None:

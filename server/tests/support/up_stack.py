@@ -97,7 +97,7 @@ class Stack:
         eventually(said, repr(pattern))
 
     def generations(self) -> list[str]:
-        return sorted((path.parent.name for path in self.data.rglob("manifest.json")), key=generation_number)
+        return sorted((path.parent.name for path in self.data.rglob("g*/manifest.json")), key=generation_number)
 
     def newest(self) -> int:
         """The number of the newest generation."""
