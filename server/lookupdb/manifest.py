@@ -1,7 +1,7 @@
 """The JSON files of a dataset in a store: manifest.json of a generation, and active.json beside the generations.
 
-manifest.json describes a whole generation. It is written last: if it exists, the generation is whole. active.json
-announces which generation is active.
+manifest.json describes a whole generation; messages and docs call it the generation's index. It is written last: if it
+exists, the generation is whole. active.json announces which generation is active.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from lookupdb.errors import CorruptFile, opening_error
 T = TypeVar("T")
 
 _TYPES: Final[dict[Any, Any]] = {"int": int, "float": int | float, "str": str, "str | None": str | None}
-"""Annotation → the JSON types to accept: another type would cause a traceback when the member is used."""
+"""Annotation → the JSON types that it accepts. Any other type would cause a traceback when the member is used."""
 
 FORMAT_VERSION: Final = 1
 REFUSED_VERSION: Final = 2
-"""The version of a rejected generation's manifest: older readers take it for damaged, and do not serve it."""
+"""The version of a rejected generation's manifest. Older readers think that it is damaged, and do not serve it."""
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
 
 DAMAGED_HINT: Final = "the generation is damaged: build another, or fetch it again"
 
 _MIN_PARTS: Final = 100_000
-"""So many parts are allowed, however small."""
+"""JSON with fewer parts than this is never rejected, however small its parts are."""
 SAMPLES: Final = 10
 """The number of rejected or duplicate rows that a manifest names; it counts all of them."""
 
@@ -134,12 +134,12 @@ class Refusal:
     active: str
     """The generation that the gates compared with; empty for none."""
     unjudged: tuple[str, ...] = ()
-    """The reasons that only mean that the active generation cannot be read: another attempt may give another result."""
+    """Those of the reasons that only say that the active generation could not be read. A retry may pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedGeneration:
-    """The generation of an earlier dataset that another one is a copy of."""
+    """The generation of an earlier dataset that was copied."""
 
     uid: str
     """The whole uid of that dataset."""
@@ -184,10 +184,10 @@ class Manifest:
     overridden: tuple[str, ...] = ()
     """Reasons of failed gates that somebody has overridden."""
     adopted: AdoptedGeneration | None = None
-    """The original of a copy: all else but the uid, the number and the build is from its builder."""
+    """For a copy, the original. All but its uid, generation and build are the original's."""
     build: str | None = None
-    """The caller's name for the build; None if there is none. A number may be used twice, if its first use was
-    forgotten."""
+    """The caller's name for the build; None if there is none. It tells apart two builds of the same number, which exist
+    if the first was forgotten."""
     dictionary: DictionaryChoice | None = None
     """None without compression, and if an older builder did not record it."""
 
@@ -211,11 +211,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes, where: str) -> Self:
-        """Parse a manifest. Raises CorruptFile, which names ``where``, for another format version, and for a member
-        that is missing or has another type.
-
-        Ignores members of a later minor revision.
-        """
+        """Parse a manifest, ignoring members of a later minor revision. Raises CorruptFile, which names ``where``, for
+        another format version, and for a member that is missing or has another type."""
         try:
             check_density(text)
             members: dict[str, Any] = orjson.loads(text)
@@ -252,19 +249,21 @@ class Manifest:
                 members[name] = _parse_members(ExcludedRows, {"count": members[name]["count"], "samples": samples})
             return _parse_members(cls, members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFile(f"{where} is not a manifest: {error}", hint="build the generation again") from error
+            raise CorruptFile(
+                f"{where} is not a generation's index: {error}", hint="build the generation again"
+            ) from error
 
 
 def check_density(text: bytes) -> None:
-    """Raise ValueError for JSON of very many small parts, such as ``[[],[],…``, which takes thirty times its size in
-    memory. Manifests and claims are never like that."""
+    """Raise ValueError for JSON of very many small parts, such as ``[[],[],…``: parsed, it takes thirty times its size
+    in memory. No manifest or claim looks like that."""
     containers, members = text.count(b"[") + text.count(b"{"), text.count(b",")
     if containers > _MIN_PARTS + len(text) // 32 or members > _MIN_PARTS + len(text) // 8:
         raise ValueError(f"too many parts: {containers} lists and objects, {members} members in {len(text)} bytes")
 
 
 def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
-    """Make a ``kind`` of those ``members`` that are its fields. Raises TypeError for a member of another type."""
+    """Make a ``kind`` from ``members``, ignoring unknown ones. Raises TypeError for a member of another type."""
     present = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
     for field in present:
         if not isinstance(members[field.name], _TYPES.get(field.type, object)) or isinstance(members[field.name], bool):
@@ -293,14 +292,14 @@ ANNOUNCEMENT_NOTE: Final = "active.json"
 MAX_ANNOUNCEMENT_BYTES: Final = 4096
 LOST_HINT: Final = (
     "it was removed, or has not arrived yet: `lookupdb up` or an operator announces the next one;"
-    " if neither runs, remove that file, and the newest generation is followed"
+    " if neither runs, remove that file to follow the newest generation"
 )
 WRITE_AGAIN: Final = "`lookupdb up` or an operator writes it again at the next cutover; until then remove or correct it"
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The generation of a dataset that routers have confirmed, by the version of their table."""
+    """The active generation of a dataset: the one that routers have confirmed, with the version of their table."""
 
     namespace: str
     name: str
@@ -355,11 +354,11 @@ def parse_announcement(content: bytes, where: str) -> Announcement:
 
 
 def is_stale(announced: str, newest: str | None) -> bool:
-    """Return whether to follow the ``newest`` whole generation instead of ``announced``, which the store no longer has:
-    it is newer, so it came after the announcement.
+    """Return whether to follow the ``newest`` whole generation, because it is newer than ``announced``, which the store
+    no longer has.
 
-    Only for a directory, where a listing is complete: `lookupdb up` has announced, and has ended. A bucket may list
-    late, and its operator builds lost generations again.
+    Only for a directory: its listings are complete, and the `lookupdb up` that announced may have ended. A bucket's
+    listing may be late, and its operator builds lost generations again.
     """
     return newest is not None and generation_number(announced) < generation_number(newest)
 
@@ -372,11 +371,11 @@ def _check_type(value: Any, kind: type, name: str, expected: str) -> Any:
 
 def check_shard_size(path: Path, shard: ShardFile) -> None:
     """Raise CorruptFile if the file is missing or has another size than in the manifest; StoreError or NotEnoughRoom if
-    it cannot be opened. Check this before mapping a file: touching a page behind its end kills the process."""
+    it cannot be opened. Call this before mapping a file: touching a page behind its end kills the process."""
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing, although its manifest names it", hint=DAMAGED_HINT) from error
+        raise CorruptFile(f"{path} is missing, although its index names it", hint=DAMAGED_HINT) from error
     except OSError as error:
         raise opening_error(path, error.errno or 0) from error
     if size != shard.bytes:

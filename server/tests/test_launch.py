@@ -101,7 +101,9 @@ def test_a_supervisor_that_cannot_begin_ends_as_the_command_line_does(generation
         [sys.executable, "-m", "lookupdb", "serve", str(generation)], capture_output=True, text=True, check=False
     )
     assert damaged.returncode == 5
-    assert re.match(r"error: .*manifest\.json is not a manifest: .*\n  build the generation again\n", damaged.stderr)
+    assert re.match(
+        r"error: .*manifest\.json is not a generation's index: .*\n  build the generation again\n", damaged.stderr
+    )
 
 
 def test_ctrl_c_ends_it_cleanly(generation: Path) -> None:

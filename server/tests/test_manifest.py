@@ -44,7 +44,7 @@ def test_what_older_builders_did_not_record_is_optional(members: dict[str, Any])
 @pytest.mark.parametrize("dictionary", [None, 1, "kept", [], {}, {"outcome": "kept"}])
 def test_a_choice_that_is_none_is_no_manifests(members: dict[str, Any], dictionary: Any) -> None:
     members["dictionary"] = dictionary
-    with pytest.raises(CorruptFile, match="is not a manifest"):
+    with pytest.raises(CorruptFile, match="is not a generation's index"):
         Manifest.from_json(orjson.dumps(members), "m")
 
 
@@ -76,7 +76,7 @@ def test_a_member_of_another_type_is_no_manifests(members: dict[str, Any], path:
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    with pytest.raises(CorruptFile, match=r"m\.json is not a manifest: .*(expected|is not text)"):
+    with pytest.raises(CorruptFile, match=r"m\.json is not a generation's index: .*(expected|is not text)"):
         Manifest.from_json(orjson.dumps(members), "m.json")
 
 

@@ -110,7 +110,7 @@ def test_a_missing_or_shortened_file_is_refused_when_it_is_opened(tmp_path: Path
     with pytest.raises(CorruptFile, match=rf"{path.name} is {len(content) - PAGE} bytes long, .* says {len(content)}"):
         open_dataset(folder)
     path.unlink()
-    with pytest.raises(CorruptFile, match=rf"{path.name} is missing, although its manifest names it"):
+    with pytest.raises(CorruptFile, match=rf"{path.name} is missing, although its index names it"):
         open_dataset(folder)
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_shard_file_is_refused(folder: Path) -> None:
 def test_a_manifest_that_is_too_large_or_none_is_refused(folder: Path) -> None:
     path = folder / manifest.FILE_NAME
     overwrite(path, b"[" * 10)
-    with pytest.raises(CorruptFile, match="is not a manifest"):
+    with pytest.raises(CorruptFile, match="is not a generation's index"):
         open_dataset(folder)
     path.unlink()
     with path.open("wb") as file:

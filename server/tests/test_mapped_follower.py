@@ -240,7 +240,7 @@ class TestFailures:
         (path,) = folder.glob("*.lmdb")
         path.rename(folder / "away")
         synced.point("g2")
-        self.keeps(mapping, caplog, "is missing, although its manifest names it")
+        self.keeps(mapping, caplog, "is missing, although its index names it")
         (folder / "away").rename(path)
         until(lambda: mapping["k1"] == b"g2", "the generation that is whole")
 

@@ -95,11 +95,11 @@ class RolloutPhase(Enum):
 Phase = GenerationPhase | RolloutPhase
 
 
-# Recovery of a status that was wiped or set back, by hand or with a backup, and of times that lie ahead because the
+# Recovery: of a status that was wiped or set back, by hand or from a backup, and of times in the future, because the
 # clock was set back.
 #
-# What serves keeps serving until something newer is in effect. No number is claimed that an object or another part of
-# the status already has.
+# Servers keep serving until something newer is in effect. No number is assigned twice: all that objects and the status
+# use are counted.
 
 
 _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
@@ -107,10 +107,10 @@ _Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
 
 
 def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollouts that only objects know, kept as referenced, and with numbers not below any in
-    use."""
+    """``status`` with all rollouts that have servers, and with its last numbers raised to the highest in use. Rollouts
+    that it did not know count as referenced, so they stay."""
     observed = situation.observed
-    # Such a status does not say which rollout serves: rollouts whose numbers are past are kept, too.
+    # Such a status does not say which rollout serves, so old rollouts are kept, too.
     serves_unknown_table = routing_tables.is_newer_written(status, observed) or (
         status.table is None
         and routing_tables.written_table_version(observed) > 0
@@ -168,8 +168,8 @@ def is_inconsistent(status: DatasetStatus) -> bool:
 
 
 def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
-    """Return whether routers are still taking ``table`` up, but ``status`` has no rollout that they answer from until
-    then.
+    """Return whether some routers have not taken up ``table`` yet, but ``status`` lacks the rollout that they still
+    answer from.
     """
     generation = status.find_generation(table.generation)
     if table.confirmed_at or table.parts or generation is None or generation.served_by == table.version:
@@ -194,8 +194,8 @@ def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
 
 def _without_outdated_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without its routing table and generations if a newer table exists or ``status`` is inconsistent.
-    Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is built: going
-    back to an older one would be worse. A rejection is noted first, since the new generation may be of the same
+    Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is built, because
+    going back to an older one would be worse. A rejection is noted first: the new generation may have the same
     source."""
     observed = situation.observed
     if not routing_tables.is_newer_written(status, observed) and not is_inconsistent(status):
@@ -221,7 +221,7 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
 def _list_unknown_rollouts(
     status: DatasetStatus, situation: Situation, oldest: int, last_generation: int
 ) -> Iterator[RolloutStatus]:
-    """The rollouts that ``status`` lacks, oldest first. Each has one generation, for show only: the newest that its
+    """The rollouts that ``status`` lacks, oldest first. Each gets a generation only for display: the newest that its
     sets name, or the newest of all."""
     known = {rollout.rollout for rollout in status.rollouts}
     generations: dict[str, int] = {}
@@ -314,10 +314,10 @@ RECOVER: Final = Transition(
         *((phase, GenerationPhase.GONE) for phase in GenerationPhase if phase is not GenerationPhase.GONE),
     ),
     when=(
-        "the status was wiped, edited or set back. One of these shows it: an object has a number that the status does"
-        " not know, or the written routing table such a version; the status's own table references something that the"
-        " status lacks, or names other servers; a table is written, but the status has neither a table nor a rollout"
-        " that routers may answer from. In the last case, servers with past numbers are kept, too"
+        "the status was wiped, edited or set back. Signs of that: an object's number or the routing table's version is"
+        " newer than the status knows; the status's table references something that the status lacks, or names other"
+        " servers; a table is written, but the status has neither a table nor a rollout that routers may answer from."
+        " In the last case, servers with older numbers are kept, too"
     ),
     written_first=(
         "`rollouts` with all servers, `lastRollout`, `lastGeneration`, `lastTable`; no `table`, no `generations`"
@@ -334,8 +334,8 @@ TRANSITIONS: Final = (
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
         ),
         when=(
-            "a router came up with an older table while another rollout drains; or has other content under the"
-            " version of the newest one; or `generation` was edited"
+            "a router starts with an older table while another rollout drains; or a router has the newest table's"
+            " version with other content; or `generation` was edited"
         ),
         written_first="`table.confirmedAt` is empty",
         may_be_deleted="nothing: it is confirmed again, and the drain time begins again",
@@ -364,8 +364,8 @@ TRANSITIONS: Final = (
             (GenerationPhase.REFUSED, GenerationPhase.GONE),
         ),
         when=(
-            "the builder has ended: built, unchanged, failed, or rejected by a gate; the generation that was rejected"
-            " before is gone when a newer one is built or rejected"
+            "the builder has ended: built, unchanged, failed, or rejected by a gate. A previously rejected generation"
+            " is gone once a newer one is built or rejected"
         ),
         written_first="`generations`, or `failure` and `refused`; `builds`; `build` is empty",
         may_be_deleted="its Job and ConfigMap; after a failure when the next attempt begins",
@@ -374,7 +374,7 @@ TRANSITIONS: Final = (
         name="override",
         step=builds.override_gates,
         edges=((GenerationPhase.REFUSED, GenerationPhase.BUILT),),
-        when="the annotation newly names the rejected generation, which was built from the current spec",
+        when="the annotation was set to the rejected generation, which was built from the current spec",
         written_first="`generations[].overridden`; `refused` is empty",
         may_be_deleted="nothing",
     ),
@@ -402,7 +402,7 @@ TRANSITIONS: Final = (
         step=generations.note_loss,
         edges=(),
         when=(
-            "a server cannot fetch the newest generation of the present spec from the store as it was published, and"
+            "the store has lost or damaged the newest generation of the current spec, so a server cannot fetch it, and"
             " none is pinned; or no server reports that any more, and no build has begun"
         ),
         written_first="`lost`",
@@ -416,11 +416,11 @@ TRANSITIONS: Final = (
             (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING),
         ),
         when=(
-            "the store lacks the desired generation, and a slot is free; or the build under way is no longer needed,"
+            "the store lacks the desired generation, and a slot is free; or the running build is no longer needed,"
             " or gives its slot up; or the dataset is suspended"
         ),
         written_first="`build`, `lastGeneration`, or `buildTicket`",
-        may_be_deleted="the Job and ConfigMap of the build that was under way",
+        may_be_deleted="the Job and ConfigMap of the build that was running",
     ),
     Transition(
         name="abandon",
@@ -429,9 +429,7 @@ TRANSITIONS: Final = (
             (RolloutPhase.CLAIMED, RolloutPhase.GONE),
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
-        when=(
-            "it is no longer desired, or gives its slot up; and no routing table has ever referenced it, or its window"
-        ),
+        when=("it is no longer desired, or gives its slot up; and no routing table ever referenced it or its window"),
         written_first="`rollouts` without it, or without its window",
         may_be_deleted="all of it, or the servers of its window, at once, ready or not",
     ),
@@ -443,10 +441,10 @@ TRANSITIONS: Final = (
             (GenerationPhase.BUILT, GenerationPhase.ROLLED_OUT),
         ),
         when=(
-            "the desired generation has no rollout of the present pod template, or not all its shards; and"
-            " a slot is free. With `PerShard`, the servers that the last window replaced must also be gone"
+            "a slot is free, and the desired generation has no rollout of the current pod template, or only of some"
+            " shards. With `PerShard`, the servers that the last window replaced must also be gone"
         ),
-        written_first="`rollouts`, `lastRollout`, or `rolloutTicket`; of a window `rollouts[].window`",
+        written_first="`rollouts`, `lastRollout`, or `rolloutTicket`; for a window `rollouts[].window`",
         may_be_deleted="nothing",
     ),
     Transition(
@@ -457,8 +455,8 @@ TRANSITIONS: Final = (
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
         when=(
-            "`rollout.keepPrevious`, as it is now, has passed since it drained; a candidate finds no"
-            " room; another rollout serves its generation. Not while it is desired"
+            "it is not desired, and one of these holds: the current `rollout.keepPrevious` has passed since it"
+            " drained; a candidate finds no room; another rollout serves its generation"
         ),
         written_first="`rollouts` without it",
         may_be_deleted="all of it: no routing table references it",
@@ -477,8 +475,8 @@ TRANSITIONS: Final = (
             "the drain time has passed since `table.confirmedAt`, and every router still answers from the newest table"
         ),
         written_first=(
-            "`rollouts` without it. If it is desired again, it stays as claimed; with `rollout.keepPrevious` the newest"
-            " one of another generation is kept, and no other"
+            "`rollouts` without it. If it is desired again, it stays as claimed. With `rollout.keepPrevious`, only the"
+            " newest one of another generation is kept"
         ),
         may_be_deleted="all of it; shards and servers beyond those that the newest table references",
     ),
@@ -517,26 +515,25 @@ TRANSITIONS: Final = (
         ),
         when=(
             "the servers of the target rollout or of its window are ready; another number of replicas is ready; any"
-            " rollout of a pinned generation is ready; a candidate is promoted, or is no longer desired. Or the routing"
-            " table's version has, or had, other content, or a router has a newer one: the same table is written under"
-            " the next version"
+            " rollout of a pinned generation is ready; a candidate is promoted, or is no longer desired. The same table"
+            " is written under the next version if its version has or had other content, or a router has a newer one"
         ),
         written_first=(
             "`table` with its version, or only `lastTable`; `rollouts[].named` and `offered`, `candidate`; also"
             " `rolledBack` when it goes back to a pinned generation"
         ),
-        may_be_deleted="nothing: what an older table references stays",
+        may_be_deleted="nothing: everything that an older table references stays",
     ),
     Transition(
         name="trim",
         step=generations.trim_generations,
         edges=((GenerationPhase.BUILT, GenerationPhase.GONE),),
-        when="`keepGenerations` newer ones exist, and it is neither desired nor pinned",
+        when="there are `keepGenerations` newer ones, and it is neither desired nor pinned",
         written_first="`generations` without it",
         may_be_deleted="its files in the store, by the next sweep",
     ),
 )
-"""In the order in which a pass goes through them: each sees what those before it have decided."""
+"""In the order of a pass: each sees the decisions of those before it."""
 
 
 def advance(status: DatasetStatus, situation: Situation) -> DatasetStatus:

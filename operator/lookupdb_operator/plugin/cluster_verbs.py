@@ -289,7 +289,7 @@ async def _look(session: ClusterSession, namespace: str, name: str, component: s
 
 
 async def _delete(session: ClusterSession, namespace: str, name: str, creation: asyncio.Future[None]) -> None:
-    """Delete the Job. It may exist although its creation got no answer."""
+    """Delete the Job. It may exist even if the request to create it got no reply."""
     await asyncio.wait((creation,), timeout=_CREATION_SECONDS)
     creation.cancel()
     if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):
@@ -302,7 +302,7 @@ async def _delete(session: ClusterSession, namespace: str, name: str, creation: 
     try:
         await Polls(f"Job {name}", _DELETION_SECONDS).insist(delete)
     except ApiError as error:
-        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {error}"), err=True)
+        click.echo(clean(f"Job {name} could not be deleted; it will end by itself: {error}"), err=True)
 
 
 # ``kubectl lookupdb diff``.

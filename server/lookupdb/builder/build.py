@@ -82,21 +82,20 @@ def build_generation(
     """Build one generation of ``spec`` in ``store``, with ``engine`` or on this machine.
 
     If the store already holds ``options.generation``, built from this spec, the build adopts it: an earlier builder
-    published it and died before it could report. A build publishes the new generation whole or not at all. It also
-    publishes one that fails a gate, marked in its manifest, unless it is empty. Raises BadSource, GateClosed,
+    published it and died before it could report. A build publishes the new generation whole or not at all. A generation
+    that fails a gate is published too, marked in its manifest, unless it is empty. Raises BadSource, GateClosed,
     NotEnoughRoom, StoreError (GenerationExists if it was built from another spec, or by another
     ``options.build_id``).
 
     A success file is read before the source. If it is missing, nothing is read; if it has changed by the end, nothing
     is published.
 
-    With ``options.adopt``, a dataset without generations of its own gets a copy of an earlier dataset's generation, and
-    the source is not read. Raises AdoptionFailed if there is none to adopt. If the dataset already has a generation of
-    its own, the source is built. With ``options.build_id`` that generation is copied instead, because the caller did
-    not know of it.
+    With ``options.adopt``, there are three cases. A dataset that has built nothing gets a copy of an earlier dataset's
+    generation; raises AdoptionFailed if there is none. A dataset that has a generation of its own is built from the
+    source. But with ``options.build_id``, the caller did not know of that generation, and it is copied.
 
-    If generations are pushed to the dataset, the newest push is copied (``_take_push``). If there are rows, from
-    ``source.urls`` or an ``engine``, they are pushed as a generation instead.
+    For a dataset that takes pushes, the newest push is copied (``_take_push``). But rows, from ``source.urls`` or an
+    ``engine``, are pushed as a generation.
     """
     started_at = time.monotonic()
     check_resources(spec, options)

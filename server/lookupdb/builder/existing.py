@@ -349,8 +349,8 @@ def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, 
     StoreError.
 
     The store is always checked: it may have been lost or replaced since the last build. A generation whose keys were
-    normalised with other Unicode tables does not count, because it must be rebuilt; a copy of a push counts, because
-    another copy would be the same. A rejected one counts if it is ``active``: an operator has overridden its gates.
+    normalised with other Unicode tables must be rebuilt, so it does not count, unless it is a copy of a push: another
+    copy would be the same. A rejected one counts if it is ``active``: an operator has overridden its gates.
     """
     if any(_is_same_build(manifest, spec, fingerprint) for manifest in readable_manifests(dataset)):
         return True
@@ -368,8 +368,8 @@ def _is_same_build(manifest: Manifest, spec: DatasetSpec, fingerprint: str) -> b
 def check_refusal(
     dataset: StoredDataset, generation: str | None, spec: DatasetSpec, fingerprint: str, active: ActiveGeneration | None
 ) -> None:
-    """Raise GenerationRefused again if a gate rejected ``generation`` and a build now would give the same result: same
-    content, gates and active generation. Raises StoreError."""
+    """Raise GenerationRefused again if a gate rejected ``generation`` and nothing has changed since: content, gates and
+    active generation are the same. Raises StoreError."""
     if generation is None or generation not in dataset.refused_generations():
         return
     manifest = read_or_none(dataset, generation)
@@ -479,9 +479,8 @@ _MAX_SHOWN: Final = 10
 
 
 def find_own(dataset: StoredDataset) -> tuple[str, Manifest | None] | None:
-    """Return the newest generation that ``dataset`` itself has built and that may have served, and its manifest; the
-    manifest is None if it is damaged. A copy of such a generation counts; adopted and rejected ones do not. Return None
-    if there is none; then data that is adopted replaces nothing newer.
+    """Return the newest generation that ``dataset`` has built itself, and its manifest, which is None if damaged.
+    Adopted and rejected generations do not count. Return None if there is none: then adoption replaces nothing newer.
     """
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):

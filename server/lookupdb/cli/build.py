@@ -148,7 +148,7 @@ _threads_option = option(
 @option(
     "--unless-fingerprint",
     metavar="F",
-    help="Build nothing if the fingerprint of the source is F and the store has a generation of it and the same spec.",
+    help="Build nothing if the source's fingerprint is F and the store has a generation of this source and spec.",
 )
 @option(
     "--unless-success-file",
@@ -159,20 +159,20 @@ _threads_option = option(
 @option(
     "--unless-refused",
     type=GenerationAddress(),
-    help="Build nothing if a gate rejected this generation and nothing has changed since: report the rejection again.",
+    help="If a gate rejected this generation and nothing has changed since, report that again and build nothing.",
 )
 @option(
     "--adopt",
     metavar="UID[/gN]",
     callback=lambda _ctx, _param, text: None if text is None else EarlierDataset.parse(text),
-    help="Build nothing if the dataset has no generation yet. Copy the newest one, or gN, of an earlier dataset with "
-    "this name and another uid, if it was built with the same spec.",
+    help="If the dataset has no generation yet, copy one instead of building: the newest, or gN, of the earlier "
+    "dataset with this name and this uid. Its spec must be the same.",
 )
 @option(
     "--keep",
     type=click.IntRange(min=1),
-    help="Before the build, remove generations that are older than the newest --protect, except the newest N whole "
-    "ones, the protected ones and the announced one (active.json).  [default: remove none]",
+    help="Before the build, remove generations older than the newest --protect. The newest N whole ones, the protected "
+    "ones and the announced one (active.json) stay.  [default: remove none]",
     show_default=False,
 )
 @option(

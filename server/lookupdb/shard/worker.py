@@ -1,12 +1,12 @@
 """A shard worker: its life, and its event loop with the hot path.
 
-A worker maps the shard, serves on the inherited socket, drains and ends (``main``). Every worker pays for each import
-here.
+A worker maps the shard, serves on the inherited socket, drains and ends (``main``). Import little here: every worker
+pays for it.
 
-The loop accepts clients, and passes each event on. A turn answers lookups. The native turn reads from all ready clients
-before it looks their keys up together; everything that is no lookup goes to the connection. The turn of the Python
+The loop accepts clients, and passes each event on. A turn answers lookups. The native turn reads from all ready
+clients, then looks all their keys up together, and leaves everything else to the connection. The turn of the Python
 fallback leaves all events to the connections. The loop is our own, because the transports, protocols and write queues
-of an event loop would cost as much as a lookup.
+of asyncio would cost as much as a lookup.
 
 While data is cold, connections park their lookups, and threads read the needed pages from disk (``ColdData``).
 """
@@ -45,29 +45,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Cold data: parks requests until their pages are read from disk, so that not the whole worker waits for page faults.
+# Cold data: parks requests until their pages are read from disk. Otherwise the whole worker would wait for page faults.
 #
 # Data is cold while the loop waits for a disk more than it computes (``ColdSwitch``). Connections then park lookups.
 # Threads let the kernel read all needed pages together, and the loop answers the lookups as usual. When the disk is
 # quiet, the hot path is used again.
 
 
-# The switch weighs time: the loop's waits against its computation, because a key costs up to five times the CPU while
-# data is cold. A few pages of a large file that have left the page cache are no reason to switch.
+# The switch compares the time that the loop waits for a disk with the time that it computes. A key costs up to five
+# times the CPU while data is cold, so a few pages that are not in the page cache are no reason to switch.
 
 
 COLD_FAULTS: Final = 100
-"""Fewer page faults per second never make data cold: they take 1 % of the time, except on the slowest disks."""
+"""Data is never cold with fewer page faults per second: except on the slowest disks, they take 1 % of the time."""
 COLD_WAITS: Final = 1.0
 """Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
 WARM_WAITS: Final = 0.1
-"""Data becomes warm when the loop would wait less than this many times as long as it computes, if it read the pages
-itself. It computes more while data is cold.
+"""Data becomes warm when the loop, if it read the pages itself, would wait less than this part of the time that it
+computes. It computes more while data is cold.
 """
 WARM_READS: Final = 100
 """With fewer pages read per second, data is warm in any case."""
 SECONDS: Final = 1.0
-"""The period that is weighed. Short, because neither waiting nor being cold costs much in that time."""
+"""The period that is measured. It is short, so a wrong decision costs little."""
 
 
 class Usage(NamedTuple):
@@ -95,12 +95,12 @@ class ColdSwitch:
         """Seconds that a page fault took on average when data became cold."""
 
     def is_due(self, seconds: float, faults: int) -> bool:
-        """Return whether ``update`` could change anything or would begin a new period."""
+        """Return whether ``update`` could switch, or would begin a new period."""
         is_over = seconds - self._start.seconds >= SECONDS
         return is_over or (not self.is_cold and faults - self._start.faults >= COLD_FAULTS)
 
     def update(self, usage: Usage) -> Usage | None:
-        """Weigh ``usage``. If data becomes cold or warm, return what was weighed."""
+        """Decide by ``usage`` so far. If data becomes cold or warm, return the use that showed it."""
         delta = usage - self._start
         is_over = delta.seconds >= SECONDS
         if self.is_cold:
@@ -119,7 +119,7 @@ class ColdSwitch:
 
 
 _THREADS: Final = 4
-"""Several threads, so that new requests need not wait for the reads of earlier ones."""
+"""More than one, so that new requests need not wait for the reads of earlier ones."""
 _TOGETHER: Final = 16
 """Limit of requests whose pages a thread requests together."""
 _BLOCKS_A_PAGE: Final = 8
@@ -129,7 +129,7 @@ _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
 
 
 class ColdData:
-    """Parks requests while data is cold. ``ring`` makes the loop answer those that are ``warmed``."""
+    """Parks requests while data is cold. ``ring`` makes the loop answer the ``warmed`` connections."""
 
     def __init__(self, poller: Poller, kernel: ShardKernel, ring: Callable[[], None]) -> None:
         self._poller = poller
@@ -212,8 +212,8 @@ def make_turn(worker: WorkerContext, poller: Poller) -> NativeTurn | PythonTurn:
 class LateEvents:
     """Events that are no lookups, in order of arrival.
 
-    Each may take a client's time slice. What exceeds a turn is left to later turns, so that lookups and the worker's
-    heartbeat come in between.
+    Each may take a client's time slice. A turn handles only some of them, so that lookups and the worker's heartbeat
+    come in between.
     """
 
     def __init__(self) -> None:

@@ -434,7 +434,7 @@ class StoredDataset(ABC):
         """Return the error for a missing shard. Raises GenerationMissing if its whole generation is gone."""
         self.manifest(generation)
         return CorruptFile(
-            f"{shard.file} of {generation} is missing in {self.url}, although its manifest names it",
+            f"{shard.file} of {generation} is missing in {self.url}, although its index names it",
             hint="the generation is damaged: build another",
         )
 
