@@ -290,6 +290,9 @@ class TestDirectory:
             == f"{tmp_path}/a b/local/default/things-local"
         )
 
+    def test_the_scheme_of_a_url_may_be_in_capitals(self) -> None:
+        assert open_store("S3://Bucket/a").url == "s3://Bucket/a"
+
     def test_it_needs_nothing_that_speaks_to_a_gateway(self, tmp_path: Path) -> None:
         """Each build and each `lookupdb up` would import it first."""
         program = "import sys; from lookupdb.store import open_store; open_store(sys.argv[1]); print(*sys.modules)"

@@ -58,6 +58,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
         if "?" in url or "#" in url or not (is_gateway or is_bucket or is_folder):
             raise _bad_url_error(url)
         if not is_folder:
+            url = parts.geturl()  # with the scheme in lower case
             return BucketStore(url, cluster, Bucket(url))
         path = unquote(parts.path)
     folder = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
