@@ -606,7 +606,8 @@ def read_batch_answer(
     document = decode(response.body) if media_type == _JSON else None
     if media_type != _FRAMES and not isinstance(document, dict):
         raise InvalidAnswer(
-            f"the answer to a batch is a JSON object or frames, found the Content-Type {media_type[:60]!r}",
+            f"the answer to a batch is a JSON object or frames, found {bytes(response.body[:60])!r}"
+            f" with the Content-Type {media_type[:60]!r}",
             hint=_NO_ROUTER,
         )
     if value_format not in (b"json", b"raw"):
