@@ -49,6 +49,8 @@ from lookupdb.builder.options import (
     built_report,
     count_packers,
     idle_report,
+    peak_resident,
+    return_large_blocks,
     scratch_folder,
 )
 from lookupdb.builder.rows import ReportProgress
@@ -56,7 +58,6 @@ from lookupdb.builder.write import Batch, Sample, Sorter, make_sample
 from lookupdb.dataset.spec import LOCAL, DatasetSpec
 from lookupdb.errors import CorruptFile, GenerationExists, InvalidManifest, PushRejected, SourceUnreadable
 from lookupdb.manifest import DictionaryChoice, ExcludedRows, Manifest, ShardFile, SourceFile, Totals
-from lookupdb.process.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta, ShardReader
 from lookupdb.store import BuildClaim, Store, StoredDataset
 from lookupdb.store.generations import open_shard

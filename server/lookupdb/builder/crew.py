@@ -24,14 +24,13 @@ from typing import Final, Self
 from lookupdb import native
 from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
-from lookupdb.builder.options import BuildBudget, scratch_errors
+from lookupdb.builder.options import BuildBudget, peak_resident, scratch_errors
 from lookupdb.builder.rows import ColumnTracker, ReportProgress, UnfinishedSlice
 from lookupdb.builder.tables import TableFile
 from lookupdb.builder.write import Sorter, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.manifest import SourceFile
-from lookupdb.process.memory import peak_resident
 from lookupdb.process.worker import die_with_supervisor
 
 # The processes that read slices for a build.

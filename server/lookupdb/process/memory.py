@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Final
 
 _KIB: Final = 1024
-_M_MMAP_THRESHOLD: Final = -3
-"""The mallopt parameter beyond which blocks are mapped individually."""
 
 
 def private_bytes(pid: int) -> int | None:
@@ -82,25 +80,6 @@ def _read_stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def peak_resident() -> int:
-    """Return the peak resident size of this process since its program began.
-
-    VmHWM, because getrusage would include the parent's memory before exec.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("VmHWM:"))
-
-
-def return_large_blocks() -> None:
-    """Make freed blocks of 1 MiB or more return to the system.
-
-    glibc keeps such blocks of up to 32 MiB after the first was freed. With several threads it kept 100 MiB in a build
-    of values of 11 MB.
-    """
-    with contextlib.suppress(AttributeError):  # another C library lacks this setting
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

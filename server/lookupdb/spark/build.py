@@ -24,12 +24,11 @@ from lookupdb.builder.core import PARALLEL_FROM, MergedSlices, ReducedShards, ad
 from lookupdb.builder.existing import StoredFiles, WrittenGeneration
 from lookupdb.builder.files import LocalFile, Slice, tell_changes
 from lookupdb.builder.listing import SourceObject, find_local_file, source_fingerprint
-from lookupdb.builder.options import BuildOptions, BuildReport, Progress
+from lookupdb.builder.options import BuildOptions, BuildReport, Progress, peak_resident
 from lookupdb.builder.write import Sample, make_sample
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import SparkFailed
 from lookupdb.manifest import DictionaryChoice, ShardFile, SourceFile
-from lookupdb.process.memory import peak_resident
 from lookupdb.spark import session as sessions
 from lookupdb.spark import tasks
 from lookupdb.spark.pods import check_pods
