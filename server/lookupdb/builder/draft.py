@@ -418,9 +418,7 @@ def draft_manifest(
             notes["escape"] = "a backslash: rows cannot be read without it"
     found = replace(found, is_all=found.is_all and files == 1)
     if found.error is not None:
-        if not found.rows:
-            raise found.error
-        notes["problem"] = f"reading ended early: {found.error}"
+        raise found.error
     chosen: list[str] = []
     if key or not readable.member_names:
         chosen = _check_key(key, found, notes) if key else _guess_key(found, notes)
