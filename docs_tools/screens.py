@@ -70,7 +70,7 @@ def running_up(folder: Path, *manifests: str) -> Iterator[str]:
         up = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
         ends_at = time.monotonic() + START_SECONDS
-        while output.read_text().count("Ctrl-C stops everything") < len(manifests):
+        while output.read_text().count("Shard servers and admin ports") < len(manifests):
             if up.poll() is not None or time.monotonic() > ends_at:
                 sys.exit(f"`lookupdb up` does not serve:\n{output.read_text()}")
             time.sleep(0.1)

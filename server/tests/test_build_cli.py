@@ -374,7 +374,7 @@ class TestProgress:
     def test_plain_lines_tell_every_few_seconds_and_at_the_end(self) -> None:
         now = 0.0
         out = io.StringIO()
-        lines = progress_display.ProgressLines(out, clock=lambda: now)
+        lines = progress_display.ProgressLines(out, "people", clock=lambda: now)
         lines.begin_phase("read", 4096, "bytes")
         for _ in range(4):
             now += 1.6
@@ -383,10 +383,10 @@ class TestProgress:
         lines.begin_phase("sort", None, "rows")
         lines.end_phase()
         assert out.getvalue().splitlines() == [
-            "read: 2.0 KiB of 4.0 KiB, 2,000 rows, 625 rows/s, 3.2 s",
-            "read: 4.0 KiB of 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
-            "read, done: 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
-            "sort, done: 0.0 s",
+            "people: read: 2.0 KiB of 4.0 KiB, 2,000 rows, 625 rows/s, 3.2 s",
+            "people: read: 4.0 KiB of 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
+            "people: read, done: 4.0 KiB, 4,000 rows, 625 rows/s, 6.4 s",
+            "people: sort, done: 0.0 s",
         ]
 
     def test_bars_on_a_terminal(self, capfd: pytest.CaptureFixture[str]) -> None:

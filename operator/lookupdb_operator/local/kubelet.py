@@ -549,7 +549,8 @@ class Kubelet:
 
     async def _build(self, uid: str, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
-        environment = child_environment(_BUILDER_VARIABLES) | {LOG_FILE: str(log_file)}
+        style = {"LOOKUPDB_PROGRESS": "plain"} if len(self._bases) > 1 else {}  # bars of several builds would mix
+        environment = style | child_environment(_BUILDER_VARIABLES) | {LOG_FILE: str(log_file)}
         builder = self.builders[uid] = await _start(arguments, environment)
         try:
             code = await builder.wait()

@@ -385,8 +385,6 @@ class Up:
             for dataset in self._datasets:
                 self._api.add_folder(*dataset.key, dataset.folder.path / OBJECTS)
                 _forget_last_run(self._api, dataset.key)
-                if known := self._api.get(names.DATASET_KIND, *dataset.key):  # build at once after a failure
-                    self._api.put_status(known, {**read_status(known), "failure": None})
             pods = PodClient()
             held.push_async_callback(pods.close)
             tasks = [asyncio.create_task(self._kubelet.run(), name="kubelet")]
@@ -629,14 +627,15 @@ class Up:
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
         flag = [] if data == DATA_DIRECTORY else ["--data-dir", str(data)]
         path = "/v1/lookup" if len(self._datasets) == 1 else "/lookup"
+        is_first = not any(other.active for other in self._datasets)
+        console = f"  {self._url}/  # the console, in a browser\n" if is_first else ""
         redis = f"  {shlex.join(['redis-cli', '-p', str(router['resp']), 'GET', key])}\n" if router.get("resp") else ""
         self._say(
-            f"\n  {self._url}/  # the console, in a browser\n"
-            f"  curl {self._find_url(*dataset.key)}{path}/{quote(key, safe='')}\n"
+            f"\n{console}  curl {self._find_url(*dataset.key)}{path}/{quote(key, safe='')}\n"
             f"  {format_command('get', *flag, shorten_name(*dataset.key), key)}\n{redis}"
             f"  lookupdb.open({dataset.stored.url!r})  # in Python, on this machine\n\n"
-            f"  Shard servers and admin ports: {dataset.folder.state_file}; logs: {dataset.folder.path}/*.log\n"
-            "  Ctrl-C stops everything."
+            f"  Shard servers and admin ports: {dataset.folder.state_file}; logs: {dataset.folder.path}/*.log"
+            + ("\n  Ctrl-C stops everything." if is_first else "")
         )
 
 

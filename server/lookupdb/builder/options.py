@@ -145,8 +145,9 @@ LINE_SECONDS: Final = 3.0
 class ProgressLines:
     """Write a line every few seconds during a phase, and one at its end."""
 
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, out: TextIO, dataset: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
+        self._prefix = f"{dataset}: " if dataset else ""
         self._clock = clock
         self._name = self._unit = ""
         self._total: int | None = None
@@ -180,16 +181,16 @@ class ProgressLines:
         pace, unit = (self._rows, "rows") if self._rows else (self._count, self._unit)
         if pace and seconds >= 0.1:
             parts.append(f"{format_quantity(pace / seconds, unit)}/s")
-        self._out.write(f"{self._name}{end}: {', '.join([*parts, f'{seconds:.1f} s'])}\n")
+        self._out.write(f"{self._prefix}{self._name}{end}: {', '.join([*parts, f'{seconds:.1f} s'])}\n")
         self._out.flush()
 
 
 @contextmanager
 def open_progress(
-    style: Literal["auto", "rich", "plain", "none"] | str, phases: Progress | None = None
+    style: Literal["auto", "rich", "plain", "none"] | str, phases: Progress | None = None, dataset: str = ""
 ) -> Iterator[Progress]:
-    """Open the progress display of this ``style``; auto is rich on a terminal and plain elsewhere. If LOG_FILE names a
-    file, it gets the lines, too. ``phases`` gets the same calls."""
+    """Open the progress display of this ``style``; auto is rich on a terminal and plain elsewhere. Plain lines name the
+    ``dataset``. If LOG_FILE names a file, it gets the lines, too. ``phases`` gets the same calls."""
     with ExitStack() as stack:
         shown: Progress
         if style == "none":
@@ -197,7 +198,7 @@ def open_progress(
         elif style == "rich" or (style == "auto" and sys.stderr.isatty()):
             shown = stack.enter_context(open_bars(is_forced=style == "rich"))
         else:
-            shown = ProgressLines(sys.stderr)
+            shown = ProgressLines(sys.stderr, dataset)
         if path := os.environ.get(LOG_FILE):
             shown = _Both(shown, ProgressLines(stack.enter_context(Path(path).open("a", encoding="utf-8"))))
         yield shown if phases is None else _Both(shown, phases)

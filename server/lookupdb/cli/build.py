@@ -265,7 +265,7 @@ def command(
         with (
             telemetry.open_tracing("lookupdb-build"),
             telemetry.open_span("build", spec.namespace, spec.name, chosen.generation) as span,
-            open_progress(style, span) as progress,
+            open_progress(style, span, spec.name) as progress,
         ):
             result = build.build_generation(spec, place, chosen, progress, runner)
             span.describe(generation=result.generation, records=result.records)
