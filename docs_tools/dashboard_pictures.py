@@ -98,7 +98,7 @@ def _fill(legend: str, labels: Mapping[str, str]) -> str:
 
 
 def _read_marks(dashboard: Json, source: Source, variables: Mapping[str, str]) -> Sequence[Mark]:
-    """Return what the annotations mark, whose times are the values of their series."""
+    """Return the marks of the annotations. Their times are the values of their series."""
     known = dashboard["annotations"].get("list", ())
     colors = {mark["name"]: mark["iconColor"] for mark in known if mark["useValueForTime"]}
     moments = {

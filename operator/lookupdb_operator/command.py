@@ -142,7 +142,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option(
     "--identity",
     default=DEFAULT_IDENTITY,
-    help="NAMESPACE/RELEASE of this installation: a dataset is acted on by one only, the first that saw it.",
+    help="NAMESPACE/RELEASE of this installation. Only one installation acts on a dataset: the first that saw it.",
 )
 @option("--living-list", default="", help="ConfigMap in its own namespace to keep the list of live datasets in.")
 @option(

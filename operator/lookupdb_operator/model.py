@@ -308,7 +308,7 @@ class RouterReport:
     table_version: int | None
     """The lowest version that any worker uses; None if a worker has no table or nothing was reported."""
     problem: str = ""
-    """Why it has no usable report, or what it reports as wrong; empty if nothing."""
+    """Why its report is unusable, or what it reports as wrong; empty if nothing."""
     newest: int = 0
     """The highest version that any worker uses; 0 if none reports one."""
     is_empty: bool = False

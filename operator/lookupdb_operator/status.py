@@ -209,7 +209,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedStatus:
-    """The last announcement of the active generation that the store was seen to have."""
+    """The last announcement of the active generation that the store is known to have."""
 
     generation: str
     version: int
@@ -266,7 +266,7 @@ class ScheduleStatus:
 
 @dataclass(frozen=True, slots=True)
 class BuildStatus:
-    """The build under way: its generation's number is claimed."""
+    """The running build. The number of its generation is claimed."""
 
     generation: str
     content: str
@@ -394,7 +394,7 @@ class PushStatus:
     finished_at: str
     """When its end was seen, by the operator's clock."""
     count: int
-    """Pushes in a row that failed for good or brought back nothing that servers miss."""
+    """Number of pushes in a row that failed for good, or after which servers still miss images."""
 
 
 @dataclass(frozen=True, slots=True)

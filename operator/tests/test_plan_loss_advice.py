@@ -90,7 +90,7 @@ def _edited() -> World:
     [
         (
             _pinned,
-            "spec.generation pins g1, and nothing that is built would serve in its place: bring it back into the store,"
+            "spec.generation pins g1, so no build can replace it: bring it back into the store,"
             " name another generation, or remove spec.generation",
         ),
         (_pinned_to_another, "g2, which spec.generation pins, replaces it"),
@@ -163,7 +163,7 @@ def test_a_pinned_generation_that_nobody_can_fetch_waits_and_says_so_and_is_left
     assert (world.status.generation, world.status.last_generation) == ("g2", 2)
     for kind in ("RolledOut", "Degraded"):
         assert condition(planned, kind).reason == "GenerationMissing"
-        assert "spec.generation pins g1, and nothing" in condition(planned, kind).message
+        assert "spec.generation pins g1, so no build can" in condition(planned, kind).message
         assert "is built again" not in condition(planned, kind).message
     world.edit(generation=None)
     world.settle()
@@ -179,8 +179,8 @@ def test_a_turn_that_was_given_up_says_it_too() -> None:
     planned = world.reconcile()
     assert planned.status.rollout_ticket is not None
     assert planned.status.rollout_ticket.given_up
-    assert "spec.generation pins g1, and nothing" in condition(planned, "RolledOut").message
-    assert "spec.generation pins g1, and nothing" in condition(planned, "Degraded").message
+    assert "spec.generation pins g1, so no build can" in condition(planned, "RolledOut").message
+    assert "spec.generation pins g1, so no build can" in condition(planned, "Degraded").message
 
 
 def test_what_was_gone_back_to_and_is_lost_waits_for_a_source_that_somebody_vouches_for() -> None:

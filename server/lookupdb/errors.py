@@ -354,7 +354,7 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH
 _SSL_ERROR_EOF: Final = 8
 _NONE_SHOWN: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants its clients to have a certificate",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "refuses the handshake, as one does that wants its clients to have a certificate",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "refuses the handshake; perhaps it wants its clients to have a certificate",
 }
 """OpenSSL's name for the alert of a server that got no client certificate: in TLS 1.3, and before, when it was
 ambiguous."""

@@ -239,7 +239,7 @@ def test_a_proxy_that_wants_a_certificate_by_an_older_tls_refuses_too(
 ) -> None:
     identity = make_identity("localhost", by=authority()).write(tmp_path / "proxy")
     with greeting(identity, ca_file) as url, blocking(kind, url, ca_file=ca_file, timeout=30) as client:
-        with pytest.raises(RequestRefused, match="as one does that wants its clients to have a certificate") as told:
+        with pytest.raises(RequestRefused, match="perhaps it wants its clients to have a certificate") as told:
             client.get("a")
         assert "cert_file= and key_file=" in str(told.value)
 

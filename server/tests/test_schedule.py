@@ -150,7 +150,7 @@ def test_what_never_strikes_is_refused_with_what_was_expected_and_found() -> Non
         ("*/0 * * * *", "bad minute"),
         (
             "0 0 30 2 *",
-            "bad day-of-month, expected 1 to 31, or L for the last one, and one that a month of the schedule has",
+            "bad day-of-month, expected 1 to 31, or L for the last one; one of its months must have that day",
         ),
         ("0 0 */31 2 SUN#5", "no such day in fifty years"),
         ("0 0 0 1 * *", "6 fields"),

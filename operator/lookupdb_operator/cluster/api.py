@@ -106,7 +106,7 @@ class Answer:
     body: bytes
 
     def make_error(self, subject: str) -> ApiError:
-        """Return the error that the answer means, if it is from the API server itself."""
+        """Return the error for this answer, assuming that the API server itself sent it."""
         try:
             answer = orjson.loads(self.body) if self.body else {}
         except ValueError:

@@ -45,7 +45,7 @@ _WITHOUT_IMAGE_VOLUMES: Final = (
     "must specify a volume type",
     'volumeMounts[0].name: Not found: "data"',
 )
-"""The words of an API server that does not know image volumes, or whose feature is off."""
+"""What an API server says if it does not know image volumes, or has them turned off."""
 _MERGED_SILENTLY: Final = (names.CONFIG_MAP, names.SERVICE, names.AUTOSCALER)
 """Kinds in which the fields of two managers can be combined, so that an apply without force could change somebody
 else's object. In all other kinds the selector or template conflicts."""
@@ -95,7 +95,7 @@ class Cluster:
 
     async def keeps_image_volumes(self, namespace: str) -> bool | None:
         """Return whether the API server would keep an image volume in ``namespace``, by a dry run. None if its answer
-        does not say so, which says nothing about other namespaces."""
+        does not show that; it may still keep them in other namespaces."""
         probe = manifests.render_image_probe(namespace)
         name = probe["metadata"]["name"]
         try:

@@ -165,8 +165,8 @@ SERVING_FAILURES: Final = {
     reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
     reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
 }
-"""By the reason in the termination message of a server with a volume that somebody else fills. If such a volume cannot
-be read, the shared store is not to blame, so the cause is never a failure of the store.
+"""By the reason in the termination message of a server whose volume somebody else fills. If such a volume cannot be
+read, the shared store is not to blame, so the cause is never a failure of the store.
 """
 PUSH_FAILED: Final = Cause(
     reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
@@ -503,8 +503,8 @@ class Drift:
     fingerprint: bytes = b""
     """Fingerprint of the parts of the object that this depends on."""
     changed: str = ""
-    """Hash of the operator's fields if they changed; empty if the operator did not write the object, or the API server
-    does not say which fields are its."""
+    """Hash of the operator's fields if they changed. Empty if the operator did not write the object, or the API server
+    does not say which fields it wrote."""
     changed_by: str = ""
     """The other manager that set the number of pods or last changed the object."""
 

@@ -101,7 +101,7 @@ class TokenAccess:
         self._other_audiences = other_audiences
         self._now = now
         self._caches: dict[str, TokenCache] = {}
-        """By audience: a token is verified for the one that it names, if that is known."""
+        """By audience: a token is verified for the audience that it names, if that is known."""
 
     async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
         """Return the visitor whose token is in the header, or else in the cookie. Raises NotAdmitted or CannotJudge."""

@@ -180,7 +180,7 @@ class BuildFacts:
     records: int = 0
     seconds: int | None = None
     count: int = 1
-    """The number of builds that ended so, one after another."""
+    """Number of builds in a row that ended this way."""
     stall: str = ""
     stalled_since: str = ""
 
@@ -475,7 +475,7 @@ class Action:
 
 
 def list_actions(dataset: Dataset, facts: StatusFacts) -> Iterator[Action]:
-    """Yield the commands that apply to a dataset as it is, first those that it waits for."""
+    """Yield the commands that apply to a dataset in its current state, first those that it waits for."""
     if facts.candidate:
         generation = dataset.candidate
         yield Action(f"Look at {generation} first", dataset.command("get", "KEY", "--generation", generation))

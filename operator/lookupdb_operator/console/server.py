@@ -61,8 +61,8 @@ def make_app(
     routes: Iterable[web.RouteDef] = (),
     hosts: Collection[str] | None = None,
 ) -> web.Application:
-    """Return the console. One of ``middlewares`` sets ``SOURCE``. ``hosts`` are the names under which it may be asked,
-    so that no page of another name can read it (DNS rebinding); None: any."""
+    """Return the console. One of ``middlewares`` sets ``SOURCE``. ``hosts`` are the host names that requests may use,
+    so that pages of other sites cannot read it (DNS rebinding); None: any."""
     app = web.Application(
         middlewares=[_protect, _make_host_check(hosts), _refuse_other_sites, *middlewares],  # type: ignore[list-item]
         client_max_size=MAX_BODY_BYTES,

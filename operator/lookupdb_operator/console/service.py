@@ -185,7 +185,7 @@ class ClusterSource:
         return await self._client.read_metrics(f"{host}:{names.ADMIN_PORT}")
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None, token: str = "") -> Lookup | Elsewhere:
-        """Return the answer of a router of ``dataset``, which is sent ``token`` unless that is empty."""
+        """Return the answer of a router of ``dataset``. Send it ``token``, unless that is empty."""
         router = dataset.spec.get("router") or {}
         port = (router.get("service") or {}).get("port", names.HTTP_PORT)
         url = names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=dataset.speaks_tls)
@@ -401,8 +401,8 @@ async def run(options: ConsoleOptions) -> None:
     "--access",
     type=click.Choice([TOKEN, PROXY, ANYONE]),
     default=TOKEN,
-    help="token: holders of a service account's token see what that allows. proxy: users of an authenticating proxy see"
-    " all datasets. anyone: so does everyone who reaches the console.",
+    help="token: holders of a service account's token see what the account may see. proxy: users of an authenticating"
+    " proxy see all datasets. anyone: so does everyone who reaches the console.",
 )
 @option(
     "--audience",

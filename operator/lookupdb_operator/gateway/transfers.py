@@ -68,8 +68,8 @@ from lookupdb_operator.gateway.request import (
 #
 # Transfers of files are slow, so they never take everything: a quarter is reserved for short requests, which builds
 # need. One namespace may have half of what the others leave, and one request an eighth of the memory. So no namespace
-# waits for another one's waiting requests, and a new one usually finds room. It does not if many namespaces take all
-# that they may: of 192 transfers, eight namespaces leave none, and a ninth must retry in a second.
+# waits behind another one's requests, and a new one usually finds room. It finds none if many namespaces take all they
+# may: eight namespaces can use up 192 transfers, and a ninth must retry in a second.
 #
 # A request without memory waits for a while behind those of its namespace.
 

@@ -443,7 +443,7 @@ def localize_advice(message: str, data: Path) -> str:
 
 
 def remove_retry(message: str) -> str:
-    """Return the localized ``message`` without what it says of a next attempt: a start that fails makes none."""
+    """Return the localized ``message`` without its mention of a next attempt: a start that fails makes none."""
     return _NEXT_ATTEMPT.sub("", message)
 
 

@@ -327,7 +327,7 @@ class Kubelet:
     # Addresses
 
     def _find_shift(self) -> int:
-        """Return the number to add to all ports, so that no program that listens on all addresses has them."""
+        """Return the number to add to all ports, to avoid ports of programs that listen on all addresses."""
         for shift in range(0, 20 * _MOVED, _MOVED):
             with suppress(UsageError):
                 for port in (names.SHARD_PORT, names.ADMIN_PORT):
@@ -349,8 +349,8 @@ class Kubelet:
         return resolved
 
     def _with_contents(self, text: str) -> str:
-        """Return a routing table's ``text`` with a hash of each generation's files, which a router's tags need: all
-        datasets of laptops have the same uid, and two may be built within one second."""
+        """Return a routing table's ``text`` with a hash of each generation's files. It makes a router's tags unique:
+        all datasets of laptops have the same uid, and two may be built within one second."""
         table = orjson.loads(text)
         about = table["dataset"]
         folder = self._store / dataset_path(LOCAL, about["namespace"], about["name"], about["uid"])

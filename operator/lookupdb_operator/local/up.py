@@ -178,8 +178,8 @@ class LocalDataset:
         return {names.REFRESH: datetime.now(UTC).isoformat(), _SOURCE: self.seen or ""}
 
     def find_stored_status(self) -> DatasetStatus | None:
-        """Return the status of a dataset that the store knows and the cluster does not: an earlier version's, or one
-        that `lookupdb build` has built. None if there is nothing. Raises LookupdbError."""
+        """Return the status of a dataset that is in the store but not in the cluster: made by an earlier version, or by
+        `lookupdb build`. None if there is nothing. Raises LookupdbError."""
         last = generation_number(self.stored.next_generation()) - 1
         if last == 0:
             return None

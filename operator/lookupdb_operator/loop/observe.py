@@ -110,12 +110,12 @@ class ImageVolumes:
         self._answered_at: datetime | None = None
         """Time of the last answer."""
         self._undecided: dict[str, datetime] = {}
-        """Namespace → time of an answer there that settled nothing."""
+        """Namespace → time of an inconclusive answer there."""
         self._are_kept = True
 
     async def are_kept(self, namespace: str) -> bool:
-        """Return an answer that is at most a few minutes old, asking in ``namespace``, where the operator may create
-        StatefulSets. True if unknown: what the API server refuses here, it also refuses for the StatefulSets."""
+        """Return an answer that is at most a few minutes old. Ask in ``namespace``, where the operator may create
+        StatefulSets. True if unknown: if the API server refuses this, it will refuse the StatefulSets, too."""
         async with self._asking:  # concurrent callers share the answer
             now = self._clock()
             oldest = now - timedelta(seconds=_IMAGE_VOLUMES_KNOWN_SECONDS)
@@ -420,8 +420,8 @@ class Absences:
 
 # How long this process has known that a dataset's routing table is confirmed.
 #
-# Servers that only an older table references are stopped after their drain time. By the wall clock that time may seem
-# to have passed at once: somebody set the clock forward, or another operator's clock was behind. So a drain counts only
+# Servers that only an older table references are stopped after their drain time. By the wall clock, that time may seem
+# to have passed at once, if the clock was set forward or another operator's clock was behind. So a drain counts only
 # seconds seen by this process. After an operator restart a drain lasts longer, never shorter.
 #
 # A router that answers from an older table restarts the drain too, because its lookups must also end. This is kept

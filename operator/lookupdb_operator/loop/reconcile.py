@@ -126,7 +126,7 @@ class EventBudget:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._spent: dict[str, tuple[float, float]] = {}
-        """By reason (there are about fifty): events that count, and the time of that count."""
+        """Reason (there are about fifty) → the number of events that still count, and when they were counted."""
 
     def allows(self, reason: str) -> bool:
         """Return whether another event of ``reason`` may be posted, and count it if so."""
@@ -452,7 +452,7 @@ class Reconciler:
         refused |= await self._delete(dataset, plan.delete, memory.repairs)
         before, memory.refusals = memory.refusals, refused
         if not refused:
-            # The next pass clears the condition about refusals that are over.
+            # If a refusal is over, the next pass clears its condition.
             return 0.0 if before else plan.next_look_in
         raise RequeueRequested(
             "refused: " + "; ".join(refused.values()),
@@ -511,7 +511,7 @@ class Reconciler:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
             guard = manifests.guarding_policy(manifest)
             if guard in refused and not ours & {guard, (kind, name)}:
-                refused[kind, name] = "it waits for its NetworkPolicy, which is refused"
+                refused[kind, name] = "it waits for its NetworkPolicy, which the API server refuses"
                 continue
             try:
                 if manifests.is_made_once(manifest):

@@ -25,8 +25,8 @@ How a build ends:
     the status was wiped       lifecycle.recover_status            its number is past, its Job is deleted
 
 After a failure the next build begins after 30 s, doubling up to 30 min (``reasons.retry_delay``). A builder that hangs
-while its pod runs is in no trouble; only the deadline ends it. A Job that succeeded and whose pod is gone ends no
-build: it runs again under its number (``has_lost_result``).
+while its pod runs is in no trouble; only the deadline ends it. If a Job succeeded but its pod is gone, the result is
+lost: the Job runs again under its number (``has_lost_result``).
 
 A Job stays while its build is under way, after a failure until the next attempt (for its log), while a finalizer keeps
 it, or while the operator leaves the dataset alone (``planner``). ``objects.find_garbage`` lists all others.
@@ -280,7 +280,7 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     is_possible = diagnose_engine(situation) is None
     is_due = is_needed and is_possible and not waits_for_rollout(rollouts.find_target(status, situation))
     failure = status.failure
-    # A build that failed because of the store may succeed with what its Secret is about to hold.
+    # A build that failed because of the store may succeed with the new contents of its Secret.
     if failure is not None and failure.reason in reasons.STORE_REASONS and is_store_access_new(status, situation):
         failure = None
     is_early = failure is not None and remaining_seconds(failure.retry_at, situation.now) > 0

@@ -102,9 +102,9 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table unconfirmed again, if a router answers from an older one whose servers are
-    kept: its lookups must drain too. The same if a router has other content under that version, or the status's active
-    generation was edited: routers then report it again."""
+    """``status`` with its routing table unconfirmed again, so that routers report it again, in three cases: a router
+    answers from an older table whose servers are kept (its lookups must drain too); a router has other content under
+    this version; or the status's active generation was edited."""
     table = status.table
     if table is None:
         return status

@@ -533,7 +533,7 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
         return "nothing is built while spec.suspend is true"
     if desired.pinned_generation == generation:
         return (
-            f"spec.generation pins {generation}, and nothing that is built would serve in its place: bring it back into"
+            f"spec.generation pins {generation}, so no build can replace it: bring it back into"
             " the store, name another generation, or remove spec.generation"
         )
     if is_pin_missing(status, desired):

@@ -3,10 +3,10 @@
 ``plan()`` executes ``TRANSITIONS`` from the first to the last at each pass. The simulation checks every pass against
 them, and the reference of the documentation shows them.
 
-Why does r1 stay? Because of its phase: the transitions that leave it say when they do. Which transition ends it? The
-one that leads to ``GONE``. Which code deletes it? ``objects.find_garbage`` lists its objects only when its phase is
-``GONE``, and ``loop.reconcile.Reconciler._delete`` deletes what is listed. A pod on a lost node is deleted by force in
-any phase (``conditions.find_lost_pods``), and its StatefulSet makes another one.
+Why does r1 stay? Because of its phase: each transition out of that phase says when it happens. Which transition ends
+it? The one that leads to ``GONE``. Which code deletes it? ``objects.find_garbage`` lists its objects only when its
+phase is ``GONE``, and ``loop.reconcile.Reconciler._delete`` deletes what is listed. A pod on a lost node is deleted by
+force in any phase (``conditions.find_lost_pods``), and its StatefulSet makes another one.
 
 Whatever its phase, a StatefulSet also stays
 

@@ -189,7 +189,7 @@ def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observe
 def without_edits(
     manifests_due: Iterable[Manifest], permanent: Iterable[Manifest], observed: Observed
 ) -> tuple[Manifest, ...]:
-    """``manifests_due`` without those of ``permanent`` that are as an earlier spec had them."""
+    """``manifests_due`` without those of ``permanent`` that exist unedited, even if they follow an earlier spec."""
     intact = {
         (existing.ref.kind, existing.ref.name)
         for existing in observed.other_objects

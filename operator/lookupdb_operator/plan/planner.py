@@ -332,7 +332,7 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
 
 
 def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
-    """``what``, and what the first of ``pods`` that is in trouble says."""
+    """``what``, with the message of the first of ``pods`` that is in trouble."""
     for pod in pods:
         if pod.trouble is not None:
             return Trouble(pod.trouble.reason, f"{what}; {pod.name}: {pod.trouble.message}")

@@ -1,5 +1,4 @@
-"""Every reason that a condition may give, which is what machines read; the sentence beside it for people, and what to
-do about it.
+"""Every reason that a condition may give: a word for machines, with a sentence for people, and what to do about it.
 
 Reasons of troubled pods and of failed builds are among them, so that one word follows a fault from pod to condition.
 """
@@ -123,7 +122,7 @@ SNAPSHOT_MISSING: Final = "SnapshotMissing"
 DATA_FILE_MISSING: Final = "DataFileMissing"
 """A file of the table's snapshot is missing."""
 UNSUPPORTED_TABLE: Final = "UnsupportedTable"
-"""The table uses a feature that is not read, such as equality deletes."""
+"""The table uses a feature that lookupdb cannot read, such as equality deletes."""
 EXTRA_MISSING: Final = "ExtraMissing"
 """The builder's image lacks the package that reads the table's format."""
 GATE_CLOSED: Final = "GateClosed"

@@ -55,11 +55,11 @@ from lookupdb_operator.status import (
 )
 
 MOST_ROLLOUTS: Final = 12
-"""Maximum number of rollouts of a dataset. So many exist only while routers confirm nothing for long and the spec keeps
-changing."""
+"""Maximum number of rollouts of a dataset. It is reached only if routers confirm nothing for a long time while the spec
+keeps changing."""
 MOST_IN_STATUS: Final = 16
-"""Maximum number of rollouts in a status. A status that was lost keeps all that exist until another one serves, which
-needs a place."""
+"""Maximum number of rollouts in a status. A lost status takes in all existing ones, which stay until a new one serves;
+that one needs a place, too."""
 GRACE: Final = 60.0
 """Seconds from a rollout's claim in which it waits for servers in trouble, although enough others are ready."""
 
@@ -100,8 +100,8 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
 
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
-    """Return the desired generation (``generations.target_generation``). While the active one has an outdated pod
-    template, it comes before one that would wait for promotion, so that a new image needs no promotion."""
+    """Return the desired generation (``generations.target_generation``). While the active generation's pod template is
+    outdated, it comes before one that would wait for promotion, so a new image needs no promotion."""
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -123,9 +123,9 @@ def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationSta
 
 
 def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether a newer generation replaces ``promoted``, which is queued. Not while routers can be sent to it: a
-    user has decided. If promotion is automatic again, a newer one also replaces one that is stuck or must be rolled out
-    again."""
+    """Return whether a newer generation replaces ``promoted``, which is queued. But not while routers can be sent to
+    it: a user chose it. If promotion is automatic again, a newer one also replaces one that is stuck or must be rolled
+    out again."""
     candidate = status.candidate
     rollout = None if candidate is None else status.find_rollout(candidate.rollout)
     if rollout is None:
@@ -301,8 +301,8 @@ def is_servable(
     shards: Collection[int] | None = None,
 ) -> bool:
     """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. That is so if all
-    their servers are ready. It is also so if each shard has at least one ready server and lacks at most one, and either
-    the missing ones are in trouble and the grace period is over, or the progress deadline has passed. The routing table
+    their servers are ready. It is also so if each shard has a ready server and lacks at most one, and either the
+    missing ones are in trouble after the grace period, or the progress deadline has passed. The routing table
     references missing servers too: routers use them once they come.
     """
     chosen = awaited_shards(rollout, status) if shards is None else shards
@@ -343,8 +343,8 @@ def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situati
 
 
 def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
-    """Return the seconds until the progress deadline of ``rollout``, which counts from its claim for servers, and from
-    its table for routers."""
+    """Return the seconds until the progress deadline of ``rollout``: for servers since its claim, for routers since its
+    table."""
     table = status.table
     is_referenced = table is not None and table.rollout == rollout.rollout and not rollout.is_starting
     since = table.written_at if table is not None and is_referenced else rollout.started_at
@@ -404,7 +404,7 @@ def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: S
 
 
 def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the reason why the rollout that has a slot makes no progress, and no other rollout."""
+    """``status`` with the reason why the rollout with a slot makes no progress; no other rollout has a reason."""
     candidate, stall = turns.find_candidate(status), None
     if candidate is not None:
         trouble = diagnose_stall(candidate, status, situation)
@@ -558,7 +558,7 @@ _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_EN
 
 
 def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
-    """``trouble`` with the name of the store, if it is a store's and does not name it."""
+    """``trouble``, with the store's name added if the store is in trouble and not named."""
     if trouble is None or trouble.reason not in reasons.STORE_REASONS - {reasons.SECRET_MISSING}:
         return trouble
     own, environment = situation.dataset.own_store, situation.observed.store.environment

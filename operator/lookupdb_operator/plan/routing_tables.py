@@ -1,9 +1,9 @@
-"""Routing tables: the rollout that the newest one references, those whose other shards it replaces one after the other,
-and a candidate beside it. A table is written when any of these changes, or its number of servers does. It is written
-unchanged under the next version if routers would not take it up otherwise.
+"""Routing tables. A table references the target rollout; during a shard-by-shard rollout, also the rollouts that it
+replaces; and perhaps a candidate. A new table is written when any of these or its number of servers changes. The same
+table is written under the next version if routers would not take it up otherwise.
 
-Enough of the servers that it adds are ready then (``rollouts``). Once a candidate is referenced, nothing waits for it:
-routers answer from the active generation whatever becomes of it.
+By then, enough of the servers that it adds are ready (``rollouts``). Nothing waits for a candidate once a table
+references it: routers answer from the active generation whatever becomes of it.
 
 The ConfigMap stays as long as the dataset, whatever the status remembers: routers that start answer from it.
 ``objects.find_garbage`` never lists it; Kubernetes deletes it with the dataset.
@@ -46,7 +46,7 @@ tables than there will ever be, below the limits of objects (15 digits) and of t
 
 
 def known_table_version(status: DatasetStatus) -> int:
-    """The highest version of a routing table that ``status`` knows of, whether or not it knows what that references."""
+    """The highest version of a routing table that ``status`` knows, even if it has lost the table itself."""
     return max(status.last_table, 0 if status.table is None else status.table.version)
 
 
@@ -111,8 +111,8 @@ def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
 
 
 def list_answering_routers(observed: Observed) -> tuple[Pod, ...]:
-    """Routers that may be answering from some table. One that takes requests counts, whatever is wrong with it. One
-    that has not started, or that ends again and again, does not: it reads the table when it starts."""
+    """Routers that may be answering from some table. A router that takes requests counts, whatever is wrong with it.
+    One that has not started, or that keeps crashing, does not count: it reads the table when it starts."""
     return tuple(pod for pod in list_live_routers(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
 
 
@@ -121,8 +121,8 @@ def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
         return pod.ready
     if report is None or report.newest:
         return True
-    # A pod's status keeps the cause of a container's death long after it runs again. So it counts only if the router
-    # does not answer the operator either.
+    # A pod's status keeps the cause of a container's death long after it runs again. So trouble counts only if the
+    # router does not answer the operator either.
     return pod.trouble is None and not report.is_empty
 
 
@@ -142,9 +142,7 @@ def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: s
 
 
 def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
-    """Return whether ``report`` is of this version but of another text or generation, or itself reports a
-    contradiction.
-    """
+    """Return whether ``report`` has this version with another text or generation, or reports a contradiction itself."""
     if describe_contradiction(table.version) in report.problem:
         return True
     if not _answers_from_version(report, table):
@@ -190,7 +188,7 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 
 
 def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether a router answers from another table of the version of ``table``."""
+    """Return whether a router answers from a different table with the version of ``table``."""
     return is_contradicted_by_reports(situation.observed, table, find_digest(table, status, situation))
 
 
@@ -202,7 +200,7 @@ def find_digest(table: TableStatus, status: DatasetStatus, situation: Situation)
 
 
 def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:
-    """All that ``status`` knows of, by name; None when one that ``table`` routes to is not among them."""
+    """All generations in ``status``, by name; None if it lacks one that ``table`` routes to."""
     known = {generation.generation: generation for generation in status.generations}
     return known if {table.generation, *(part.generation for part in table.parts)} <= known.keys() else None
 
@@ -362,7 +360,7 @@ def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Si
     table = status.table
     active = None if target.rollout is None else _following_table(target.rollout, status, situation)
     if active is None and table is not None:
-        # To scale down, the table drops servers before they stop; to scale up, they start before it names them.
+        # To scale down, the table drops servers before they stop; to scale up, new ones start before it names them.
         active = replace(table, replicas=_reachable_replicas(table, situation.desired.replicas, status, situation))
     if active is None:
         return with_offered_replicas(status, None, situation)

@@ -8,9 +8,8 @@ at a time, and when; and the servers of a rollout's shards, counted. Each set of
     they are seen to be gone, their pods too: the next window
 
 So there are never more than ``maxSurgeShards`` shards' servers beyond those of one whole rollout. A window takes a
-rollout slot of its own: between two windows other datasets may have theirs. One case exceeds the bound: while routers
-do not take a table up for long, or do not leave one, another target rollout may begin, because it may correct the
-cause.
+rollout slot of its own: between two windows other datasets may have theirs. One case exceeds the bound: if routers fail
+for long to take up a table, or to leave one, another target rollout may begin, because it may correct the cause.
 
 All shards are made at once, in one window, if no generation is known to serve, or if the active one has another number
 of shards, another normalization or another value format: a lookup could not know whose rules apply. The same holds if
@@ -178,7 +177,7 @@ def list_leftovers(status: DatasetStatus, observed: Observed) -> list[Leftover]:
 
 
 def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Situation) -> Trouble | None:
-    """The first one that should be gone for long, and what holds it; ``table`` has been confirmed."""
+    """The first one that should have been gone for long, and what holds it; ``table`` has been confirmed."""
     deadline = situation.desired.progress_deadline_seconds
     for leftover in list_leftovers(status, situation.observed):
         if _remaining_seconds(leftover, table, situation) == 0:

@@ -162,8 +162,8 @@ def _find_withdrawal(dataset: Dataset, value: str) -> str:
 
 
 def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> ChangeProgress:
-    """Judge whether the requested generation serves or waits for promotion. ``answers`` are the generations of a
-    refresh: one that does not serve because another one is pinned is a failure."""
+    """Judge whether the requested generation serves or waits for promotion. ``answers`` are the generations that a
+    refresh has built. If they cannot serve because another one is pinned, the refresh has failed."""
     condition = dataset.condition("RolledOut")
     pinned = dataset.spec.get("generation")
     # The condition reports a waiting candidate only after anything that drains or starts. If the refresh's generation

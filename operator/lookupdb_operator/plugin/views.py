@@ -91,13 +91,13 @@ def _split(message: str) -> list[str]:
 
 
 def _is_shown(text: str, facts: StatusFacts) -> bool:
-    """Return whether each part of ``text``, or its beginning if it was cut, is shown as what the dataset waits for."""
+    """Return whether each part of ``text``, which may be cut off, is already shown among what the dataset waits for."""
     parts = reasons.join_lines(text.removesuffix("…")).split("; ")
     return all(part and any(part in wait.detail for wait in facts.waits) for part in parts)
 
 
 def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    """Yield the conditions, without sentences that are shown as what the dataset waits for."""
+    """Yield the conditions, without sentences that are already shown among what the dataset waits for."""
     shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
     rows = []
     for found in facts.conditions:

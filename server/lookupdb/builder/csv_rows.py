@@ -70,7 +70,7 @@ _SHAPES: Final = {
     "blanks alone": re.compile(r"\s+"),
     "with blanks around it": re.compile(r"\s.*|.*\s", re.DOTALL),
 }
-"""Shapes of a field that is not of its type; the first that fits is reported."""
+"""Shapes of a field that does not have the column's type. The error names the first shape that matches."""
 
 
 def _find_positions(

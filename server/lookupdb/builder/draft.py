@@ -107,7 +107,7 @@ def _find_pattern(folder: Path) -> str:
 _LOOK_BYTES: Final = 256 << 10
 _LOOK_ROWS: Final = 1000
 _EVEN_PART: Final = 0.9
-"""The part of the rows that have as many fields as the first, if the delimiter is right."""
+"""Share of rows that must have as many fields as the first one, if the delimiter is right."""
 _NULLS: Final = ("\\N", "NULL")
 _DELIMITERS: Final = ",;\t|\x01"
 _DATA: Final = re.compile(
@@ -117,7 +117,7 @@ _DATA: Final = re.compile(
     r"|(?P<other>[^@\s]+@[^@\s]+\.[^@\s]+|https?://.*|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]+|true|false)",
     re.IGNORECASE,
 )
-"""Fields that are data. Years and dates are also names of columns, of which each has data of another kind."""
+"""Fields that are data. Columns may also be named by years or dates; then their data are of another kind."""
 
 
 def _guess_files(source: Json, base: Path, notes: Notes) -> Key:
@@ -308,7 +308,7 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
 
 
 def _describe_better(usable: Sequence[FirstColumn], key: Sequence[FirstColumn]) -> str:
-    """Return why the columns whose names are more like a key's than those of ``key`` are no key, each on a line."""
+    """Return, a line each, why columns with a name more like a key's than those of ``key`` are not the key."""
     better = [column for column in usable if _rank(column) < min(map(_rank, key))]
     if not better:
         return ""

@@ -49,9 +49,9 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 # ``MAX_BYTES`` of either unless the first shard alone is larger. One key in 2^k is compared, chosen by other bits of
 # the hash. Values are compared as lookups return them.
 #
-# If the new generation has as many shards, the keys are in the same ones. Otherwise each of its shards may hold some:
-# the compared keys stay in memory, each with a hash of its value, and every file of either generation is read once. In
-# a new file only keys count that would be in the shards that were read: added keys are as exact as removed ones.
+# If the new generation has as many shards, the keys are in the same ones. Otherwise any of its shards may hold some:
+# the compared keys stay in memory, each with a hash of its value, and every file of either generation is read once.
+# Keys of a new file count only if they would be in the shards that were read: added keys are as exact as removed ones.
 #
 # With n keys compared, the standard deviation of the share is at most 1 / (2 √n): 0.16 % for 100,000 keys.
 

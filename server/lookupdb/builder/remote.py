@@ -354,7 +354,7 @@ def _credentials_hint(url: str) -> str:
 def _hint(error: Exception, url: str) -> str | None:
     """Return a hint about a server that cannot be reached; None if the error says enough."""
     if "InvalidCertificate" in str(error):
-        return "use the name that its certificate is for, signed by an authority that is known here"
+        return "use a name that is in its certificate; the authority that signed it must be known on this machine"
     if "Content-Length" in str(error) and url.startswith("gs://"):
         return (
             "GCS unpacks an object with contentEncoding: gzip as it sends it, without its length: clear contentEncoding"

@@ -319,7 +319,7 @@ class RowParser:
 
 
 # Files that declare their columns, CSV and Parquet, must declare the same ones, in any order. Otherwise a column that
-# one file calls by another name would go live under both names. If the spec names the value's columns, files may differ
+# has another name in one file would go live under both names. If the spec names the value's columns, files may differ
 # in others.
 
 

@@ -211,7 +211,7 @@ _ADVICE: Final = (
     ("the ca_file ", "the --ca-file "),
     ("give the client a certificate, by cert_file= and key_file=", "use lookupdb.client or curl: they can show one"),
 )
-"""What the client advises about its arguments, and the same about options."""
+"""Advice of the client about its arguments → the same advice about command-line options."""
 
 
 @contextmanager

@@ -115,7 +115,7 @@ _UMASK: Final = 0o022  # other users can read a folder from the moment it exists
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     show_default=False,
-    help="Routing table whose dataset is kept, at the generation that it names as active. May be repeated.",
+    help="Routing table. The generation that it names as active is kept for its dataset. May be repeated.",
 )
 @store_option
 @cluster_option

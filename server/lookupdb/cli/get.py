@@ -119,7 +119,7 @@ def _print_values(lookups: Lookups, keys: Iterable[str]) -> int:
     if unavailable:
         raise Unavailable(
             f"{format_count(unavailable, 'key')} could not be looked up: the shards that may have them are unavailable",
-            hint="ask again for those whose line says so: they may or may not exist",
+            hint="retry the keys marked unavailable: they may or may not exist",
         )
     return KeyMissing.exit_code if missing else 0
 

@@ -64,8 +64,8 @@ PATIENCE_SECONDS: Final = 0.005
 MAX_FLIGHTS: Final = 8  # the most batches at the same time
 MAX_WAITING: Final = 10_000
 MAX_WAITING_CHARACTERS: Final = MAX_WAITING * MAX_TARGET_CHARACTERS
-"""The most characters of all waiting keys, 20 MB at four bytes each: keys that records can have never reach it. A
-single waiting key may be longer."""
+"""The most characters of all waiting keys, 20 MB at four bytes each. Valid keys never reach it. A single waiting key
+may be longer."""
 MAX_REQUEST_CHARACTERS: Final = 200_000
 """The most characters of the keys of one request, which then fits into a body of 1 MiB."""
 UNAUTHENTICATED: Final = 401
@@ -338,8 +338,8 @@ class SharedAnswer:
             self._repeated = {key for key in keys if key in seen or seen.add(key)}  # type: ignore[func-returns-value]
 
     def is_late(self, key: str) -> bool:
-        """Return whether ``key`` has no answer because the leading caller timed out. A router whose deadline passed
-        names the shard, and does not count."""
+        """Return whether ``key`` has no answer because the leading caller timed out. A timeout of the router does not
+        count: it names the shard."""
         piece = self._pieces[key]
         return isinstance(piece, Unavailable) and piece.reason == DEADLINE and piece.shard is None
 
@@ -379,8 +379,8 @@ def copy_value(value: Any) -> Any:
 def may_leave_together(now: float, first: float, last: float) -> bool:
     """Return whether callers may share a batch: the first deadline is ``first``, the last is ``last``.
 
-    The router answers the whole batch by ``first``. So a caller with little time left costs another one at most half
-    of its remaining time.
+    The router answers the whole batch by ``first``, so a caller may lose time to a more urgent one: at most half of
+    what it has left.
     """
     return last - now <= 2 * (first - now)
 

@@ -62,7 +62,7 @@ _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t -~\x80-\xff]
 _REPEATABLE: Final = frozenset(
     (b"vary", b"via", b"server-timing", b"set-cookie", b"warning", b"cache-control", b"allow")
 )
-"""Fields of proxies that may occur twice. Any other field that does is an error."""
+"""Fields that proxies may repeat. Any other repeated field is an error."""
 _EMPTY_STATUSES: Final = frozenset((204, 304))
 _NO_ROUTER: Final = "check that a lookupdb router listens there, and that no proxy changes its answers"
 
@@ -461,7 +461,7 @@ class DatasetDescription(NamedTuple):
     shard_generations: Mapping[str, int]
     """During a rollout shard by shard: generation → number of shards that it serves. Else empty."""
     keys: Mapping[str, KeyColumns] = {}
-    """For each generation whose keys have several columns, these."""
+    """Generation → the columns of its keys, if these have several."""
 
 
 def decode_json(text: bytes | bytearray) -> Any:

@@ -1,9 +1,9 @@
-"""A cron schedule in a time zone: its slots, the moments at which it strikes, and how much later each dataset is
-checked.
+"""A cron schedule in a time zone: its slots, which are the moments at which it strikes, and how much later each dataset
+is checked.
 
-A slot is a moment, so none occurs twice. If clocks are put forward, a slot in the skipped hour is the first moment
-after it; if they are put back, a slot in the repeated hour is in the first one. Schedules whose minute or hour begins
-with ``*`` follow elapsed time, and also strike in skipped and repeated hours, as in Debian's cron.
+A slot is a moment, so none occurs twice. When clocks are put forward, a slot in the skipped hour moves to the first
+moment after it. When they are put back, a slot in the repeated hour happens the first time. Schedules whose minute or
+hour begins with ``*`` follow elapsed time, and also strike in skipped and repeated hours, as in Debian's cron.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _JITTER_PART: Final = 0.1
 _ALLOWED = {
     "bad minute": "0 to 59",
     "bad hour": "0 to 23",
-    "bad day-of-month": "1 to 31, or L for the last one, and one that a month of the schedule has",
+    "bad day-of-month": "1 to 31, or L for the last one; one of its months must have that day",
     "bad month": "1 to 12, or JAN to DEC",
     "bad day-of-week": "0 to 7, or SUN to SAT",
 }
@@ -166,7 +166,7 @@ class Schedule:
         return not minute.startswith("*") and not hour.startswith("*")
 
     def _next_running(self, after: datetime) -> datetime | None:
-        """Return the next slot of a clock that never changes; after the next change, of the clock after it."""
+        """Return the next slot. Each offset of the clock counts only up to its next change."""
         wall = next(self._walls_from(wall_time(after, self.zone)), None)
         while wall is not None:
             slot = (wall - offset_at(after, self.zone)).replace(tzinfo=UTC)

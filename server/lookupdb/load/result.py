@@ -24,7 +24,7 @@ KIND: Final = "LoadResult"
 HIGHEST_MICROSECONDS: Final = 300_000_000  # longer than any request may take; larger values count as this
 PERCENTILES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for step in range(16 * 5 + 1))
-"""0 to 99.999, at even steps of the logarithm of the rest."""
+"""Percentiles from 0 to 99.999, closer together near the end: even steps of the logarithm of the rest to 100."""
 MAX_POINTS: Final = 600  # points of a load: a longer load has longer points
 LABELS: Final = dict(
     zip(FAILURE_KINDS, ("unavailable", "HTTP error", "broken connection", "invalid answer"), strict=True)
@@ -424,8 +424,8 @@ def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
         )
     if (lag := senders["lag"]["percentiles"]["99"] or 0) > NOTICEABLE_MICROSECONDS:
         yield (
-            f"this machine sent late by itself: 1 of 100 requests by {format_microseconds(lag)} or more, which the"
-            " latencies include; give more --processes, or a quieter machine"
+            f"this machine itself sent 1 of 100 requests at least {format_microseconds(lag)} late, and latencies"
+            " include that; give more --processes, or a quieter machine"
         )
     if senders["busy"] > BUSY_SHARE:
         share = f"{senders['busy']:.0%}"

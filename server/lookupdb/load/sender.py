@@ -121,8 +121,8 @@ class LoadConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._answer: tuple[int, bytes, bytes] | None = None
-        """The whole answer, passed on after all arrived bytes were read: the owner may send its next request at once,
-        whose answer cannot have arrived before."""
+        """The whole answer. It is passed on only after all arrived bytes were read, because the owner may send its next
+        request at once, and no byte that arrived earlier can be its answer."""
         self._generation = b""
         self._body: list[bytes] = []
         self._kept = 0

@@ -139,9 +139,8 @@ class MappedDataset(Mapping[str, Any]):
     """All records of a dataset, read-only, as ``lookupdb.open`` returns them.
 
     Values are decoded JSON, on each access, or bytes. Keys are normalised as the dataset says. A key that no record can
-    have (too long, or not text) is missing, as in a dict. A tuple holds the columns of a key of
-    several. A damaged record raises CorruptFile, and is never missing.
-    It is safe for threads, and for children of a fork.
+    have (too long, or not text) is missing, as in a dict. If keys have several columns, a key is a tuple of them. A
+    damaged record raises CorruptFile, and is never missing. It is safe for threads, and for children of a fork.
 
     ``__getitem__``, ``get``, ``in``, ``len`` and iteration come from the native view, or from ``PythonView``.
     """

@@ -23,9 +23,9 @@ from lookupdb.records import Key
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
 _LOCK: Final = threading.RLock()
-"""A thread holds it while it uses py-lmdb or a decompressor. A fork takes it too, because otherwise a thread could be
-using one at that moment: the child would not have that thread, and the use would never end there. Garbage collection
-may take it a second time in the same thread.
+"""A thread holds it while it uses py-lmdb or a decompressor. A fork takes it too: the child does not have the other
+threads, so a use that is interrupted by the fork would never end there. Garbage collection may take it a second time in
+the same thread.
 """
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 

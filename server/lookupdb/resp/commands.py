@@ -1,7 +1,7 @@
 """Commands that all servers share, the table that checks and executes commands, and reads of one key's value.
 
-A server adds its own commands to a ``CommandTable``. A reply is an iterable of pieces. A large one is sent while it is
-made, so it is yielded: a tuple would keep it in memory beside what its client has not read.
+A server adds its own commands to a ``CommandTable``. A reply is an iterable of pieces. A large one is yielded, to be
+sent while it is made: a tuple would keep all of it in memory while its client reads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of a client's batch, and the values found for them: from the bytes of a request to those of its answer.
 
-The native kernels (``PackedKeys`` and related types) keep keys and values in the bytes that they arrive and leave in.
-The classes here are the Python fallback, with the same methods. ``choose_keys`` selects one of them.
+The native kernels (``PackedKeys`` and related types) keep keys and values as the bytes that arrive and leave. The
+classes here are the Python fallback, with the same methods. ``choose_keys`` selects one of them.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class BatchValues:
         """Return the values in the order of the keys. The kernels use ``unavailable`` for UNAVAILABLE."""
         return self.values
 
-    # Answers of HTTP. In JSON, the body begins with ``start``, raw values are base64, and ``partial`` adds the member
-    # ``unavailable``; without it no value may be unavailable. The other format is frames (``records``).
+    # Answers of HTTP. In JSON, the body begins with ``start``, and raw values are base64. ``partial`` adds the member
+    # ``unavailable``; otherwise all values must be available. The other format is frames (``records``).
 
     def encode(self, head: bytes, fields: bytes, start: bytes, keys: BatchKeys, raw: bool, partial: bool, /) -> bytes:
         """Return the answer in JSON: ``head``, the size of the body, ``fields``, the body."""
@@ -198,8 +198,8 @@ class BatchKeys:
 
     @staticmethod
     def cut(data: bytes, at: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """Return the kind of what is ``at`` a place in RESP, its end, and its keys: at most ``most`` of GETs, or those
-        of an MGET. The end of anything else is ``at``. Python leaves everything to the parser."""
+        """Return what begins at ``at`` in RESP: its kind, its end, and its keys. It is an MGET, or at most ``most``
+        GETs. The end of anything else is ``at``. Python leaves everything to the parser."""
         return OTHER, at, None
 
     @staticmethod

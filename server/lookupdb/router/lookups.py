@@ -166,7 +166,7 @@ class LookupReplicas(Protocol):
     counters: memoryview
     unavailable_counter: int
     client_deadline_counter: int
-    """The place for keys whose client did not wait long enough."""
+    """The counter of keys whose client did not wait long enough."""
 
     def explain_absence(self) -> str:
         """Return why no endpoint is ready."""
@@ -299,7 +299,7 @@ _DEADLINES: Final = INDEX["deadlines"]
 _MAX_TICK_SECONDS: Final = 0.05
 _MIN_TICK_SECONDS: Final = 0.001
 _KEPT_BITS: Final = 4
-"""The significant bits that are kept of a shorter deadline in milliseconds."""
+"""Number of significant bits to keep of a shorter deadline in milliseconds."""
 _COMPACT_AT: Final = 4096
 """Queue length beyond which finished lookups are removed even behind an open one."""
 
@@ -443,7 +443,7 @@ class ScatterGather:
         """Bytes taken from the budget."""
         self._slices: list[ShardSlice] = []
         self.is_large = False
-        """True if its slices are large work, by their mean; small slices among them follow the others."""
+        """True if its slices are large work on average; then the small ones count as large, too."""
 
     def await_slices(self, slices: list[ShardSlice]) -> None:
         """Wait for all of ``slices``."""
@@ -569,8 +569,8 @@ class ShardSlice(PendingLookup):
         return super().may_receive(size, budget) and self._count(max(size, self.counted_bytes))
 
     def _count(self, size: int) -> bool:
-        """Count ``size`` bytes as the slice's values in the gather, once even if two endpoints send them. Return False
-        if that is too many."""
+        """Count ``size`` bytes of values toward the gather's limit, only once if two endpoints send them. Return False
+        if that exceeds it."""
         more, self.counted_bytes = size - self.counted_bytes, size
         return self.gather.count_bytes(more)
 

@@ -193,8 +193,8 @@ def parse_table(content: bytes) -> RoutingTable:
 
 def digest_table(content: bytes) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a file's ``content``, to distinguish files of the same version.
-    Routers report it as ``tableDigest``, and operators of other versions compare it. Another digest needs another
-    member of the report."""
+    Routers report it as ``tableDigest``, and operators of other versions compare it. If you change the digest, report
+    it under another name."""
     return hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]
 
 

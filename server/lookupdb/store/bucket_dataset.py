@@ -342,8 +342,8 @@ class BucketClaim(BuildClaim):
         return self._publish(manifest, lambda shard, entry: self._upload(self.folder / shard.file, entry))
 
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
-        """Publish files that the store copies itself, if it has them; all others pass through the scratch folder. After
-        a copy that failed, so do the rest: a store that is too slow once would be too slow again."""
+        """Publish files, copied within the store if possible, else through the scratch folder. After the first failed
+        copy all take the scratch folder: a store that is too slow once would be too slow again."""
 
         def copy(shard: ShardFile, entry: ShardFile) -> None:
             if not self._copy(source.object_path(original, shard, self._bucket.identity), entry):

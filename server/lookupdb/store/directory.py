@@ -356,7 +356,7 @@ class DirectoryClaim(BuildClaim):
             self.folder.rename(self._target)
             for path in set(self._target.iterdir()) if self._has_tasks else ():
                 if keys.is_file_name(path.name) and path.name not in {shard.file for shard in manifest.shards}:
-                    path.unlink()  # of an attempt that ended late; no other one begins here
+                    path.unlink()  # left by an attempt that ended late; no new one can begin here
             disk.sync_folder(self._target.parent)
         return manifest
 

@@ -199,7 +199,7 @@ fn string_size(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The size of the array or object at the start of `text`: to the bracket that ends as many as begin.
+/// The size of the array or object at the start of `text`, up to its closing bracket.
 fn nested_size(text: &[u8]) -> Option<usize> {
     let (mut depth, mut at) = (0usize, 0);
     loop {
@@ -219,7 +219,8 @@ fn nested_size(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The steps of `keys.NORMALIZATIONS`, for ASCII, which nfc leaves as it is. `lookupdb.keys` knows all of Unicode.
+/// The steps of `keys.NORMALIZATIONS`, for ASCII only; nfc does not change that. `lookupdb.keys` knows all of
+/// Unicode.
 pub struct Steps {
     strip: bool,
     lower: bool,
@@ -242,7 +243,7 @@ impl Steps {
         !(self.strip && (has_space(text.first()) || has_space(text.last()))) && !(self.lower && has_upper())
     }
 
-    /// Append the bytes under which `text`, which is ASCII, is stored; they may be too few or too many.
+    /// Append the key for `text`, which is ASCII. It may be too short or too long.
     pub fn push(&self, text: &[u8], key: &mut Vec<u8>) {
         key.extend_from_slice(if self.strip { strip(text) } else { text });
         if self.lower {
@@ -250,8 +251,7 @@ impl Steps {
         }
     }
 
-    /// The bytes under which `text` is stored, which is ASCII unless there are no steps; None if no record can have
-    /// this key.
+    /// The key for `text`, None if no record can have it. `text` must be ASCII, unless there are no steps.
     pub fn encode<'a>(&self, text: &'a [u8], buffer: &'a mut [u8; MAX_KEY_BYTES]) -> Option<&'a [u8]> {
         let text = if self.strip { strip(text) } else { text };
         if text.is_empty() {

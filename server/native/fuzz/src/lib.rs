@@ -81,8 +81,8 @@ fn check_items(file: &ShardFile) -> bool {
     true
 }
 
-/// Expand the value. Panics unless it becomes one bulk string, behind what was there, or is an error and leaves
-/// nothing; and unless it is the same where the dictionary is fetched ahead.
+/// Expand the value. Panics unless one bulk string is appended, or an error leaves the output unchanged, and unless
+/// prefetching the dictionary gives the same.
 pub fn check_value(expander: &mut Expander, stored: &[u8]) -> bool {
     let (result, out) = expand(expander, stored, false);
     let (before, reply) = out.split_at(6);
@@ -102,7 +102,7 @@ fn expand(expander: &mut Expander, stored: &[u8], fetch_ahead: bool) -> (Result<
     (result, out)
 }
 
-/// Read requests from the bytes. Panics unless what is read stands there word by word, and is the same whatever
+/// Read requests from the bytes. Panics unless the words read are exactly those in the bytes, and the same whatever
 /// follows.
 pub fn check_requests(data: &[u8], cut: usize) {
     let whole = read_lookups(data, usize::MAX);

@@ -7,7 +7,7 @@ use crate::resp::{is_ended, push_bulk, push_number, read_values, Scan, Span};
 use crate::text::{plain_size, push_escaped, unescape, Steps};
 use body::{base64_bytes, recognise, write_base64, Body, Length, Room, Sink};
 
-/// Read a batch's body. Panics unless what is read is all that stands there, and keys are normalised as defined.
+/// Read a batch's body. Panics unless all of it is read, and keys are normalised as defined.
 pub fn check_body(data: &[u8], max_keys: usize) -> bool {
     let Some(found) = recognise(data, max_keys) else {
         return false;
@@ -29,7 +29,7 @@ pub fn check_body(data: &[u8], max_keys: usize) -> bool {
     true
 }
 
-/// Find what a JSON string stands for, and write that as one.
+/// Decode a JSON string, and encode the text again.
 fn check_string(quoted: &[u8], is_plain: bool) {
     let (mut text, mut again, mut content) = (vec![], vec![], vec![]);
     let Some(()) = std::str::from_utf8(quoted).ok().and_then(|_| unescape(quoted, &mut text)) else {
@@ -84,8 +84,8 @@ fn check_steps(text: &[u8]) {
     }
 }
 
-/// Read a reply to an MGET of `expected` keys. Panics unless it is the same whole and in pieces, and to the letter what
-/// is read from it, and unless what is written of its values is as long as was counted.
+/// Read a reply to an MGET of `expected` keys. Panics unless reading it whole and in pieces gives the same, writing
+/// what was read gives its bytes again, and the written values have the counted length.
 pub fn check_reply(data: &[u8], expected: usize, cuts: [usize; 2]) -> bool {
     let found = read_values(data, expected);
     assert_eq!(read_pieces(data, expected, cuts), found, "in pieces it is another");

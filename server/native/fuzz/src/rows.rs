@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use crate::text;
 
-/// Read a JSON text. Panics unless what is read is JSON that says the same, as other readers see it, written in one
-/// way.
+/// Read a JSON text. Panics unless the result is canonical JSON that other readers understand in the same way.
 pub fn check_json(text: &[u8]) -> bool {
     if std::str::from_utf8(text).is_err() {
         check_fields(text);
@@ -33,7 +32,7 @@ pub fn check_json(text: &[u8]) -> bool {
     true
 }
 
-/// Panics unless each field that is found among all is found by its name.
+/// Panics unless each field of the list of all fields is also found by its name.
 fn check_fields(text: &[u8]) {
     let all = text::all_fields(text);
     let names: Vec<&[u8]> = all.iter().flatten().map(|(name, _)| &**name).collect();

@@ -282,7 +282,7 @@ const FRAMED: u8 = b'$';
 /// serves all of them, instead of some hundred KB for each shard.
 #[derive(Default)]
 pub struct Inflater {
-    /// Each with the number of a shard whose dictionary it has.
+    /// Contexts, each with the number of a shard that has its dictionary.
     contexts: Vec<(usize, Expander)>,
     /// The context of each shard, once it is known.
     context_numbers: Vec<Option<usize>>,
@@ -416,8 +416,8 @@ impl ColdSwitch {
 /// The number of digits of the shortest integer that may be beyond 64 bits.
 const SHORTEST_LONG: usize = 19;
 
-/// Whether JSON may have an integer that a quick parser would round: this many digits in a row, in a number or a text.
-/// Such a run covers an index that is a multiple of the number, so only these are checked.
+/// Whether JSON may have an integer that a quick parser would round: `SHORTEST_LONG` digits in a row, in a number or a
+/// text. A run that long covers a multiple of that length, so only such indexes are checked.
 pub fn may_have_long_number(text: &[u8]) -> bool {
     let mut at = SHORTEST_LONG - 1;
     while let Some(byte) = text.get(at) {

@@ -1,4 +1,4 @@
-//! What each shard is asked for, as its request has it, and its reply, as it came.
+//! The keys that each shard is asked for, encoded as in the request, and its reply as it arrived.
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice};
@@ -94,7 +94,7 @@ impl PackedShardKeys {
         Self::new(py, self.shard, packed, chosen.iter().map(moved).collect())
     }
 
-    /// Those for which `mask`, as long as these, is true.
+    /// The entries for which `mask` is true; it has as many.
     fn select(&self, py: Python<'_>, mask: Vec<bool>) -> PyResult<Self> {
         if mask.len() != self.entries.len() {
             return Err(PyValueError::new_err("as many as there are keys"));
@@ -154,7 +154,7 @@ impl ShardReply {
         self.value(py, index.extract()?)
     }
 
-    /// The number of values that are None, which `value` must be.
+    /// The number of values that are None. `value` must be None.
     fn count(&self, value: &Bound<'_, PyAny>) -> usize {
         usize::from(value.is_none()) * self.missing
     }

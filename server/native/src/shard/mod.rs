@@ -35,7 +35,7 @@ struct Slot {
     misses: usize,
     commands: usize,
     sent_bytes: usize,
-    /// The first of the adjacent histograms, one for each kind of command: buckets, and a sum.
+    /// The first of the histograms, one for each kind of command. They are adjacent; each has buckets and a sum.
     durations: usize,
     bounds: histograms::Bounds,
 }

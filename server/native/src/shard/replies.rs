@@ -29,7 +29,7 @@ pub const GET: usize = 0;
 pub const MGET: usize = 2;
 
 impl Counts {
-    /// Count the commands of each kind in `done`, which arrived at `arrived` and are answered now; reset it.
+    /// Count the commands of each kind in `done`, which arrived at `arrived` and are answered now, and reset it.
     #[inline]
     pub fn observe(&mut self, done: &mut [u64; KINDS], arrived: u64) {
         let nanoseconds = system::nanoseconds().saturating_sub(arrived);
@@ -87,7 +87,7 @@ impl Batch {
         self.done = Default::default(); // left over from a client that has gone
     }
 
-    /// Note the commands that have been answered, of which none is noted yet.
+    /// Note the answered commands. None of them may be noted yet.
     pub fn note_done(&mut self) {
         let (kind, commands, errors) = match self.is_mget {
             true if self.keys.is_empty() || !self.is_answered() => return,
