@@ -28,7 +28,7 @@ import orjson
 from lookupdb import store
 from lookupdb.builder import existing
 from lookupdb.builder.listing import describe_success_file, open_source, read_success_file
-from lookupdb.cli.options import GenerationAddress, Size, log_format, option
+from lookupdb.cli.options import GenerationAddress, ManifestPath, Size, log_format, option
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, describe_left_out, parse_resource, read_resource
 from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
 from lookupdb.manifest import Announcement, generation_number
@@ -219,11 +219,6 @@ def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) 
     else:
         annotations[_PINNED_BY_MANIFEST] = body["spec"].get("generation", "")
     return body
-
-
-def _read_refresh(item: Object) -> str:
-    """Return the refresh annotation of a dataset; empty for none."""
-    return str(read_annotations(item).get(names.REFRESH, ""))
 
 
 def _forget_last_run(api: LocalApi, dataset: Key) -> None:
@@ -569,7 +564,8 @@ class Up:
                 raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code)
             return False
         is_held = held["spec"].get("suspend") or held["spec"].get("generation")
-        is_answered = is_held or status.get("failure") or status.get("refreshed", "") == _read_refresh(held)
+        refresh = str(read_annotations(held).get(names.REFRESH, ""))
+        is_answered = is_held or status.get("failure") or status.get("refreshed", "") == refresh
         is_known = status.get("observedGeneration") == held["metadata"]["generation"]
         is_rolled_out = find_condition(held, "RolledOut").get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
         is_done = is_answered and is_rolled_out and not status.get("build")
@@ -644,7 +640,7 @@ class Up:
     "--file",
     "-f",
     "manifests",
-    type=click.Path(path_type=Path),
+    type=ManifestPath(path_type=Path),
     required=True,
     multiple=True,
     help="A manifest, or a folder of them, listed once. May be repeated: several datasets share one router.",

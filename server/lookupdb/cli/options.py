@@ -94,6 +94,14 @@ def _take_one(ctx: click.Context, param: click.Parameter, files: tuple[Path, ...
     return files[0] if files else None
 
 
+class ManifestPath(click.Path):
+    """The path of a manifest."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        """Return what to do: users give the path alone."""
+        return "Give the manifest as -f people.yaml."
+
+
 def manifest_option(help_text: str) -> Callable[[F], F]:
     """Return the option --file, for one manifest."""
     return option(
@@ -102,7 +110,7 @@ def manifest_option(help_text: str) -> Callable[[F], F]:
         "file",
         required=True,
         metavar="MANIFEST",
-        type=click.Path(path_type=Path),
+        type=ManifestPath(path_type=Path),
         multiple=True,
         callback=_take_one,
         show_default=False,
