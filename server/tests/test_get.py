@@ -86,6 +86,7 @@ def test_that_a_key_is_missing_is_said_once(router: Router) -> None:
     url = f"http://127.0.0.1:{router.port}"
     ended = run_here("get", url, "7")
     assert ended.stderr.decode() == f"error: '7' is not in {url}: g1 has no record with it\n"
+    assert run_here("get", url, "").stderr.decode() == f"error: '' is not in {url}: a key has 1 to 511 bytes\n"
     assert run_here("get", url, "7", "77777", "7777").stderr == b"", "of several, their lines say it"
 
 

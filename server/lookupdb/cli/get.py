@@ -22,6 +22,7 @@ from lookupdb.client.sync_client import Lookups
 from lookupdb.client.sync_transport import RouterLink
 from lookupdb.client.wire import LookupResults
 from lookupdb.errors import InvalidAnswer, KeyMissing, LookupFailed, Unavailable, UsageError
+from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.wording import format_count
 
 BATCH_KEYS: Final = 500
@@ -93,7 +94,9 @@ def command(
             ctx.exit(_print_values(lookups, _expand_keys(keys)))
         found = lookups.lookup(keys[0])
     if not found.is_found:
-        raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {found.generation or 'it'} has no record with it")
+        is_key = 0 < len(keys[0].encode()) <= MAX_KEY_BYTES
+        why = f"{found.generation or 'it'} has no record with it" if is_key else f"a key has 1 to {MAX_KEY_BYTES} bytes"
+        raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {why}")
     value = found.value if isinstance(found.value, bytes) else _Json(_render(keys[0], found.value))
     print_value(value, is_json=isinstance(value, _Json))
 
