@@ -306,6 +306,12 @@ async def test_who_waits_reads_what_for_and_at_the_end_what_came_of_it(
     assert ended.err == "Building: g13 is being built.\n"
 
 
+async def test_a_refresh_says_that_another_generation_is_pinned(kube: Kube, plugin: Run) -> None:
+    await plugin("pin", "airports", "g11")
+    ended = await plugin("refresh", "airports")
+    assert "requested; g11 is pinned, and serves until kubectl lookupdb unpin" in ended.out
+
+
 @pytest.mark.parametrize("verb", ["promote", "reject"])
 async def test_a_candidate_is_promoted_or_rejected(kube: Kube, plugin: Run, verb: str) -> None:
     candidate = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:55:00Z"}

@@ -65,7 +65,10 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, as_json: bool
             changed, outcome = await _wait(
                 session, changed, lambda now: changes.judge_refresh(now, value, earlier), timeout
             )
-        _report(changed, f"the refresh is done: {outcome}" if wait else f"refresh {value} is requested", as_json)
+        requested, pinned = f"refresh {value} is requested", dataset.spec.get("generation")
+        if pinned is not None:
+            requested += f"; {pinned} is pinned, and serves until {dataset.command('unpin')}"
+        _report(changed, f"the refresh is done: {outcome}" if wait else requested, as_json)
 
     run(target, work)
 
