@@ -68,6 +68,14 @@ async def test_compares_all_keys_and_prints_json(kube: Kube, tmp_path: Path) -> 
     assert "--sampled" not in arguments
 
 
+async def test_a_result_of_another_version_is_only_shown_as_json(kube: Kube, tmp_path: Path) -> None:
+    ended, _ = await _compared(kube, tmp_path, "Succeeded", '{\n"compared": 1}')
+    assert (ended.code, ended.out) == (1, "")
+    assert "the Job's result is of another version of lookupdb: KeyError('before')" in ended.err
+    ended, _ = await _compared(kube, tmp_path, "Succeeded", '{\n"compared": 1}', "--json")
+    assert json.loads(ended.out) == {"compared": 1}
+
+
 async def test_prune_keeps_what_the_status_names(kube: Kube, tmp_path: Path) -> None:
     removed = {"dataset": "shop/airports", "dryRun": True, "removed": ["g9", "g10"]}
     text = json.dumps(removed, indent=2)

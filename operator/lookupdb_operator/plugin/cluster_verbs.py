@@ -372,7 +372,12 @@ def diff(
     from lookupdb.cli.stores import render_difference  # here, because it loads the builder
 
     document = run_in(open_cluster_session(target), compare)
-    print_json(document) if as_json else click.echo("\n".join(map(clean, render_difference(document))))
+    try:
+        text = "" if as_json else "\n".join(map(clean, render_difference(document)))
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"the Job's result is of another version of lookupdb: {error!r}"
+        raise JobFailed(why, hint="--json prints it as it is") from error
+    print_json(document) if as_json else click.echo(text)
 
 
 @click.command("prune")
