@@ -245,6 +245,7 @@ def test_the_last_builds_newest_first() -> None:
             "finishedAt": "2026-01-02T11:00:00Z",
             "records": 10,
             "seconds": 4,
+            "message": f"built g{n}: 10 records in 1 shard, 4.0 s" + "; note" * (n == 7),
         }
         for n in range(9)
     ]
@@ -270,6 +271,7 @@ def test_the_last_builds_newest_first() -> None:
     assert "failed × 3" in lines[1]
     assert lines[1].endswith("BadSource: no file")
     assert lines[2].endswith("1 h ago, in 4 s  10 records")
+    assert lines[3].endswith("1 h ago, in 4 s  10 records: note")
 
 
 def test_a_dataset_that_nobody_has_looked_at() -> None:

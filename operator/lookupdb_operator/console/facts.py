@@ -195,9 +195,12 @@ class BuildFacts:
         return self.outcome + (f" × {self.count}" if self.count > 1 else "")
 
     def explain(self, message: str | None = None) -> str:
-        """Return the reason, unless it only repeats the outcome, and ``message``, by default the build's own."""
+        """Return the reason and ``message``, by default the build's own, without what only repeats the outcome."""
         reason = self.reason if self.reason.lower() != self.outcome.lower() else ""
-        return ": ".join(filter(None, (reason, self.message if message is None else message)))
+        own = self.message
+        if own.startswith(f"{self.outcome} {self.generation}: "):
+            own = own.partition("; ")[2]  # a note, for example that the store announces another generation
+        return ": ".join(filter(None, (reason, own if message is None else message)))
 
 
 @dataclass(frozen=True, slots=True)
