@@ -384,8 +384,8 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     """Built, the obstacle of the build, and the time of the next attempt."""
     next_attempt_in = None
     if status.build is None and status.failure is not None:  # once due, its slot or its rollout starts a pass
-        next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now) or None
-    next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation) or None
+        next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now)
+    next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation)
     return Assessment(
         reasons.judge(BUILT_CHECKS, status, target, situation),
         (diagnose_build(status, situation),),

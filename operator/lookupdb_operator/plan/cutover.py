@@ -170,7 +170,7 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     """RolledOut, what delays servers or routers, and when to look at them again."""
     last_window, kept, release_in = _find_last_window(status, target, situation), find_kept(status), None
     if kept is not None:
-        release_in = seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now) or None
+        release_in = seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now)
     return Assessment(
         reasons.judge(ROLLED_OUT_CHECKS, status, target, situation),
         (

@@ -111,7 +111,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     built = builds.assess(status, target, reported_situation)
     rolled_out = cutover.assess(status, target, reported_situation)
     deadlines += [*ready.deadlines, *built.deadlines, *rolled_out.deadlines]
-    deadlines.append(remaining_freshness(status, situation) or None)
+    deadlines.append(remaining_freshness(status, situation))
     return Plan(
         ask_routers=cutover.needs_reports(status),
         status=set_conditions(status, reported_situation, serving=ready, build=built, rollout=rolled_out),
@@ -172,7 +172,7 @@ _MAX_SHARDS: Final = 10
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     """Ready, which servers and routers are missing, and when routers should be ready or a pod counts as lost."""
     observed = situation.observed
-    settled_in = None if count_ready_routers(observed) else remaining_settling(status, situation.now) or None
+    settled_in = None if count_ready_routers(observed) else remaining_settling(status, situation.now)
     return Assessment(
         judge_ready(status, observed),
         tuple(diagnose_serving(status, situation)),

@@ -326,8 +326,8 @@ def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs
 
 
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:
-    """The first of ``deadlines``; None when there is none."""
-    return min((seconds for seconds in deadlines if seconds is not None), default=None)
+    """The first of ``deadlines`` that is still ahead; None when there is none."""
+    return min((seconds for seconds in deadlines if seconds and seconds > 0), default=None)
 
 
 def write_sentence(reason: str, message: str) -> str:

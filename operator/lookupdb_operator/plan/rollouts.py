@@ -360,8 +360,7 @@ def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situa
     if not rollout.is_starting:
         return windows.next_server_overdue_in(rollout, situation)
     grace = seconds_until(rollout.started_at, GRACE, situation.now)
-    deadline = remaining_progress(rollout, status, situation)
-    return min((wait for wait in (grace, deadline) if wait > 0), default=None)
+    return reasons.find_earliest((grace, remaining_progress(rollout, status, situation)))
 
 
 def diagnose_obstacle(
@@ -647,8 +646,7 @@ def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime
 
 def next_push_in(status: DatasetStatus, observed: Observed, now: datetime) -> float | None:
     """Seconds until the next retry of such a push; None if there is none, or if it is overdue."""
-    waits = ((retry_at - now).total_seconds() for _, retry_at in _list_made_again(status, observed))
-    return reasons.find_earliest(wait for wait in waits if wait > 0)
+    return reasons.find_earliest((retry_at - now).total_seconds() for _, retry_at in _list_made_again(status, observed))
 
 
 def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble:

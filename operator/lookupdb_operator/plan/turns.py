@@ -311,7 +311,7 @@ def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
     holders = (status.build, find_candidate(status))
     stalls = [holder.stall for holder in holders if holder is not None and holder.stall is not None]
     waits += [seconds_until(stall.since, patience_seconds(stall), now) or YIELD_EVERY for stall in stalls]
-    return min((wait for wait in waits if wait > 0), default=None)
+    return reasons.find_earliest(waits)
 
 
 def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:

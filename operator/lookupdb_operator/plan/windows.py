@@ -193,8 +193,7 @@ def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Sit
 def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situation) -> float | None:
     """Seconds until the next leftover is overdue; None if all are overdue or there are none."""
     leftovers = list_leftovers(status, situation.observed)
-    waits = (_remaining_seconds(leftover, table, situation) for leftover in leftovers)
-    return min((wait for wait in waits if wait > 0), default=None)
+    return reasons.find_earliest(_remaining_seconds(leftover, table, situation) for leftover in leftovers)
 
 
 def _remaining_seconds(leftover: Leftover, table: TableStatus, situation: Situation) -> float:
@@ -422,8 +421,7 @@ def list_shard_servers(
 def next_server_overdue_in(rollout: RolloutStatus, situation: Situation) -> float | None:
     """Seconds until the next server of ``rollout`` counts as overdue; None for never."""
     servers = (pod for pod in situation.observed.pods if pod.component == SHARDS and pod.rollout == rollout.rollout)
-    waits = (_remaining_patience(pod, situation) for pod in servers if _is_silent(pod))
-    return min((wait for wait in waits if wait > 0), default=None)
+    return reasons.find_earliest(_remaining_patience(pod, situation) for pod in servers if _is_silent(pod))
 
 
 def _is_silent(pod: Pod) -> bool:
