@@ -50,11 +50,6 @@ def column_text(part: object) -> str:
     raise TypeError(f"a key column is a str or an int, found {type(part).__name__}: {part!r:.60}")
 
 
-def key_members(columns: Sequence[str], separator: str) -> dict[str, Any]:
-    """Return the members of a routing table's entry for keys of several columns; none for keys of one."""
-    return {"keyColumns": list(columns), "separator": separator} if len(columns) > 1 else {}
-
-
 # JSON values as Python objects, with exact integers. A number beyond floats becomes an infinity, and an integer of more
 # than 4,300 digits is rejected (sys.set_int_max_str_digits), as by Python's own decoder.
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from lookupdb.cli import check_installed
 from lookupdb.client import Client
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.records import column_text, key_members
+from lookupdb.records import column_text
 
 START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
@@ -92,7 +92,7 @@ def serve(records: Mapping[Any, Any], *, shards: int = 1, normalize: Sequence[st
                 {"endpoints": [f"127.0.0.1:{port}" for port in _read_ready(server, folder, name)["ports"]]}
                 for server, name in zip(servers, names, strict=True)
             ],
-            **key_members(columns, _SEPARATOR),
+            **({"keyColumns": columns, "separator": _SEPARATOR} if len(columns) > 1 else {}),
         }
         dataset = {"namespace": "default", "name": "dataset", "uid": "local"}
         table = {"formatVersion": 1, "version": 1, "dataset": dataset, "active": "g1", "generations": [entry]}

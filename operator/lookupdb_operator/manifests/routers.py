@@ -8,7 +8,6 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.dataset.spec import render_router_flags
-from lookupdb.records import key_members
 from lookupdb.router.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.manifests import objects, pods
@@ -306,6 +305,8 @@ def _entry(
     generation: GenerationStatus,
     shards: list[dict[str, object]],
 ) -> dict[str, object]:
+    columns = generation.key_columns  # none if keys have one
+    composite = {"keyColumns": list(columns), "separator": generation.separator} if columns else {}
     return {
         "generation": part.generation,
         "rollout": part.rollout,
@@ -314,7 +315,7 @@ def _entry(
         "bytes": generation.bytes,
         "builtAt": generation.built_at,
         "normalize": list(generation.normalize),
-        **key_members(generation.key_columns, generation.separator),
+        **composite,
         "valueFormat": generation.value_format,
         "shards": shards,
     }

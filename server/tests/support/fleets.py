@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from lookupdb.manifest import FILE_NAME, Manifest
-from lookupdb.records import key_members
 from support.routing import entry
 from support.shards import Running, serving
 
@@ -45,6 +44,7 @@ def fleet(
 def fleet_entry(generation: Path, shards: Shards) -> dict[str, Any]:
     """The generation as a routing table names it."""
     manifest = _manifest(generation)
+    composite = {"keyColumns": manifest.key_columns, "separator": manifest.separator}
     return entry(
         [[f"127.0.0.1:{port}" for server in replicas for port in server.ports] for replicas in shards],
         manifest.generation,
@@ -53,7 +53,7 @@ def fleet_entry(generation: Path, shards: Shards) -> dict[str, Any]:
         builtAt=manifest.built_at,
         normalize=list(manifest.normalize),
         valueFormat=manifest.value_format,
-        **key_members(manifest.key_columns, manifest.separator),
+        **(composite if len(manifest.key_columns) > 1 else {}),
     )
 
 
