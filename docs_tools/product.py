@@ -70,7 +70,7 @@ RUNBOOKS: Final = ROOT / "docs" / "runbooks"
 """A page for each alert; its first paragraph is what the alert means."""
 OPENAPI: Final = ROOT / "docs" / "reference" / "openapi.yaml"
 RESP_TEXTS: Final = Path(__file__).with_name("resp_commands.toml")
-"""The reply of each command, which the server does not describe."""
+"""The reply of each command; the server does not describe these."""
 REASON_ADVICE: Final = Path(__file__).with_name("reason_advice.toml")
 """The remedy of a reason, if the condition's message does not say it in full."""
 

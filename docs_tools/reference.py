@@ -1,4 +1,4 @@
-"""The pages of the reference, each from the one place of its facts."""
+"""The pages of the reference, each generated from where its facts are defined."""
 
 from __future__ import annotations
 

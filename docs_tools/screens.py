@@ -47,7 +47,7 @@ spec:
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Open Debian's Chromium. Ends the program, with what to install, if it is absent."""
+    """Open Debian's Chromium. If it is absent, end the program and say what to install."""
     path = shutil.which("chromium")
     if path is None:
         sys.exit("the console's tests and pictures need Chromium: apt-get install chromium")

@@ -1,7 +1,7 @@
 """MkDocs' hook: adds generated pages and the documents in the repository's root to the site, and rewrites links.
 
-Pages link to files of the repository, so that links work there too. Here a link to another document becomes a link to
-its page, and a link to any other file a link to its copy in the site.
+Pages link to files of the repository, so their links work in the repository too. Here a link to another document
+becomes a link to its page, and a link to any other file a link to its copy in the site.
 """
 
 from __future__ import annotations

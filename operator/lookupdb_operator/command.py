@@ -136,7 +136,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--namespaces",
     type=NameList(),
     default="",
-    help="Namespaces whose datasets are acted on; a Role in each is enough.  [default: all, by a ClusterRole]",
+    help="Namespaces whose datasets it handles. It needs only a Role in each.  [default: all, by a ClusterRole]",
 )
 @option("--namespace", required=True, help="The operator's own namespace, from the downward API.")
 @option(

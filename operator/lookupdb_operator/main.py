@@ -52,7 +52,7 @@ _RETRY_SECONDS: Final = 1.0
 # Check that the cluster's CustomResourceDefinition has everything that this operator reads and writes.
 #
 # An older CRD would prune or reject parts of the status, and the operator would forget what it claimed. So it does not
-# start with one. It compares its packaged CRD with the API server's OpenAPI document, which every service account may
+# start with one. It compares the packaged CRD with the API server's OpenAPI document, which every service account may
 # read. A newer CRD is fine.
 
 
@@ -240,7 +240,7 @@ _SYSTEM: Final = "kube-system"
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """The command-line options. ``config`` holds those that are the same for all datasets."""
+    """The command-line options. ``config`` holds settings that are the same for all datasets."""
 
     config: Config
     """If its ``cluster`` is empty, the uid of the kube-system namespace is used."""

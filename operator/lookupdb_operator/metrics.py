@@ -54,7 +54,7 @@ class Metrics:
         )
         self.errors = Counter(
             "lookupdb_operator_reconcile_errors_total",
-            "Reconcile passes that failed because the API server was unreachable, or by a bug. They are retried.",
+            "Reconcile passes that failed because of an unreachable API server or a bug. They are retried.",
             registry=self._registry,
         )
         self.seconds = Histogram(
@@ -256,7 +256,7 @@ class _DatasetCollector(Collector):
             cutovers.add_metric(key, moment_seconds)
         sources = GaugeMetricFamily(
             "lookupdb_dataset_source_timestamp_seconds",
-            "When the source of the active generation was last modified, as far as the source says so.",
+            "When the source of the active generation was last modified, if the source says so.",
             labels=["namespace", "dataset"],
         )
         rollouts = GaugeMetricFamily(

@@ -109,7 +109,7 @@ class ObservedDataset:
     """Why the spec cannot be used; None if it can."""
     status: DatasetStatus = field(default_factory=DatasetStatus)
     status_problem: str | None = None
-    """Why the status cannot be read. Nothing is done then, so that no number is claimed twice."""
+    """Why the status cannot be read. Then the operator does nothing, so that no number is claimed twice."""
     refresh: str = ""
     """The value of the refresh annotation, or its hash if it is long."""
     override_gates: str = ""
@@ -150,7 +150,7 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class ExistingObject:
-    """An object of the dataset. The only question about it is whether it is as the operator wrote it."""
+    """An object of the dataset. Decisions only ask whether it is still as the operator wrote it."""
 
     ref: ObjectRef
     digest: str

@@ -367,8 +367,8 @@ class GatewayAnnouncer:
             ) from error
 
     async def _read(self, target: str) -> tuple[Announcement | None, str]:
-        """Return the stored announcement, and the put mode that replaces exactly it. Invalid ones, and those of another
-        dataset, are replaced."""
+        """Return the stored announcement, and the put mode that replaces exactly it. Invalid announcements, and those
+        of another dataset, are replaced."""
         status, headers, body = await self._ask("GET", target, expected=(200, 404))
         if status == 404:
             return None, CREATE

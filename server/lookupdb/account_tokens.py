@@ -51,7 +51,7 @@ _OPTIONS: Final[Options] = {
 
 
 class InvalidToken(Exception):
-    """A token is rejected. ``reason`` is a word for metrics, ``detail`` a sentence that shows nothing of it."""
+    """A token is rejected. ``reason`` is a word for metrics, ``detail`` a sentence without any part of the token."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -69,7 +69,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """A public key, and the one algorithm that it verifies."""
+    """A public key, and the one algorithm of its signatures."""
 
     algorithm: str
     key: Any

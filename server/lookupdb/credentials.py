@@ -74,7 +74,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The client may not look up. ``detail`` is a sentence that shows nothing of a token."""
+    """The client may not look up. ``detail`` is a sentence without any part of a token."""
 
     denial: Denial
     detail: str
@@ -87,8 +87,8 @@ class Denied:
 #
 # The operator has the release key, the routers of a dataset its key, and a shard server the hash of its shard's
 # password. The hash is public: a password has 256 random bits. A router sends a password before a server has proven
-# anything, so an impostor at one shard's address learns only that shard's. Each step derives from the one before alone,
-# so it can be repeated.
+# anything, so an impostor at one shard's address learns only that shard's. Each value is derived only from the one
+# before, so it can be computed again.
 
 
 KEY_BYTES: Final = 32

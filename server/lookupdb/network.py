@@ -41,7 +41,7 @@ _STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
 
 
 class ClientPanicked(OSError):
-    """The native client of a store has crashed within one request, whose outcome is unknown."""
+    """The native client of a store crashed during a request. The outcome of that request is unknown."""
 
 
 @contextmanager

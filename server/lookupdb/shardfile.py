@@ -6,8 +6,8 @@ Nothing in a shard file depends on when, where or as which generation it was bui
 dictionary give the same bytes. The generation's name is in manifest.json beside it.
 
 A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying
-it; or a zstd frame of that, without magic number, checksum and dictionary id, if it is smaller. The first
-byte tells which: such a frame starts with a header descriptor whose checksum bit (0x04) is clear, ``$`` has it set.
+it; or a zstd frame of that, without magic number, checksum and dictionary id, if it is smaller. The first byte shows
+which: ``$`` has the bit 0x04 set, and such a frame does not, because it is its header's checksum bit.
 
 A checksum proves the whole file before it is served. Later damage by disk or memory shows in single values, which
 ``expand`` and ``is_framed`` check, so that a damaged value affects its own key alone.

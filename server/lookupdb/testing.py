@@ -4,7 +4,7 @@
         run_my_program(airports.url)
 
 The fixture ``lookupdb_serve`` (``pytest_plugin``) does the same for one test of pytest. All processes end with the
-block, and with the tests' process however that ends.
+block, or with the tests' process, however it ends.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class TestAnnouncements:
         with open_dataset(tmp_path, refresh_seconds=0) as mapping:
             assert (mapping["a"], mapping.generation, mapping.reload()) == (b"4", "g4", False)
             (told,) = [record.getMessage() for record in caplog.records if "active.json" in record.getMessage()]
-            assert "announces g3, which is gone: the newest one, g4, answers" in told
+            assert "announces g3, which is gone: using the newest one, g4" in told
             write_generation(tmp_path, {"a": b"3"}, generation="g3")
             assert mapping["a"] == b"3", "it was not gone, but still to come"
 

@@ -208,7 +208,7 @@ _MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Se
 _NO_HELP: Final = re.compile(
     r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
 )
-"""The scheduler's notes on what it tried instead."""
+"""The scheduler's notes on other attempts."""
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
@@ -501,7 +501,7 @@ class Drift:
     """The difference of an object from what was written."""
 
     fingerprint: bytes = b""
-    """Fingerprint of the parts of the object that this depends on."""
+    """Fingerprint of the parts of the object on which the result depends."""
     changed: str = ""
     """Hash of the operator's fields if they changed. Empty if the operator did not write the object, or the API server
     does not say which fields it wrote."""

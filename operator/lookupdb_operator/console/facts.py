@@ -89,7 +89,7 @@ _UNDER_WAY: Final = "under way"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Something that a dataset waits for: since a moment, until a moment, or neither."""
+    """Something that a dataset waits for, perhaps with its start or end."""
 
     what: str
     detail: str = ""

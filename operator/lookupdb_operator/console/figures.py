@@ -197,7 +197,7 @@ class DatasetRates:
     failed: float | None = None
     """Failed requests a second."""
     p50: float | None = None
-    """Seconds that half of the requests took at most, at the routers."""
+    """Median duration of requests at the routers, in seconds."""
     p99: float | None = None
     private_bytes: float | None = None
 

@@ -26,7 +26,7 @@ from lookupdb_operator.console.watch import Watch
 log = logging.getLogger(__name__)
 
 SOURCE: Final = web.RequestKey("source", ConsoleSource)
-"""The datasets that the reader of a page may see. A middleware sets it."""
+"""The datasets that the visitor may see. A middleware sets it."""
 ACCOUNT: Final = web.RequestKey("account", str)
 """The name of the reader, if there was a login."""
 _WATCH: Final = web.AppKey("watch", Watch)
@@ -91,7 +91,7 @@ def make_app(
 
 
 def set_source(source: ConsoleSource) -> Middleware:
-    """Return the middleware that lets every reader see all of ``source``."""
+    """Return the middleware that lets every visitor see all of ``source``."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -278,7 +278,7 @@ async def look_up(request: web.Request) -> web.Response:
 
 async def compare(request: web.Request) -> web.Response:
     """Show the choice of two generations, and their difference if they were sent. A form posts them, because a
-    comparison is work that no other page may ask for."""
+    comparison is work that other sites must not be able to start."""
     dataset, form = _find_dataset(request).dataset, await read_form(request)
     held = pages.list_generations(dataset)
     before = str(form.get("before", "")) or request.query.get("before", "")

@@ -39,7 +39,7 @@ SHOWN_FOR_SECONDS: Final = 30.0
 MAX_CONCURRENT: Final = 16
 _SCRAPED: Final = (names.ROUTER, names.SHARDS)
 _BETWEEN_PAUSES: Final = 500
-"""Number of pods after which other tasks have their turn."""
+"""Number of pods to handle before other tasks may run."""
 POINTS: Final = 180
 """Length of a history."""
 
@@ -136,7 +136,7 @@ class Watch:
             await asyncio.sleep(max(0.1, SHOWN_SECONDS - (time.monotonic() - began)))
 
     async def scrape(self) -> None:
-        """Scrape what is due, and sum it up."""
+        """Scrape the pods that are due, and add up their figures."""
         views, now = self.source.list_datasets(), time.monotonic()
         pods = [(view, pod) for view in views for pod in view.pods if pod.component in _SCRAPED]
         counts = Counter(pod.component for _, pod in pods)

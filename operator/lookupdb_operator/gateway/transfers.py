@@ -638,8 +638,8 @@ class Writes:
         return web.Response(body=b"{}", content_type="application/json")
 
     async def copy(self, request: web.BaseRequest, caller: Caller) -> web.Response:
-        """Copy the caller's shard file to a free path of theirs. Claims and indexes, by which builders agree, are not
-        copied."""
+        """Copy the caller's shard file to a free path of theirs. Claims and indexes are not copied: builders coordinate
+        through them."""
         length = _read_length(request, MAX_COPY_REQUEST_BYTES)
         async with self.room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
             source, target = _parse_copy(await self._read(request, length, self.room.short_seconds))
@@ -656,12 +656,12 @@ class Writes:
         else:
             raise RequestProblem(ErrorKind.PRECONDITION, f"{target} is there; nothing was copied")
         if not await self.objects.copy(source, target, size):
-            raise too_large(f"{source} has {size} bytes, which the store does not copy by itself")
+            raise too_large(f"{source} has {size} bytes, too many for the store to copy by itself")
         return web.Response(body=b"{}", content_type="application/json")
 
 
 def _hold_whole(length: int) -> int:
-    """Return the memory for a body of ``length`` that is put at once: the body and a chunk."""
+    """Return the memory for a body of ``length`` that is put in one request: the body and a chunk."""
     return length + 2 * CHUNK_BYTES
 
 

@@ -53,7 +53,7 @@ _INVALID: Final = (
     *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
     *(web.HTTPException, web.RequestPayloadError),
 )
-"""What requests raise that are not valid."""
+"""Exceptions that invalid requests raise."""
 _MAX_BODY_BYTES: Final = 4 << 20
 _HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
 _SHORT_NAMES: Final = ("lds",)
@@ -247,9 +247,7 @@ def _discover(path: str, prefix: str) -> dict[str, Any] | None:
 
 
 def _describe_patch() -> dict[str, Any]:
-    """Return the part of the schema in which `kubectl apply` looks up whether this server checks fields itself. It
-    does.
-    """
+    """Return the part of the schema that shows `kubectl apply` whether this server checks fields itself. It does."""
     group, _, version = names.API_VERSION.partition("/")
     about = {"group": group, "version": version, "kind": names.KIND}
     patch = {

@@ -97,7 +97,7 @@ def _read_manifest(path: Path) -> tuple[Object, DatasetSpec]:
     read twice."""
     with suppress(OSError):  # then reading it reports why
         if path.is_fifo():
-            raise InvalidManifest(f"{path} is a pipe, expected a file", hint="write what it gives to a file first")
+            raise InvalidManifest(f"{path} is a pipe, expected a file", hint="write its content to a file first")
     resource = read_resource(path)
     spec = replace(parse_resource(resource, path.resolve().parent), uid=LOCAL)  # `localize` drops a cluster's uid
     try:
@@ -130,7 +130,7 @@ class LocalDataset:
     has_failed: bool = False
     """True if there is nothing to serve, and the first build has failed."""
     pruned: set[str] = field(default_factory=set)
-    """The generations that were in use at the last removal of others."""
+    """The generations that were in use when others were last removed."""
     left_out: tuple[str, ...] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     """What its ``up.json`` holds."""
@@ -149,7 +149,7 @@ class LocalDataset:
 
     def identify_source(self, volume: Path | None) -> str | None:
         """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
-        None if what is awaited is not there, or nothing identifies it. Raises LookupdbError."""
+        None if the awaited object is not there, or nothing identifies it. Raises LookupdbError."""
         if self.spec.source.takes_pushes:
             from lookupdb.builder.build import find_push, fingerprint_push  # here, because it loads all parsers
 

@@ -88,7 +88,7 @@ def has_lost_result(build: BuildStatus, observed: Observed) -> bool:
 
 
 def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
-    """The obstacle of ``build`` as its Job, its pods or a refused write report it."""
+    """The obstacle of ``build``, according to its Job, its pods or a refused write."""
     job = find_job(observed, build)
     if job is not None and job.failure is not None:
         return job.failure
@@ -184,9 +184,8 @@ def _with_verified_generation(
     generation: GenerationStatus | None,
     desired: Desired,
 ) -> DatasetStatus:
-    """``status`` when the source is unchanged since ``generation``, which ``build`` compared it with. Only that
-    generation answers the refresh and the check: if another one is the newest meanwhile, the next build answers
-    them."""
+    """``status`` after ``build`` found that the source has not changed since ``generation``. Only that generation
+    answers the refresh and the check: if another one is the newest meanwhile, the next build answers them."""
     if generation is None:
         return replace(status, build=None, failure=None)
     verified = replace(
@@ -347,8 +346,8 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
     if known is not None and generations.diagnose_damage(known, status, situation) is not None:
         known = None
     active, refused = status.find_generation(status.generation), status.refused
-    # All that may be served later, apart from newer ones. If the status cannot hold that many, it lists none, and the
-    # builder removes nothing from the store.
+    # All generations that may be served later, apart from newer ones. If the status cannot hold that many, it lists
+    # none, and the builder removes nothing from the store.
     protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
     is_refused = refused is not None and refused.content == desired.content_hash
     build = BuildStatus(
@@ -555,7 +554,7 @@ def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
 MAX_REASON_CHARACTERS: Final = 1024
 """Maximum length of the reasons for a rejection, in the list of generations."""
 _OVERRIDE: Final = names.OVERRIDE_GATES.partition("/")[2]
-"""A part of each command that overrides gates: an annotation, a verb, an option."""
+"""Text in every command that overrides gates: an annotation, a verb, an option."""
 _MAX_REFUSAL_CHARACTERS: Final = 3000
 """Maximum length of a builder's message, which leaves room for the advice."""
 
@@ -589,7 +588,7 @@ def _join_reasons(message: str) -> str:
 
 
 def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the annotation names the rejected generation: it is now one like any other, and answers its
+    """``status`` when the annotation names the rejected generation: from now on it is like any other, and answers its
     refresh."""
     refused, annotation = status.refused, situation.dataset.override_gates
     if refused is None:

@@ -451,8 +451,8 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 #
 # The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
 # a store that loses everything would be filled all the time. The loss of a generation that lasted restarts the count. A
-# build that is needed for another reason does not wait. If all servers of the generation get ready before a build has
-# begun, the loss is forgotten.
+# build with another reason does not wait. If all servers of the generation get ready before a build has begun, the loss
+# is forgotten.
 
 
 LASTING_SECONDS: Final = 3600.0

@@ -227,8 +227,8 @@ def without_contested_manifests(repairs: Iterable[Manifest], observed: Observed)
 
 
 def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` without the refusals of objects that need no write any more. Those of Secrets stay: nobody may read
-    Secrets to see whether they need one."""
+    """``observed`` without refused writes that are no longer needed. Refusals of Secrets stay, because the operator may
+    not read Secrets to check them."""
     pending = {object_name(manifest) for manifest in apply}
     refusals = {name: why for name, why in observed.refusals.items() if name in pending or name[0] == "Secret"}
     return replace(observed, refusals=refusals)
@@ -322,16 +322,16 @@ def _observed_replicas(observed: Observed) -> dict[Name, int]:
 # The announcement of the active generation in the store, for machines that map it themselves and ask no router
 # (``lookupdb sync``).
 #
-# It is due once every router has confirmed a table of another generation, and is noted in the status when the store has
-# it. Until then it is written again; writing it twice does no harm. Nothing else waits for it.
+# It is due once every router has confirmed a table of another generation. The status notes it when the store has it.
+# Until then it is written again; writing it twice does no harm. Nothing else waits for it.
 #
 # A dataset with its own store is announced by its routing table alone. So is every dataset without a gateway before the
 # store: the operator has no credentials there that it could use.
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with the announced generation if the store announces it. Once another announcement is due,
-    return it without any, because a write may succeed although its answer is lost.
+    """Return ``status`` with the announced generation if the store announces it. If another announcement is due, return
+    ``status`` without any: a write may have succeeded although its answer was lost.
     """
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:

@@ -146,8 +146,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 #
 # The sentences about pods and Jobs come from ``cluster.workloads``. ``reasons.write_sentence`` adds the remedy, from
 # ``reasons.REMEDIES``. The message ends with what keeps serving, and with the next attempt at a build
-# (``builds.describe_next_attempt``). A dataset that the operator leaves alone has its own Degraded, at the end of this
-# module.
+# (``builds.describe_next_attempt``). For datasets that the operator leaves alone, see the end of this module.
 
 
 # Ready: the servers and routers that should be ready, and pods on lost nodes.
@@ -224,7 +223,8 @@ def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozen
 def count_lacking_servers(
     rollout: RolloutStatus, shards: Collection[int], needed_servers: int, observed: Observed
 ) -> dict[int, int]:
-    """Shard → ready servers, for those of ``shards`` with fewer than ``needed_servers`` that tables reference."""
+    """Shard → number of ready servers that tables reference, for those of ``shards`` with fewer than
+    ``needed_servers``."""
     ready = dict.fromkeys(sorted(shards), 0)
     for pod in observed.pods:
         if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:

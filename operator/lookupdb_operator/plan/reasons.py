@@ -38,11 +38,11 @@ PREDECESSOR_ORPHANED: Final = "PredecessorOrphaned"
 BUILDING: Final = "Building"
 """A build is under way."""
 WAITING_FOR_ROLLOUT: Final = "WaitingForRollout"
-"""A refresh is built when what was built before it is rolled out."""
+"""A refresh is built after the generation before it is rolled out."""
 WAITING_FOR_SOURCE: Final = "WaitingForSource"
 """The success file is missing, because the writer of the source is not done. Or nothing was pushed yet."""
 GENERATION_BUILT: Final = "GenerationBuilt"
-"""The store holds a whole generation of what the spec asks for."""
+"""The store holds a whole generation of this spec."""
 BUILD_FAILED: Final = "BuildFailed"
 """The build ended in a way that has no reason of its own."""
 WAITING_FOR_TURN: Final = "WaitingForTurn"
@@ -55,7 +55,7 @@ SPARK_IMAGE_MISSING: Final = "SparkImageMissing"
 UP_TO_DATE: Final = "UpToDate"
 """The newest generation of the spec serves, and nothing else is left."""
 WAITING_FOR_BUILD: Final = "WaitingForBuild"
-"""There is no generation yet of what the spec asks for."""
+"""There is no generation of this spec yet."""
 STARTING_SERVERS: Final = "StartingServers"
 """Shard servers fetch, verify and warm their shards."""
 CONFIRMING: Final = "Confirming"
@@ -146,7 +146,7 @@ NOT_ENOUGH_ROOM: Final = "NotEnoughRoom"
 OUT_OF_DISK: Final = "OutOfDisk"
 """The scratch volume or the node's disk is too small."""
 CORRUPT_FILE: Final = "CorruptFile"
-"""A file in the store is not what its checksum says."""
+"""A file in the store does not match its checksum."""
 INVALID_MANIFEST: Final = "InvalidManifest"
 """The builder cannot use the spec."""
 ENGINE_MISSING: Final = "EngineMissing"
@@ -196,7 +196,7 @@ DAMAGE_REASONS: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
 PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 """Pods cannot be placed: pods of other programs may be in their way."""
 SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
-"""Troubles that all datasets share, but for those with a store of their own."""
+"""Troubles that all datasets share, except those with a store of their own."""
 STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED, PUSH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
 BUILDER_REASONS: Final = frozenset(
@@ -313,7 +313,7 @@ class Assessment:
     deadlines: tuple[float | None, ...]
     """Seconds until it changes with time alone; None for never."""
     outlook: str = ""
-    """A sentence for the end of what Degraded says: when it may get better."""
+    """The last sentence of Degraded: when it may get better."""
 
 
 def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs: P.kwargs) -> Verdict:
@@ -354,7 +354,7 @@ def shorten(text: str, max_characters: int) -> str:
 
 
 def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Iterator[Trouble]:
-    """Why objects cannot be written; only those of ``kind``, and whose name begins with ``prefix``."""
+    """Why objects cannot be written: those of ``kind`` whose name begins with ``prefix``."""
     for (refused_kind, name), why in observed.refusals.items():
         if kind not in ("", refused_kind) or not name.startswith(prefix):
             continue

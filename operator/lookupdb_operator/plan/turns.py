@@ -86,7 +86,7 @@ class Situation:
     def from_observed(cls, observed: Observed, config: Config, now: datetime) -> Self:
         """The situation of a dataset whose spec can be used."""
         dataset = observed.dataset
-        assert dataset.parsed is not None, "of a spec that cannot be used, nothing is made"
+        assert dataset.parsed is not None, "nothing is made from an unusable spec"
         return cls(observed, config, now, Desired.from_spec(dataset, dataset.parsed, config))
 
     @property
@@ -104,7 +104,7 @@ class Situation:
         return _render_once(self.observed.dataset, self.config, name, render)
 
     def template_for(self, generation: GenerationStatus) -> str:
-        """Digest of what a rollout of ``generation`` would be made from now."""
+        """Digest of everything that a rollout of ``generation`` would be made from now."""
         return self.render_once(
             ("template digest", generation),
             lambda: manifests.template_digest(self.observed.dataset, generation, self.config),
@@ -224,8 +224,8 @@ def _render_once(dataset: ObservedDataset, config: Config, name: Hashable, rende
 PATIENCE: Final = 180.0
 """Seconds that a stall may last before its slot may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""The same while the store does not answer, or refuses the credentials. Usually other datasets could not use
-the slot either, but the network of one namespace may be at fault."""
+"""The longer limit applies while the store does not answer, or refuses the credentials. Usually other datasets could
+not use the slot either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two datasets that give up their slots, so that other pods can use the first one's room."""
 FIRST_BACKOFF: Final = 60.0
@@ -660,7 +660,7 @@ class Timetable:
         return format_moment(self.due_moment(self.next_slot(after)))
 
     def newest_due_slot(self, after: datetime, now: datetime) -> datetime:
-        """The newest slot whose check is due; at least the first one after ``after``."""
+        """The newest slot whose check is due, or the first one after ``after`` if that is later."""
         slot = self.schedule.last_slot(now)
         if slot is not None and self.due_moment(slot) > now:
             slot = self.schedule.last_slot(slot - timedelta(seconds=1))

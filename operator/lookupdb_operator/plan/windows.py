@@ -233,7 +233,7 @@ def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situati
     if desired.promotion != "Auto" or desired.keep_previous_seconds:
         return "PerShard goes neither with promotion: Manual nor with keepPrevious"
     if table is None:
-        return "nothing is known to serve that could be replaced shard by shard"
+        return "no serving generation is known that could be replaced shard by shard"
     serving = [status.find_generation(rollout.generation) for rollout in serving_rollouts(status)]
     if any(other is None or _layout(other) != _layout(generation) for other in serving):
         return "the active generation has another number of shards, key or value format"

@@ -127,7 +127,7 @@ class ChangeProgress:
 
 def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -> ChangeProgress:
     """Judge the refresh with the annotation ``value``: answered, then rolled out. ``earlier`` are the generations
-    before it; one of them answers it if the source has not changed."""
+    before it. If the source has not changed, one of these answers the refresh."""
     failure = dataset.status.get("failure") or {}
     if dataset.status.get("refreshed") != value:
         if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:

@@ -344,7 +344,7 @@ def diff(
 ) -> None:
     """Compare two generations of DATASET, in the cluster.
 
-    They are the active one and its candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
+    Compare the active one and its candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
     returns only counts and a few keys. It needs disk space for a shard of each. Progress goes to standard error. The
     Job is deleted when the command ends, also by Ctrl-C.
 
@@ -390,7 +390,7 @@ def prune(name: str, target: Target, dry_run: bool, as_json: bool, start_timeout
     """Remove the generations of DATASET that nothing needs, in the cluster.
 
     The newest stay (spec.keepGenerations), and so do all that the status names: they serve, wait for promotion, are
-    pinned, or can be rolled back to. Builds do the same, so this is of use between them. A Job runs `lookupdb prune`
+    pinned, or can be rolled back to. Each build does this anyway, so use it between builds. A Job runs `lookupdb prune`
     with the store access of the shard servers.
 
     \b

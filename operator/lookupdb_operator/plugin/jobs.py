@@ -40,7 +40,7 @@ class JobProgress:
     pod: str = ""
     """The pod whose log says more; empty if none."""
     why: str = ""
-    """Its obstacle, or why it failed; empty if only its log says so."""
+    """Its obstacle, or why it failed; empty if only its log shows that."""
 
 
 def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:
@@ -90,8 +90,8 @@ def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component
 #
 # It copies a shard's StatefulSet: its init container has the image, the store's address, and a token for the gateway or
 # a reference to the store's credentials. So the user needs the right to create Jobs, but not to read Secrets. Servers
-# that map shards from a volume have no such container: then the Job reads that volume, too. The operator does not
-# manage the Job, whose labels it does not take for its own.
+# that map shards from a volume have no such container: then the Job reads that volume, too. The operator ignores the
+# Job, because its labels are not those of the operator's Jobs.
 
 
 DIFF_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}

@@ -29,7 +29,7 @@ S = TypeVar("S", bound=DatasetSession)
 T = TypeVar("T")
 
 KUBECTL: Final = "kubectl-lookupdb"
-"""The program whose commands are about a cluster, unless --data is given; those of `lookupdb` are about a laptop."""
+"""The program whose commands use a cluster unless --data is given. Those of `lookupdb` use a laptop's data folder."""
 _PATIENCE: Final = 3.0
 """Seconds for completion."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

@@ -325,7 +325,7 @@ def _open_native_rows(
 def _read_rows(
     rows: Iterable[Row], parser: RowParser, records: SliceRecords, report: ReportProgress, reported: tuple[int, int]
 ) -> None:
-    """Take ``rows`` of ``parser``, after the bytes and rows that were ``reported`` before."""
+    """Take ``rows`` of ``parser``, and report progress beyond the bytes and rows already ``reported``."""
     take, extract_key, extract_value = records.take, parser.key, parser.value
 
     def advance() -> tuple[int, int]:

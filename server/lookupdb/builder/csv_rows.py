@@ -225,7 +225,7 @@ class CsvParser(RowParser):
         super().__init__(file, raw)
         self._csv, self._slice, self._max_row = spec.source.csv, piece, max_row_bytes
         self._mark = f"\\{self._csv.quote}"
-        """A quote after a backslash, as in a file that escapes quotes."""
+        """A quote after a backslash: perhaps the file escapes quotes."""
         self.partitions = find_partitions(spec, file.name)
         """The columns from the file's path. Without a header, none of them is in the file."""
         self._row_end_lines = (

@@ -29,7 +29,7 @@ from lookupdb.store.dataset import call_with_retries
 from lookupdb.wording import to_utf8
 
 ROUNDS: Final = ((16 << 10, 110 << 10), (512 << 10, 1 << 20))
-"""Dictionary sizes to try, side by side within a round. The first round shows which sizes of the second can pay."""
+"""Dictionary sizes to try, side by side within a round. The first round shows which sizes to try in the second."""
 
 _SEGMENT: Final = 200
 _MATCH: Final = 8
@@ -44,8 +44,8 @@ improve small ones; large ones need the whole sample."""
 
 _EVALUATION_BYTES: Final = 1 << 20
 _EVALUATION_SHARE: Final = 8
-"""One in this many sampled records is kept for evaluation: those whose keys have the smallest hashes. These are the
-same in each generation, so an earlier dictionary was not trained on them either."""
+"""One in this many sampled records is kept for evaluation: those whose keys have the smallest hashes. They are the same
+in each generation: no earlier dictionary was trained on them."""
 _MIN_SAMPLES: Final = 64
 """Fewer records have too little in common to train on."""
 _MIN_GAIN: Final = 0.02

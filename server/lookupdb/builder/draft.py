@@ -121,8 +121,8 @@ _DATA: Final = re.compile(
 
 
 def _guess_files(source: Json, base: Path, notes: Notes) -> Key:
-    """Add to ``source`` what the names of its files do not say. Return a key with which its rows can be read. Raises
-    BadSource."""
+    """Add to ``source`` what cannot be seen from the names of its files. Return a key with which its rows can be read.
+    Raises BadSource."""
     urls = source.get("urls") or [source["url"]]
     file = _choose_file(find_files(urls[0], base=base, volume=None))
     name = file.description.url
@@ -260,7 +260,7 @@ _DIGITS_AS_TEXT: Final = re.compile(
 )
 """Names of columns whose digits are no numbers: some may begin with a zero, or end with one, as the version 1.10."""
 _SHOWN_BETTER: Final = 3
-"""The most columns to explain that are no key in spite of their names."""
+"""Limit of explained columns that are not the key in spite of their names."""
 _MAX_COLUMNS: Final = 1024
 _MAX_COLUMN_NAME: Final = 256
 """The limits of source.csv.columns."""

@@ -116,7 +116,7 @@ def _open(generation: StoredGeneration, shard: ShardFile, scratch: Path) -> Iter
 
 def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
     """Return the first of ``shards``, enough for the sample, at least one. The other generation, with ``totals``, has
-    the same share of its keys in as many shards."""
+    the same share of its keys in the same number of shards."""
     records = size = 0
     for number, shard in enumerate(shards):
         size += shard.bytes

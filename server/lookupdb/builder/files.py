@@ -149,7 +149,7 @@ def wrong_kind_error(kind: FileKind, name: str, expected: str) -> BadSource:
 _MAX_WINDOW: Final = 1 << 27
 """The most bytes that a file may make us allocate to decompress it; `zstd --long` and `xz -9` stay within it."""
 _XZ_OVERHEAD: Final = 1 << 20
-"""Memory of a decoder of xz beside its window."""
+"""Memory of an xz decoder in addition to its window."""
 _MOST_AT_ONCE: Final = 1 << 20
 """Output of a decoder in one call, if it can be limited."""
 _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
@@ -510,7 +510,7 @@ def _locate(path: Path, url: str) -> LocatedFile:
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
             raise BadSource(
                 f"{label} is not a regular file",
-                hint="write what it gives to a file first: a source is read more than once",
+                hint="write its content to a file first: a source is read more than once",
             )
         with path.open("rb"):
             pass
@@ -543,7 +543,7 @@ def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
 
 
 def describe_local_file(url: str, status: os.stat_result) -> SourceFile:
-    """Describe a local file as it is now. Its time is kept to the nanosecond, so that a quick second write shows."""
+    """Describe a local file as it is now. Its time is kept to the nanosecond, so that a second write shows."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return SourceFile(url, status.st_size, None, f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z")

@@ -158,7 +158,7 @@ def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | No
 
 
 def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Return examples of changed keys, alternating kinds, so that a few show every kind."""
+    """Return examples of changed keys, alternating between kinds, so that even a few show every kind."""
     try:
         found = facts.compare()
     except LookupdbError:  # no room for a copy, for example: a gate that failed without it stays failed

@@ -234,7 +234,7 @@ def _describe_kind(value: Any) -> str:
 
 
 _NUMBER_TAIL: Final = len("e+")
-"""The longest rest that the decoder leaves of a number cut off by the window: ``e+`` of ``1e+5``, or ``.`` of
+"""The most characters of a number that the decoder leaves if the window cuts it off: ``e+`` of ``1e+5``, or ``.`` of
 ``1.5``."""
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
 """Longest word or escape that the window may cut off. An error further before the window's end is final."""

@@ -163,7 +163,7 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
     files = [file for url in spec.source.urls for file in find_files(url, base=spec.base, volume=volume)]
     objects = tuple(_source_object(file, spec) for file in add_checksums(files))
     tables: dict[Path, str | None] = {}
-    for item in objects:  # the folder of a table also has files with rows that are no longer in it
+    for item in objects:  # the folder of a table also has files with rows that are no longer in the table
         table = None
         if item.format == "parquet" and isinstance(item.place, Path):
             table = find_table(item.place, tables)

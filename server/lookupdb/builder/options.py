@@ -525,7 +525,7 @@ def idle_report(
     fingerprint: str | None = None,
     success_file: str | None = None,
 ) -> BuildReport:
-    """Return the report of a build that built nothing."""
+    """Return the report if nothing was built."""
     return BuildReport(
         outcome=outcome,
         dataset=f"{spec.namespace}/{spec.name}",
@@ -540,7 +540,7 @@ def idle_report(
 
 def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
     """Return the report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. If a gate
-    rejected a generation that is in the store, the report describes it as after a success.
+    rejected a generation that is in the store, the report describes that generation, as after a success.
     """
     lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     manifest = error.manifest if isinstance(error, GenerationRefused) else None

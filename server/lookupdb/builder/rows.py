@@ -130,7 +130,7 @@ def unknown_column_error(
 ) -> BadSource:
     """Return the error for a missing column, with the most similar name and all others. ``nested`` are names with dots.
 
-    ``delimiter`` is the one that a CSV header was read with.
+    ``delimiter`` is the one with which a CSV header was read.
     """
     names, nested = list(names), list(nested)
     others = "" if delimiter is None else _DELIMITERS.replace(delimiter, "")
@@ -222,7 +222,7 @@ class ColumnTracker:
         return self._names if len(self._names) < _MAX_TRACKED_NAMES else None
 
     def to_members(self) -> dict[str, Any]:
-        """Return what was observed, for another process."""
+        """Return the observations, to pass them to another process."""
         return {"missing": sorted(self.missing), "names": [*self._names], "rows": self.rows}
 
     @classmethod
@@ -527,7 +527,7 @@ def choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
 
 
 Form = Literal["base64", "text", "key", "raw"]
-"""The form of a binary: base64 text; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
+"""How to show a binary: as base64; as UTF-8 text; as UTF-8 text, or bytes if it is not UTF-8; as bytes."""
 
 
 def make_forms(spec: DatasetSpec) -> dict[str, Form]:

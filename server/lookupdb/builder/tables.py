@@ -20,7 +20,7 @@ class TableColumn:
     type: str
     """DuckDB's type; STRUCT, LIST (of one child) or MAP (of key and value) if it has children."""
     id: int | None = None
-    """Its field id in files that have ids."""
+    """Its field id, for files with ids."""
     file_names: tuple[str, ...] = ()
     """Its names in files without ids."""
     children: tuple[TableColumn, ...] = ()

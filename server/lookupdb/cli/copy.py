@@ -114,10 +114,10 @@ def copy(
     it: set spec.adopt to the printed value. Until then the copy is retained: no sweep removes it.
 
     Each generation appears completely or not at all. If the copy breaks off, run it again: what exists already is not
-    copied again. Within one bucket, with the same URL, endpoint and credentials, the store copies by itself. All other
-    data pass through this process and are verified (size, SHA-256). A dataset that cannot be copied is reported, and
-    the others are copied. The exit code is then 6 if only room was lacking, else 5. If the newest generation is
-    damaged, the newest whole one is copied, and the exit code is 5 unless --generation chose it.
+    copied again. If both are in one bucket, with the same URL, endpoint and credentials, the store copies by itself.
+    All other data pass through this process and are verified (size, SHA-256). A dataset that cannot be copied is
+    reported, and the others are copied. The exit code is then 6 if only room was lacking, else 5. If the newest
+    generation is damaged, the newest whole one is copied, and the exit code is 5 unless --generation chose it.
 
     Credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and so on). If SOURCE has other
     credentials, set LOOKUPDB_SOURCE_STORE_AWS_….

@@ -152,7 +152,7 @@ def _decode_exactly(text: bytes | bytearray) -> Any:
     try:
         return json.loads(text, parse_float=orjson.Fragment, parse_int=_parse_digits, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
+        raise InvalidAnswer(f"the answer is not valid JSON: {error}") from error
 
 
 def _parse_digits(text: str) -> int | orjson.Fragment:

@@ -576,5 +576,5 @@ class ClientCore:
         return found.pop() if len(found) == 1 else None
 
     def confirms(self, generations: Sequence[str]) -> bool:
-        """Return whether the key columns of ``generations``, which answered, are known; True for (), several."""
+        """Return whether the key columns of ``generations``, which answered, are known. True for (): several."""
         return not generations or self.find_columns(generations) is not None

@@ -251,7 +251,7 @@ class TlsContexts:
 
 
 class _Process:
-    """The identity of this process, which changes in a fork: a child must not use its parent's connections."""
+    """The identity of this process. It changes in a fork, because a child must not use its parent's connections."""
 
     def begin(self) -> None:
         """Give this process a new identity."""

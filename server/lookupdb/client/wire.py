@@ -469,7 +469,7 @@ def decode_json(text: bytes | bytearray) -> Any:
     try:
         return records.decode_json(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
+        raise InvalidAnswer(f"the answer is not valid JSON: {error}") from error
 
 
 class ProblemDetails(NamedTuple):

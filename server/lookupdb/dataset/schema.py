@@ -46,7 +46,7 @@ _MOST_PROBLEMS: Final = 100
 """The most problems that are described at all."""
 _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
-"""The longest name that is compared with those of fields, because a comparison takes time. No field's is as long."""
+"""The longest name to compare with names of fields: comparing takes time. No field's is as long."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _TYPES: Final = {
     "string": "text",

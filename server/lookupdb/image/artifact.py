@@ -78,7 +78,7 @@ def describe_blob(media_type: str, content: bytes) -> Blob:
 
 @dataclass(frozen=True, slots=True)
 class ShardImage:
-    """The image of one shard, except for the layer with the shard's file, which is only referenced."""
+    """The image of one shard. The layer with the shard's file is only referenced."""
 
     tag: str
     index: bytes
@@ -158,7 +158,7 @@ def read_annotations(index: bytes) -> Mapping[str, str]:
 
 
 def list_parts(document: bytes) -> tuple[Blob, ...]:
-    """Return the blobs that an index or a manifest from elsewhere refers to; nothing if it is neither."""
+    """Return the blobs to which an index or a manifest from elsewhere refers; nothing if it is neither."""
     try:
         found = orjson.loads(document)
         parts = found["manifests"] if "manifests" in found else [found["config"], *found["layers"]]

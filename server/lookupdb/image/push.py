@@ -185,7 +185,7 @@ def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterabl
 T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 300.0
-"""The time limit of oras after the last byte that it reads. A registry checks the digest before it answers."""
+"""Time limit for oras after it has read its last byte. A registry checks the digest before it answers."""
 _FIRST_BACKOFF_SECONDS: Final = 0.25
 _MAX_BACKOFF_SECONDS: Final = 10.0
 _MIN_ATTEMPTS: Final = 4
@@ -197,7 +197,7 @@ _GO_CA_FOLDERS: Final = "/etc/ssl/certs:/etc/pki/tls/certs"
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PATH: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _NO_REASON: Final = re.compile(r'^Error: |^Error response from registry: |^failed to fetch the content of "[^"]*": ')
-"""The text of oras before the reason."""
+"""What oras prints before the reason."""
 _NOT_FOUND: Final = re.compile(r"Error response from registry: .*: not found\s*", re.DOTALL)
 _DENIED: Final = re.compile(
     r"status code:? 40[13]\b|(?:^|: )(?:unauthorized|denied): |basic credential not found|for basic auth$"

@@ -185,7 +185,7 @@ class Preflight:
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_router(answer) from error
         text = "".join(character if character.isprintable() else " " for character in text[:_MAX_DETAIL])
-        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # it names a header, which is an option here
+        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # it names a header; use the option instead
             text = text.partition(f"; leave {GENERATION_FIELD} out")[0]
         message = f"the router answered {answer.status}: {text}"
         if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:

@@ -158,7 +158,7 @@ Location = GenerationFolder | SyncedFolder | StoreFolder
 
 @lru_cache(maxsize=64)  # to log it once: a mapping looks again and again
 def _warn_of_stale(note: Path, announced: str, newest: str) -> None:
-    log.warning("%s announces %s, which is gone: the newest one, %s, answers", note, announced, newest)
+    log.warning("%s announces %s, which is gone: using the newest one, %s", note, announced, newest)
 
 
 def _may_answer(folder: Path) -> bool:
@@ -477,8 +477,8 @@ class Follower:
         self._pid = os.getpid()
 
     def look(self, view: Any) -> None:
-        """Switch ``view`` to the generation that should answer, if it can be opened. A failure is logged once and
-        retried later; the current one keeps answering. Does nothing while another thread looks."""
+        """Switch ``view`` to the active generation, if it can be opened. A failure is logged once and retried later;
+        the current one keeps answering. Does nothing while another thread looks."""
         lock = self._own_lock()
         if lock.acquire(blocking=False):
             try:

@@ -63,7 +63,7 @@ def open_closed_streams() -> None:
 
 
 class _Yielding(io.FileIO):
-    """A file that seems to accept whatever is written to it."""
+    """A file that pretends to accept whatever is written to it."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write ``data``, or drop it if the file refuses it. Return the number of bytes that count as written."""
@@ -158,7 +158,7 @@ def describe_error(error: LookupdbError) -> dict[str, Any]:
 
 
 def render_failure(error: LookupdbError) -> bytes:
-    """Return the line of a program that ended with ``error`` and has no other result."""
+    """Return the last line of a program that ended with ``error`` and has no other result."""
     return orjson.dumps({"outcome": "failed", **describe_error(error)})
 
 

@@ -88,7 +88,7 @@ class ContainerMemory:
 
     limit: int | None
     anon: int | None
-    """Memory of processes, which cannot be dropped."""
+    """Memory of processes, which the kernel cannot drop."""
     file: int | None
     """Page cache, including the mapped shard."""
 

@@ -198,7 +198,7 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
         CLOSED: _BROKEN,
     },
     CLOSING: {
-        CLOSED: "the client has taken what it was sent; or " + _BROKEN,
+        CLOSED: "the client has read everything sent; or " + _BROKEN,
     },
     CLOSED: {},
 }

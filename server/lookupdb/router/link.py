@@ -132,7 +132,7 @@ class ShardIdentity:
 
 
 class NotProven(Exception):
-    """The endpoint does not serve what it should, or does not report it."""
+    """The endpoint serves something else than it should, or does not report what it serves."""
 
 
 async def connect(

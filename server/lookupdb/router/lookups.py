@@ -27,7 +27,7 @@ from lookupdb.router.server_connection import ServerAddress
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedGeneration:
-    """The generation, or the several of a mixed routing table, that answers come from. Compared by identity."""
+    """The generation that answers, or the generations of a mixed routing table. Compared by identity."""
 
     names: tuple[str, ...]
     """For example ``g12``; several are in the order of their numbers."""

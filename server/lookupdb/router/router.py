@@ -117,7 +117,7 @@ class RouterCollector:
 def collectors(
     counters: Counters, supervisor: Supervisor, names: Iterable[str] = (), *, has_resp: bool = True
 ) -> Sequence[Collector]:
-    """Return all collectors of the router of datasets that requests call ``names``."""
+    """Return all collectors of a router of the datasets ``names``."""
     labels = DatasetLabels(supervisor, names)
     totals = CounterTotals(counters, labels)
     return (

@@ -63,7 +63,7 @@ class NotResp(Exception):
 
 
 SKIPPED: Final = object()
-"""The place of a value in a reply that nobody waits for any longer."""
+"""Marks a value of a reply that nobody waits for any longer."""
 
 
 class ReplySink(Protocol):
@@ -245,7 +245,7 @@ class ServerConnection(asyncio.Protocol):
         on_lost: Callable[[str], None],
         budget: RouterBudget,
     ) -> ServerConnection:
-        """Resolve the name, and connect to the first of its addresses that answers. Raises OSError."""
+        """Resolve the name, and connect to its first address that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
         refused: OSError | None = None
         for host in await _resolve(address):

@@ -96,7 +96,7 @@ class Entrance:
     def describe(self, status: dict[str, Any]) -> dict[str, Any]:
         """Return ``status`` with the state of access added.
 
-        ``error`` is the routing table's error, else a certificate problem, else what keeps every client out.
+        ``error`` is the routing table's error, else a certificate problem, else the reason why no client can connect.
         """
         error = status["error"]
         if self.certificates is not None:

@@ -253,7 +253,7 @@ class RespConnection:
         self._arrived = 0
         """When the first byte of the unanswered requests was read."""
         self._due: list[tuple[int, int]] = []
-        """Histograms and numbers of requests whose replies are made and not sent."""
+        """Histograms and numbers of requests whose replies are made but not sent yet."""
         poller.add(self.fd)
         if not self._session.is_authorised:
             worker.unauthenticated[self.fd] = self

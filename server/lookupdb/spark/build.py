@@ -80,7 +80,7 @@ class SparkEngine:
                 scan.run()
             listed = build.source.fingerprint
             fingerprint = listed or source_fingerprint(scan.files)
-            assert fingerprint, "what was fetched is identified"
+            assert fingerprint, "the fetched files are identified"
             if listed is None and (decided := decide(fingerprint)):
                 return decided
             sample = scan.take_sample()

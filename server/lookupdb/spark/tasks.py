@@ -44,7 +44,7 @@ RESULTS: Final = "number int, kind string, data binary"
 MARK: Final = -1
 """The place of a row that only says that a shard exists: no shard is without rows."""
 ERROR: Final = -2
-"""The place of a row whose value is a pickled error, of shard 0. Rows of both kinds have empty keys, so they come
+"""The place of a row whose value is a pickled error, of shard 0. Rows of both kinds have empty keys, so they are sorted
 first."""
 _PIECE_BYTES: Final = 512 << 10
 """The driver's JVM holds several copies of each row while it hands it to Python."""

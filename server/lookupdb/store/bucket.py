@@ -219,7 +219,7 @@ class ObstoreObjects:
             scheme = self.url.partition("://")[0]
             with store_environment(scheme) as variables:
                 self.identity = identify_store(self.url, variables)
-                # These options replace those that obstore would take from the environment.
+                # These options replace obstore's own from the environment.
                 client = {**options, "allow_http": allows_http(scheme, variables)}
                 if endpoint := find_endpoint(scheme, variables):
                     self._label = f"{self.url} at {strip_secrets(endpoint)}"

@@ -67,7 +67,7 @@ def store_errors(action: str, denied: type[LookupdbError] = StoreDenied) -> Iter
 
 
 folder_errors: Final = partial(store_errors, denied=FolderDenied)
-"""The same for a local folder that is not the store."""
+"""Like ``store_errors``, for a local folder that is not the store."""
 
 
 # Lock files. The kernel releases a lock however its holder ends, so a lock tells a live process from a dead one.

@@ -454,7 +454,7 @@ _NO_COPY: Final = (400, 413)
 _MOST_OF_CLAIM: Final = 4 << 10
 """Bytes. Manifests, which are larger, may take longer."""
 _UPLOAD_SECONDS: Final = float("inf")
-"""The number of retries limits an upload: one that breaks off late has taken longer than any patience."""
+"""Only the number of retries limits an upload: one that breaks off late has already exceeded any time limit."""
 
 
 class GatewayObjects:

@@ -329,7 +329,7 @@ class Sweep:
         if is_empty and mark is None and all(dataset.read_note(note) is None for note in _LEFT_NOTES):
             return  # nothing of ours
         if not is_empty and (self._is_retained(dataset) or dataset.address in self._predecessors):
-            # Keep what it has left, to be retained or adopted, except for remains.
+            # Keep its whole generations, to be retained or adopted; remove only remains.
             self.summary.retained_datasets += 1
             if dataset.address in self._retained and dataset.read_note(RETAIN_NOTE) is None:
                 yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"

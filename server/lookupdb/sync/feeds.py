@@ -153,7 +153,7 @@ class StoreFeed:
         self.uid = uid
         """Uid of the dataset to look for; None for the one announced last."""
         self._newest: dict[StoreAddress, tuple[_Finding | None, float]] = {}
-        """Dataset without an announcement → its newest generation, and when that was found."""
+        """Dataset without an announcement → its newest generation, and when it was found."""
 
     def look_for_announcement(self, uid: str) -> SyncTarget | None:
         """Return the announcement of the dataset with ``uid``, by one small read; None if there is none. Raises as

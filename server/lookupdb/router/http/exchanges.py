@@ -185,7 +185,7 @@ class Exchange:
         """Stop, because the client is gone."""
 
     def refuse(self, problem: HttpProblem, *, is_of_client: bool = False) -> None:
-        """Answer with ``problem``, which is the client's fault if its status says so or ``is_of_client``."""
+        """Answer with ``problem``. It is the client's fault if its status says so, or if ``is_of_client``."""
         connection = self.connection
         if problem.kind is not problems.MISSING and self.histogram:
             self.histogram += FAILED if problem.kind.status >= 500 and not is_of_client else REFUSED

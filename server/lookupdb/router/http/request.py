@@ -345,7 +345,7 @@ class Request:
         self.body = b""
         self.connection_field = PERSISTENT
         self.refusal: HttpProblem | None = None
-        """The problem of a request without access: its answer, whatever it requests."""
+        """The answer to a request without access, whatever it requests."""
         self.accepts_anything = False
         """True if the first Accept field is ``*/*``, which many clients send; it is not kept."""
         self.is_plain = True

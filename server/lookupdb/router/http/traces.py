@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ANSWERED: Final = "Answered"
 _ABANDONED: Final = "Abandoned"
-"""The outcome of keys whose request ended without them: the client is gone, or the answer is refused already."""
+"""The outcome of keys whose request has ended before they were answered: the client is gone, or was refused."""
 _STATUS: Final = slice(len("HTTP/1.1 "), len("HTTP/1.1 200"))
 
 
@@ -42,7 +42,7 @@ class RequestTraces:
         self._spans = spans
         self._scheme = "https" if is_encrypted else "http"
         self.samples_roots = spans.may_sample_roots
-        """True if a request may be sampled although it has no caller's span, or one that is not sampled."""
+        """True if a request may be sampled even if its caller has no span, or an unsampled one."""
 
     def begin(self, exchange: Exchange, request: Request) -> None:
         """Begin the span of ``exchange`` if it is sampled. Requests without access and probes have none."""

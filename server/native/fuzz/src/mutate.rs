@@ -90,7 +90,7 @@ fn main() {
     );
 }
 
-/// Lookups one behind the other, changed here and there, and where to cut them.
+/// Consecutive lookups, changed here and there, and where to cut them.
 fn make_requests(chance: &mut Chance) -> (Vec<u8>, usize) {
     let mut data = vec![];
     for _ in 0..1 + chance.index(5) {

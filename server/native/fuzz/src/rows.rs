@@ -69,10 +69,10 @@ fn check_members(json: &JsonText, text: &[u8]) {
     }
 }
 
-/// What a file holds: its rows, and whether it ends as a file may.
+/// What a file holds: its rows, and whether its end is valid.
 type Rows = (Vec<Vec<Vec<u8>>>, bool);
 
-/// Split CSV. Panics unless it is split as a reader of one byte after the other would, whole and in two blocks.
+/// Split CSV. Panics unless a reader of single bytes would split it in the same way, whole and in two blocks.
 pub fn check_csv(data: &[u8], dialect: Dialect, cut: usize) -> bool {
     let expected = split_by_bytes(data, dialect);
     let whole = split(data, dialect, data.len());

@@ -90,7 +90,7 @@ impl MappedGeneration {
     fn is_sequence(&self, py: Python<'_>) -> PyResult<bool> {
         let is_place = |key: &[u8]| parse_place(key).is_some_and(|place| place < self.records);
         for (shard, file) in self.files.iter().enumerate() {
-            // Keys are unique, so if each key is the number of a place, each place has its key.
+            // Keys are unique, so if each key is the number of a place, no place lacks its key.
             let checked = py.detach(|| {
                 for item in file.items() {
                     if !is_place(item?.0) {
@@ -267,7 +267,7 @@ impl MappedGeneration {
     }
 }
 
-/// The number that `key` is, written as Python writes it.
+/// The number that `key` shows, if it is written as Python writes it.
 fn parse_place(key: &[u8]) -> Option<u64> {
     let is_number = key.iter().all(u8::is_ascii_digit) && (key.first() != Some(&b'0') || key.len() == 1);
     is_number.then(|| std::str::from_utf8(key).ok()?.parse().ok())?

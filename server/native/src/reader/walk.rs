@@ -2,7 +2,7 @@
 //!
 //! A lookup mostly waits: for each page of its path, and for each key that it compares there. In lock step every key
 //! takes one step (a comparison, a level) before any takes the next, and prefetches the memory for its next step. A
-//! walk takes as many levels as the tree has, whatever the pages say, so it always ends.
+//! walk goes down as many levels as the tree has, whatever the pages contain, so it always ends.
 use std::cmp::Ordering;
 use std::hint::black_box;
 

@@ -245,7 +245,7 @@ enum Place {
 struct PackedValues {
     places: Vec<Place>,
     parts: Vec<Py<PyBytes>>,
-    /// The number of keys whose shard could not be asked.
+    /// The number of keys whose shard could not be reached.
     #[pyo3(get)]
     unavailable_count: usize,
 }
@@ -286,7 +286,7 @@ impl PackedValues {
         Ok(size)
     }
 
-    /// Note that the shard of `keys` could not be asked.
+    /// Note that the shard of `keys` could not be reached.
     fn mark_unavailable(&mut self, keys: &PackedShardKeys) -> PyResult<()> {
         self.unavailable_count += keys.entries.len();
         keys.entries.iter().try_for_each(|entry| self.set(entry.position, Place::Unavailable))
@@ -496,7 +496,7 @@ impl PackedValues {
     }
 }
 
-/// A sink of values too, which lie in parts.
+/// A sink that also takes values, which lie in parts.
 trait ValueSink: Sink {
     /// Call `each` for each of `values`: see `PackedValues::for_each`.
     #[inline(always)]
@@ -525,9 +525,9 @@ impl ValueSink for Length {}
 
 impl ValueSink for Room<'_> {}
 
-/// A value of so many bytes is a piece of its own.
+/// A value of at least this many bytes is a piece of its own.
 const LARGE_VALUE_BYTES: usize = 4096;
-/// A piece of smaller ones ends when it has so many bytes.
+/// A piece of smaller values ends when it has this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// A large answer in pieces that follow each other, without a copy of any large value. The last piece is still text.
