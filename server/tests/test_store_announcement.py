@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sweeps import HOUR, Clock, Place, swept
+from support.sweeps import HOUR, Clock, Place, in_each_store, swept
 
 from lookupdb.errors import CorruptFile
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, MAX_ANNOUNCEMENT_BYTES, Announcement, parse_announcement
@@ -69,12 +69,14 @@ class TestText:
 
 
 class TestInAStore:
+    @in_each_store
     def test_is_written_and_read(self, place: Place) -> None:
         people = place.dataset("people")
         assert read_announcement(people) is None
         write_announcement(people, "3f2b9c1e-77aa", "g12", 17, "2026-11-20T02:04:00Z")
         assert read_announcement(people) == ANNOUNCEMENT
 
+    @in_each_store
     def test_a_version_only_grows(self, place: Place) -> None:
         people = place.dataset("people")
         for version, generation in ((5, "g5"), (4, "g4"), (5, "g6")):
@@ -99,6 +101,7 @@ class TestInAStore:
             with pytest.raises(CorruptFile, match=r"announces team/people \(3f2b9c1e\), expected team/"):
                 read_announcement(other)
 
+    @in_each_store
     def test_nobody_takes_it_for_a_generation_or_removes_it_while_the_dataset_lives(self, place: Place) -> None:
         people = place.dataset("people")
         write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")
@@ -132,6 +135,7 @@ class TestInAStore:
         assert read_announcement(people) is None
         assert place.open().addresses() == ()
 
+    @in_each_store
     def test_one_that_came_late_goes_in_time(self, place: Place, clock: Clock) -> None:
         people = place.dataset("people")
         write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.buckets import read_object
 from support.generations import publish
-from support.sweeps import HOUR, Clock, Place, run, swept
+from support.sweeps import HOUR, Clock, Place, in_each_store, run, swept
 
 from lookupdb.errors import StoreError
 from lookupdb.manifest import Refusal
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.long
 pytest_plugins = ["support.sweep_fixtures"]
 
 
+@in_each_store
 class TestLiving:
     def test_the_newest_and_the_protected_stay(self, place: Place) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g10")
@@ -118,6 +119,7 @@ class TestLiving:
         assert swept(place)[0] == [], "an operator has overridden its gates: it may serve"
 
 
+@in_each_store
 class TestDead:
     def test_a_dataset_is_marked_and_goes_after_the_grace_period(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1")
@@ -201,6 +203,7 @@ class TestDead:
         assert swept(place)[1]["removedDatasets"] == 1
 
 
+@in_each_store
 class TestNeverTouched:
     def test_what_is_not_known(self, place: Place, clock: Clock) -> None:
         place.publish(place.dataset("gone"), "g1")
@@ -295,6 +298,7 @@ def test_whoever_interrupts_the_sweep_ends_it(tmp_path: Path, monkeypatch: pytes
         list(sweep.run(iter([one])))
 
 
+@in_each_store
 class TestPushes:
     def test_of_a_live_dataset_stay_but_for_what_dead_pushers_left(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1")

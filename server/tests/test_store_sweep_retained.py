@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.sweeps import HOUR, Clock, Place, run, swept
+from support.sweeps import HOUR, Clock, Place, in_each_store, run, swept
 
 from lookupdb.errors import UsageError
 from lookupdb.store import StoredDataset
@@ -15,6 +15,7 @@ pytest_plugins = ["support.sweep_fixtures"]
 
 
 class TestRetained:
+    @in_each_store
     def test_what_a_retained_dataset_leaves_stays_for_ever(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2")
         place.living(people, retain=True, protect=("g2",))
@@ -49,6 +50,7 @@ class TestRetained:
         assert people.read_note(MARK_NOTE) is None
         assert people.generations() == ("g1",)
 
+    @in_each_store
     def test_one_that_somebody_retains_while_it_is_removed_keeps_the_rest(
         self, place: Place, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -67,6 +69,7 @@ class TestRetained:
         assert swept(place)[0] == ["team/people (3f2b9c1e): removed g1"]
         assert people.generations() == ("g2",)
 
+    @in_each_store
     def test_a_note_beside_which_nothing_is_goes_in_time(self, place: Place, clock: Clock) -> None:
         """A killed copy leaves such a note, and so does somebody who removes generations by hand."""
         people = place.dataset("people")

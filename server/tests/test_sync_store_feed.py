@@ -32,15 +32,19 @@ def server() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(store_feed, "LISTING_SECONDS", 0.0)
     monkeypatch.setattr(store_feed, "LOCAL_LISTING_SECONDS", 0.0)
     monkeypatch.setattr(store_feed, "UNANNOUNCED_SECONDS", 0.0)
-    if request.param == "directory":
+    if getattr(request, "param", "directory") == "directory":
         return open_store(str(tmp_path / "store"), CLUSTER)
     bucket = new_bucket(request.getfixturevalue("server"), monkeypatch)
     return BucketStore(bucket.url, CLUSTER, bucket)
+
+
+in_each_store = pytest.mark.parametrize("place", ["directory", "s3"], indirect=True)
+"""For what differs in a bucket."""
 
 
 def feed_of(place: Store, uid: str | None = None, name: str = "people") -> StoreFeed:
@@ -53,6 +57,7 @@ def look(place: Store, uid: str | None = None) -> tuple[str, str, int | None] | 
 
 
 class TestAnnounced:
+    @in_each_store
     def test_counts_whatever_is_newer(self, place: Store) -> None:
         publish(place, "g1")
         people = publish(place, "g2")
@@ -76,6 +81,7 @@ class TestAnnounced:
 class TestAnnouncedAndGone:
     """In a directory a look sees all that there is: a newer one takes its place. A bucket may be listed late."""
 
+    @in_each_store
     def test_gives_way_to_a_newer_one_in_a_directory_alone(self, place: Store) -> None:
         people = publish(place, "g3")
         announce(people, "g2", 7)
@@ -105,6 +111,7 @@ class TestNewest:
         place.dataset_at(StoreAddress(CLUSTER, "team", "people", UID)).admit("g10")
         assert look(place) == (UID, "g10", None)
 
+    @in_each_store
     def test_is_none_that_is_damaged_or_being_built(self, place: Store) -> None:
         publish(place, "g1")
         people = publish(place, "g2")
@@ -116,6 +123,7 @@ class TestNewest:
         with tempfile.TemporaryDirectory() as scratch, people.claim("g3", Path(scratch)):
             assert look(place) == (UID, "g1", None)
 
+    @in_each_store
     def test_of_a_dataset_that_is_not_there_is_none(self, place: Store) -> None:
         publish(place, "g1", name="team/places")
         assert look(place) is None
@@ -137,6 +145,7 @@ class TestUid:
         assert look(place) == (OTHER_UID, "g1", 1)
         assert look(place, UID) == (UID, "g5", 50), "asked for by its uid"
 
+    @in_each_store
     def test_where_nothing_is_announced_what_was_built_last_counts(self, place: Store) -> None:
         publish(place, "g5", built_at="2026-11-20T00:00:00Z")
         publish(place, "g1", uid=OTHER_UID, built_at="2026-11-21T00:00:00Z")

@@ -19,6 +19,9 @@ from support.generations import publish
 
 HOUR = 3600.0
 
+in_each_store = pytest.mark.parametrize("place", ["directory", "s3"], indirect=True)
+"""For what each kind of store does in a way of its own."""
+
 
 class Place:
     """A store with datasets, a living list, and a clock."""
