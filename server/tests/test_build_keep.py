@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,21 @@ from lookupdb.store.directory import DirectoryDataset
 from lookupdb.store.generations import copy_generation
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """It has g1 to g5."""
-    made = Project(tmp_path)
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """It has g1 to g5, which are copied for each test."""
+    made = Project(tmp_path_factory.mktemp("prepared"))
+    made.describe(source={"url": str(made.folder / "people.csv")})
     for _ in range(5):
         made.built()
+    return made
+
+
+@pytest.fixture
+def project(prepared: Project, tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.describe(source={"url": str(prepared.folder / "people.csv")})
+    shutil.copytree(prepared.store, made.store)
     return made
 
 

@@ -232,8 +232,8 @@ def test_what_does_not_fit_is_named_with_its_path() -> None:
         ),
         ({"x" * 1_000_000: 1}, f"spec.{'x' * 80}… is not a field"),
         (
-            {"gates": {"requiredKeys": ["k"] * 50_000}},
-            "spec.gates.requiredKeys: expected at most 100 in the list, found 50,000",
+            {"gates": {"requiredKeys": ["k"] * 5000}},
+            "spec.gates.requiredKeys: expected at most 100 in the list, found 5,000",
         ),
         ({"key": {"columns": []}}, "spec.key.columns: expected at least 1 in the list, found 0"),
         ({"source": {"url": "a", "format": "csv" * 300_000}}, "csvcsvc… is not one of ['csv', "),
