@@ -15,15 +15,16 @@ from support.registry import Registry, serve_registry
 TOOLS = Path(__file__).parents[3] / ".tools" / "bin"
 
 
-@pytest.fixture
-def oras(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def oras() -> Iterator[None]:
     """Put oras on PATH, as in the container image. Not ``autouse``: pytest would run that for every module's tests."""
-    monkeypatch.setenv("PATH", str(TOOLS), prepend=os.pathsep)
-    if shutil.which("oras", path=str(TOOLS)):
-        return
-    if shutil.which("go"):
-        pytest.fail("there is no oras: run `make oras` once")
-    pytest.skip("needs oras, which `make oras` builds where Go is")
+    if not shutil.which("oras", path=str(TOOLS)):
+        if shutil.which("go"):
+            pytest.fail("there is no oras: run `make oras` once")
+        pytest.skip("needs oras, which `make oras` builds where Go is")
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setenv("PATH", str(TOOLS), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture
