@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.clients import Kind, blocking
+from support.clients import KINDS, Kind, blocking
 from support.fleets import fleet, fleet_entry
 from support.mapped import SyncedDataset
 from support.routers import routing
@@ -99,18 +99,20 @@ def test_in_asks_by_columns(url: str) -> None:
         assert ("DE", 3) not in client
 
 
-def test_a_dataset_of_one_column_has_none(kind: Kind, tmp_path: Path) -> None:
+def test_a_dataset_of_one_column_has_none(tmp_path: Path) -> None:
     made = write_generation(tmp_path, {"a:b": b"1"})
     with fleet(made) as shards:
         (tmp_path / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(tmp_path / "table.json") as router, blocking(kind, f"http://127.0.0.1:{router.port}") as client:
+        with routing(tmp_path / "table.json") as router:
             assert "keys" not in router.get("/v1/dataset")[1].decode()
-            for ask in (client.get, lambda key: client.get_many([key])):
-                with pytest.raises(UsageError, match="names no key columns for g1 of default/sample"):
-                    ask(("a", "b"))
+            for kind in KINDS:
+                with blocking(kind, f"http://127.0.0.1:{router.port}") as client:
+                    for ask in (client.get, lambda key: client.get_many([key])):
+                        with pytest.raises(UsageError, match="names no key columns for g1 of default/sample"):
+                            ask(("a", "b"))
 
 
-def test_a_cutover_to_another_separator_is_never_a_wrong_answer(kind: Kind, tmp_path: Path) -> None:
+def test_a_cutover_to_another_separator_is_never_a_wrong_answer(tmp_path: Path) -> None:
     old = write_generation(tmp_path, {"de:1": b'"old"'}, **MADE)
     changed = {**MADE, "separator": "|", "generation": "g2"}
     new = write_generation(tmp_path, {"de|1": b'"new"', "de:1": b'"wrong"'}, **changed)
@@ -118,55 +120,62 @@ def test_a_cutover_to_another_separator_is_never_a_wrong_answer(kind: Kind, tmp_
         entries = [fleet_entry(old, old_shards), fleet_entry(new, new_shards)]
         table = tmp_path / "table.json"
         table.write_bytes(table_file(*entries))
-        with routing(table) as router, blocking(kind, f"http://127.0.0.1:{router.port}") as client:
-            assert client["DE", 1] == "old"
-            assert client.at("g2")["DE", 1] == "new"
+        with (
+            routing(table) as router,
+            blocking("sync", f"http://127.0.0.1:{router.port}") as sync_client,
+            blocking("async", f"http://127.0.0.1:{router.port}") as async_client,
+        ):
+            clients = (sync_client, async_client)
+            for client in clients:
+                assert client["DE", 1] == "old"
+                assert client.at("g2")["DE", 1] == "new"
             table.write_bytes(table_file(*reversed(entries), version=2))
-            until(lambda: client.get("de|1") == "new", "the cutover")
-            assert client["DE", 1] == "new"
-            assert client.get_many([("DE", 1)]).found == {("DE", 1): "new"}
-            assert client.at("g1")["DE", 1] == "old"
+            until(lambda: all(client.get("de|1") == "new" for client in clients), "the cutover")
+            for client in clients:
+                assert client["DE", 1] == "new"
+                assert client.get_many([("DE", 1)]).found == {("DE", 1): "new"}
+                assert client.at("g1")["DE", 1] == "old"
             table.write_bytes(table_file(*entries, version=3))
-            until(lambda: client.get("de|1") is None, "the cutover back")
-            assert client.get_many([("DE", 1)]).found == {("DE", 1): "old"}
+            until(lambda: all(client.get("de|1") is None for client in clients), "the cutover back")
+            for client in clients:
+                assert client.get_many([("DE", 1)]).found == {("DE", 1): "old"}
 
 
 @pytest.mark.parametrize("knows_old", [True, False])
 def test_an_answer_of_a_router_that_cuts_over_later_is_not_believed(
-    knows_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    knows_old: bool, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other routers describe g2, where "DE" and "1" are joined by "|": "de|1" is missing in g1, ("DE", "1") is not."""
-    made = write_generation(tmp_path, RECORDS, **MADE)
-    with fleet(made) as shards:
-        (tmp_path / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(tmp_path / "table.json") as router, Client(f"http://127.0.0.1:{router.port}") as client:
+    with Client(url) as client:
+        if knows_old:
+            assert client["DE", 1] == "one"
+        keys = {"g2": KeyColumns(COLUMNS, "|")}
+        newer = client.dataset()._replace(generation="g2", candidates=(), keys=keys)
+        client._link.core.learn_dataset(newer, None)
+        monkeypatch.setattr(Client, "_describe", lambda *_: newer)
+        for ask in (client.get, lambda key: client.get_many([key]).found[key]):
             if knows_old:
-                assert client["DE", 1] == "one"
-            keys = {"g2": KeyColumns(COLUMNS, "|")}
-            newer = client.dataset()._replace(generation="g2", candidates=(), keys=keys)
-            client._link.core.learn_dataset(newer, None)
-            monkeypatch.setattr(Client, "_describe", lambda *_: newer)
-            for ask in (client.get, lambda key: client.get_many([key]).found[key]):
-                if knows_old:
-                    assert ask(("DE", 1)) == "one"
-                else:
-                    with pytest.raises(Unavailable, match="the key columns changed again and again"):
-                        ask(("DE", 1))
+                assert ask(("DE", 1)) == "one"
+            else:
+                with pytest.raises(Unavailable, match="the key columns changed again and again"):
+                    ask(("DE", 1))
 
 
-def test_during_a_rollout_shard_by_shard(kind: Kind, tmp_path: Path) -> None:
+def test_during_a_rollout_shard_by_shard(tmp_path: Path) -> None:
     records = {f"de:{number}": b"%d" % number for number in range(20)}
     old = write_generation(tmp_path, records, shards=2, **MADE)
     new = write_generation(tmp_path, records, shards=2, generation="g2", **MADE)
     with fleet(old) as old_shards, fleet(new) as new_shards:
         entries = fleet_entry(new, new_shards), fleet_entry(old, old_shards)
         (tmp_path / "table.json").write_bytes(table_file(mixed(*entries, {1})))
-        with routing(tmp_path / "table.json") as router, blocking(kind, f"http://127.0.0.1:{router.port}") as client:
-            results = client.get_many([("DE", number) for number in range(21)])
-            assert results.found == {("DE", number): number for number in range(20)}
-            assert (results.missing, results.generations) == ([("DE", 20)], ("g1", "g2"))
-            assert {client.lookup(("DE", number)).generation for number in range(20)} == {"g1", "g2"}
-            assert client.get(("D:E", 1)) is None
+        with routing(tmp_path / "table.json") as router:
+            for kind in KINDS:
+                with blocking(kind, f"http://127.0.0.1:{router.port}") as client:
+                    results = client.get_many([("DE", number) for number in range(21)])
+                    assert results.found == {("DE", number): number for number in range(20)}
+                    assert (results.missing, results.generations) == ([("DE", 20)], ("g1", "g2"))
+                    assert {client.lookup(("DE", number)).generation for number in range(20)} == {"g1", "g2"}
+                    assert client.get(("D:E", 1)) is None
 
 
 @pytest.mark.parametrize("kernels", ["native", "Python"] if native.kernels() else ["Python"])

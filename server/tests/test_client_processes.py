@@ -105,7 +105,7 @@ def test_threads_that_are_the_first_in_a_process_at_once_have_no_connection_of_t
     names = [f"child-{number}" for number in range(8)]
     interval = sys.getswitchinterval()
     with scripted(otherwise=delay) as router:
-        for _ in range(10):
+        for _ in range(5):
             with Client(router.url) as client:
                 try:
                     assert ask_together(client, [f"parent-{number}" for number in range(16)])
@@ -146,7 +146,7 @@ def test_a_fork_amid_lookups_of_other_threads_is_not_stuck() -> None:
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()
-        for _ in range(10):
+        for _ in range(5):
             in_child(lambda: client.get("b") == "b")
         stopped.set()
         for thread in threads:

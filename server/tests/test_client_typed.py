@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,17 +63,13 @@ number: int = client.lookup_frame("frame", "code")
 """
 
 
-def check(folder: Path, program: str) -> list[str]:
-    (folder / "program.py").write_text(program)
-    words = ["--strict", "--config-file=", f"--cache-dir={folder / 'cache'}", "--no-error-summary", "program.py"]
+def test_a_program_is_typed_and_wrong_ones_are_found(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    words = ["--strict", "--config-file=", f"--cache-dir={os.devnull}", "--no-error-summary", "program.py", "wrong.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *words], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )
     assert not done.stderr, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_a_program_is_typed_and_wrong_ones_are_found(tmp_path: Path) -> None:
-    assert check(tmp_path, PROGRAM) == []
-    found = [line.split(":")[1] for line in check(tmp_path, WRONG) if ": error:" in line]
-    assert found == ["4", "5", "6", "7", "8"]
+    found = [line.split(":")[:2] for line in done.stdout.splitlines() if ": error:" in line]
+    assert found == [["wrong.py", line] for line in ("4", "5", "6", "7", "8")]

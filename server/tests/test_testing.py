@@ -90,7 +90,18 @@ def test_a_plugin_serves_a_test_and_ends_with_it(tmp_path: Path) -> None:
                     assert connection.connect_ex(("127.0.0.1", int(urls[0].rpartition(":")[2]))) != 0
         """)
     )
-    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:schemathesis",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, timeout=120, check=False
     )
