@@ -40,14 +40,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems() -> Generator[None]:
-    """hypothesis' plugin would read all code of the project for constants, in every process, before the first test: it
-    does not when it finds hypothesis not imported. Whichever test of hypothesis runs first in a process reads them.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems() -> None:
+    """Hypothesis would read all code of the project for constants, in every process: that takes seconds, and examples
+    would change with what is imported.
     """
-    with pytest.MonkeyPatch.context() as imported:
-        imported.delitem(sys.modules, "hypothesis", raising=False)
-        return (yield)
+    if "hypothesis" in sys.modules:
+        from hypothesis.internal.conjecture import providers
+
+        vars(providers)["is_local_module_file"] = lambda _path: False
 
 
 def pytest_collection_finish() -> None:
@@ -96,7 +97,6 @@ collect_ignore_glob = (
 TLS_TESTS: tuple[str, ...] = (
     "test_route_http_connection",
     "test_route_http_exchanges",
-    "test_route_http_repeated",
     "test_route_http_request",
     "test_route_resp_commands",
     "test_route_resp_connection",

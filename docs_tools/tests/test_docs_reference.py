@@ -21,27 +21,26 @@ def test_everything_is_described() -> None:
     assert reference.find_undescribed() == []
 
 
-@pytest.mark.parametrize(
-    ("attribute", "old", "new", "missing"),
-    [
-        ("CRD", "description: The source of the records.", "", "spec.source"),
-        ("VALUES", "# Its cron schedule, in UTC.", "", "chart value sweep.schedule"),
-        ("OPENAPI", "summary: The value of one key.", "", "GET /v1/lookup/{key}"),
-        ("RESP_TEXTS", "[GETRANGE]", "[NOTHING]", "command GETRANGE"),
-        ("REASON_ADVICE", "CrashLooping =", "NoReason =", "NoReason of reason_advice.toml"),
-    ],
+UNDESCRIBED = (
+    ("CRD", "description: The source of the records.", "", "spec.source"),
+    ("VALUES", "# Its cron schedule, in UTC.", "", "chart value sweep.schedule"),
+    ("OPENAPI", "summary: The value of one key.", "", "GET /v1/lookup/{key}"),
+    ("RESP_TEXTS", "[GETRANGE]", "[NOTHING]", "command GETRANGE"),
+    ("REASON_ADVICE", "CrashLooping =", "NoReason =", "NoReason of reason_advice.toml"),
 )
-def test_what_is_not_described_is_found(
-    attribute: str, old: str, new: str, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = getattr(product, attribute).read_text(encoding="utf-8")
-    assert old in text
-    (tmp_path / "changed").write_text(text.replace(old, new, 1), encoding="utf-8")
-    monkeypatch.setattr(product, attribute, tmp_path / "changed")
+
+
+def test_what_is_not_described_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for attribute, old, new, _ in UNDESCRIBED:
+        text = getattr(product, attribute).read_text(encoding="utf-8")
+        assert old in text
+        (tmp_path / attribute).write_text(text.replace(old, new, 1), encoding="utf-8")
+        monkeypatch.setattr(product, attribute, tmp_path / attribute)
     found = reference.find_undescribed()
     monkeypatch.undo()
     reference.pages.cache_clear()
-    assert [what for what in found if what.startswith(missing)]
+    for *_, missing in UNDESCRIBED:
+        assert [what for what in found if what.startswith(missing)], missing
 
 
 def test_each_page_has_what_it_is_about() -> None:

@@ -72,17 +72,14 @@ def test_the_screen(state: Callable[[], World], told: list[Any]) -> None:
     assert [words for words in told if words not in screen] == [], screen
 
 
-PAGE = reference.pages()["reference/status-screens.md"]
-
-
 def test_the_page_shows_what_the_command_does() -> None:
-    screens = product.load_screens()
+    screens, page = product.load_screens(), reference.pages()["reference/status-screens.md"]
     assert screens.keys() >= {"Building", "CandidateWaiting", "GateClosed"}
     for heading, show in screens.items():
-        assert f"\n## {heading}\n\n```text\n{show()}\n```" in PAGE
+        assert f"\n## {heading}\n\n```text\n{show()}\n```" in page
 
 
 def test_the_page_has_no_other_screen_and_its_words_are_phases() -> None:
-    headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", reference.pages()["reference/status-screens.md"], re.MULTILINE)
     assert headings == list(product.load_screens())
     assert {heading.partition(":")[0] for heading in headings} <= {phase.name for phase in PHASES}

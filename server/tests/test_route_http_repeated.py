@@ -51,7 +51,7 @@ TARGETS = {
 
 
 @pytest.fixture(scope="module")
-def server(transport: str) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     values = {"k1": b"1", "k2": b"2", "a/b": b"3"}
     with serving(ScriptedLookups(values=values, candidates=(generation("g2"),))) as server:
         yield server
