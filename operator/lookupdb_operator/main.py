@@ -122,7 +122,7 @@ def _find_missing(expected: Schema, found: Schema, path: str) -> Iterator[str]:
         yield from (f"{path}={value}" for value in expected.get("enum", ()) if value not in found["enum"])
 
 
-async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
+async def wait_for_api(listing: Listing) -> None:
     """Return once LookupDatasets can be listed and appear in the API discovery: kopf reads discovery only once and
     would never watch a kind that is missing there."""
     while True:
@@ -135,7 +135,7 @@ async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> Non
             log.warning("the API server does not know LookupDatasets; is their CustomResourceDefinition installed?")
         except ApiError as error:
             log.warning("%s", error)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 # The resync, and the start.

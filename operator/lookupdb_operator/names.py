@@ -363,8 +363,6 @@ ALL: Final = (
 )
 WATCHED: Final = tuple(kind for kind in ALL if kind.watched)
 """Kinds watched by label, besides DATASET, which is always watched."""
-OTHERS: Final = tuple(kind for kind in WATCHED if kind not in (JOB, STATEFUL_SET, POD))
-"""Kinds whose existence and digest alone are observed (``model.ExistingObject``)."""
 
 _BY_NAME: Final = {kind.name: kind for kind in ALL}
 

@@ -89,19 +89,6 @@ def free_descriptors() -> int:
     return max(0, raise_limit() - open_files)
 
 
-def require_descriptors(count: int, purpose: str, remedy: str) -> None:
-    """Raise NotEnoughRoom if this process may not open ``count`` files, as ``purpose`` needs.
-
-    ``remedy`` says what else would help besides raising the limit.
-    """
-    limit = raise_limit()
-    if limit < count:
-        raise NotEnoughRoom(
-            f"{purpose} needs {count:,} open files, the limit is {limit:,}",
-            hint=f"{RAISE_OPEN_FILES}, or {remedy}",
-        )
-
-
 @contextmanager
 def enough_descriptors(purpose: str) -> Iterator[None]:
     """Turn "too many open files" into NotEnoughRoom."""

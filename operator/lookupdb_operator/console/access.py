@@ -91,7 +91,6 @@ class TokenAccess:
         audience: str,
         overseers: Iterable[str],
         other_audiences: Callable[[], Collection[str]],
-        now: Callable[[], float] = time.time,
     ) -> None:
         """``overseers`` see all datasets. ``other_audiences`` returns those of datasets. Raises ValueError for an
         invalid subject."""
@@ -99,7 +98,6 @@ class TokenAccess:
         self._keys = keys
         self._overseers = Subjects(overseers)
         self._other_audiences = other_audiences
-        self._now = now
         self._caches: dict[str, TokenCache] = {}
         """By audience: a token is verified for the audience that it names, if that is known."""
 
@@ -131,7 +129,7 @@ class TokenAccess:
             raise InvalidToken("audience", f"the token is not for {self.audience}, nor for lookups in a dataset")
         for stale in self._caches.keys() - {self.audience, *others}:
             del self._caches[stale]
-        cache = self._caches.setdefault(audience, TokenCache(self._keys, (audience,), self._now))
+        cache = self._caches.setdefault(audience, TokenCache(self._keys, (audience,), time.time))
         verified = cache.verify(token)
         if verified is None:
             is_current = await self._keys.look_again()

@@ -198,8 +198,7 @@ REFUSALS: Final = ("absent", "audience", "claims", "early", "expired", "forbidde
 class GatewayMetrics:
     """Counters, which only the event loop changes, and gauges, which are read at each scrape."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answered requests by operation and status."""
         self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
@@ -224,14 +223,14 @@ class GatewayMetrics:
             transfer[bisect_left(_TRANSFER_SECONDS, seconds)] += 1
             transfer[-1] += seconds
 
-    def count_refusal(self, reason: str, detail: str, remote: str | None, namespace: str = "") -> None:
+    def count_refusal(self, reason: str, detail: str, remote: str | None) -> None:
         """Count a refused request, and log it, or include it in the number of suppressed lines."""
         self.refusals[reason] += 1
-        now = self._clock()
+        now = time.monotonic()
         if self._logged_at is not None and now - self._logged_at < LOG_SECONDS:
             self._suppressed += 1
             return
-        extra = {"reason": reason, "client": remote, "namespace": namespace, "othersSince": self._suppressed}
+        extra = {"reason": reason, "client": remote, "othersSince": self._suppressed}
         log.warning("refused a request: %s", detail, extra=extra)
         self._logged_at, self._suppressed = now, 0
 

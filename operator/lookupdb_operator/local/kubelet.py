@@ -107,9 +107,9 @@ Place = tuple[str, str]
 """Namespace and name of a pod."""
 
 
-def child_environment(keep: frozenset[str], variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return ``variables`` without those of lookupdb that are not in ``keep``."""
-    return {name: value for name, value in variables.items() if not name.startswith("LOOKUPDB_") or name in keep}
+def child_environment(keep: frozenset[str]) -> dict[str, str]:
+    """Return this process's environment without those of lookupdb that are not in ``keep``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LOOKUPDB_") or name in keep}
 
 
 async def _start(

@@ -69,14 +69,12 @@ class LookQueue(Generic[K]):
         *,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
-        longest: float = LONGEST_DELAY,
         on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """``on_wait`` gets the seconds that each key has waited for a worker."""
         self._on_wait = on_wait
         self._clock: Clock = clock or asyncio.get_running_loop()
         self._chance = chance
-        self._longest = longest
         self._waiting: deque[tuple[K, float]] = deque()
         """Keys, and since when they wait."""
         self._known: set[K] = set()
@@ -123,7 +121,7 @@ class LookQueue(Generic[K]):
     def retry(self, key: K, at_least: float = 0.0) -> float:
         """Process ``key`` again after its backoff, which doubles with each call, but no earlier than in ``at_least``.
         Return the delay in seconds."""
-        backoff = self._backoffs.setdefault(key, Backoff(FIRST_DELAY, self._longest, self._chance))
+        backoff = self._backoffs.setdefault(key, Backoff(FIRST_DELAY, LONGEST_DELAY, self._chance))
         delay = max(backoff.fail(), at_least)
         self.add_after(key, delay)
         return delay

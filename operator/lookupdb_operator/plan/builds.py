@@ -565,11 +565,13 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
         return status
     refused, annotation = status.refused, situation.dataset.override_gates
     if result.generation == build.generation:
+        # Without examples and advice, which the builder indents.
+        why = "; ".join(line for line in result.message.splitlines() if line and not line[0].isspace())
         refused = generations.make_generation(
             RefusedGeneration,
             generations.describe_built(build, result, situation.desired),
             slot="" if result.adopted_from else build.slot,
-            message=reasons.shorten(_join_reasons(result.message), MAX_REASON_CHARACTERS),
+            message=reasons.shorten(why, MAX_REASON_CHARACTERS),
             premature_override=annotation if annotation == build.generation else "",
         )
         return replace(status, refused=refused)
@@ -580,11 +582,6 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
     refreshed_at = refused.refreshed_at if situation.desired.spec.source.pushed else build.started_at
     again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=refreshed_at)
     return replace(status, refused=again)
-
-
-def _join_reasons(message: str) -> str:
-    """Return why each gate failed, without examples and advice, which the builder indents."""
-    return "; ".join(line for line in message.splitlines() if line and not line[0].isspace())
 
 
 def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus:

@@ -286,12 +286,7 @@ class _Schema:
             return None
         if not is_choice:
             return next(convert for kind, convert in converts.items() if kind is not type(None))
-
-        def convert_by_type(value: Any) -> Any:
-            convert = converts[type(value)]
-            return value if convert is None else convert(value)
-
-        return convert_by_type
+        return lambda value: value if (convert := converts[type(value)]) is None else convert(value)
 
     def _is_empty(self, schema: Any, owners: tuple[str, ...]) -> bool:
         """Return whether values take no bytes. A small file could then hold any number of them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -443,11 +442,6 @@ def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:
     """Raise NotEnoughRoom if the build needs more memory or open files than allowed."""
     BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
     check_open_files(spec.shards)
-
-
-def count_usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 # Pushes: verify the newest one, check the gates, and copy it under the dataset's next number.

@@ -65,8 +65,8 @@ from lookupdb.builder.write import (
     make_packer,
 )
 from lookupdb.dataset.spec import Csv, DatasetSpec
-from lookupdb.disk import require_descriptors
-from lookupdb.errors import BadSource, SourceUnreadable
+from lookupdb.disk import raise_limit
+from lookupdb.errors import RAISE_OPEN_FILES, BadSource, NotEnoughRoom, SourceUnreadable
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 
@@ -627,4 +627,9 @@ def max_open_files(shards: int) -> int:
 
 def check_open_files(shards: int) -> None:
     """Raise this process's limit of open files. Raises NotEnoughRoom if the system does not allow enough."""
-    require_descriptors(max_open_files(shards), "this build", "give the dataset fewer shards")
+    count, limit = max_open_files(shards), raise_limit()
+    if limit < count:
+        raise NotEnoughRoom(
+            f"this build needs {count:,} open files, the limit is {limit:,}",
+            hint=f"{RAISE_OPEN_FILES}, or give the dataset fewer shards",
+        )

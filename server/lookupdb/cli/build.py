@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import tempfile
@@ -59,7 +60,7 @@ _MAX_REPORT_BYTES: Final = 64 << 10
 _threads_option = option(
     "--threads",
     type=click.IntRange(1, 256),
-    default=build.count_usable_cores,
+    default=lambda: len(os.sched_getaffinity(0)),
     show_default="all cores",
     help="Number of cores to use.",
 )
