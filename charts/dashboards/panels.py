@@ -21,7 +21,7 @@ REQUESTS: Final = "lookupdb_router_request_duration_seconds"
 Query = tuple[str, str]
 """An expression, and the legend of its series."""
 Steps = Sequence[tuple[float | None, str]]
-"""Each colour with the value from which on it applies; None is the lowest."""
+"""Each colour, after the lowest value that gets it; None for the lowest of all."""
 
 BAD: Final[Steps] = ((None, "green"), (1, "red"))
 POOR: Final[Steps] = ((None, "green"), (1, "orange"))

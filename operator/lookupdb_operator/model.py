@@ -216,7 +216,7 @@ class BuildResult:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The deletion of an object that has begun."""
+    """The deletion of an object, which has begun."""
 
     due: datetime
     """End of its grace period."""

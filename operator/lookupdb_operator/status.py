@@ -96,7 +96,7 @@ class BuiltGeneration:
     refreshed_at: str = ""
     """Start of the last build that read its source or found it unchanged."""
     premature_promotion: str = ""
-    """The promote annotation that named it before it was built, which has no effect; else empty."""
+    """The promote annotation if it named this one before it was built, and so has no effect; else empty."""
     adopted_from: str = ""
     """``uid/gN`` of the earlier dataset that it was copied from; empty if it was built."""
     key_columns: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class RefusedGeneration(BuiltGeneration):
     slot: str = ""
     """The schedule slot it was built for; empty if none."""
     premature_override: str = ""
-    """The override annotation that named it before it was rejected, which has no effect; else empty."""
+    """The override annotation if it named this one before it was rejected, and so has no effect; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

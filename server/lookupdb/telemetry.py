@@ -133,7 +133,7 @@ def open_spans(service: str, *, samples_roots: bool) -> Spans | None:
     except ImportError as error:
         named = next(name for name in ENDPOINTS if os.environ.get(name))
         log.warning("no traces: %s is set, and %s; pip install 'lookupdb[otel]'", named, error)
-    except Exception as error:  # a setting of OpenTelemetry that it does not accept: no reason to serve nothing
+    except Exception as error:  # an invalid setting of OpenTelemetry is no reason to stop serving
         log.warning("no traces: the settings of OpenTelemetry are not accepted: %s", error)
     return None
 

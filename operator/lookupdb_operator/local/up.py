@@ -65,7 +65,7 @@ from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
 _MAX_UNSETTLED_CHECKS: Final = 10
-"""Number of consecutive checks that may find a changed source. After that it is built as it is."""
+"""Number of consecutive checks that may find the source changed again. Then it is built anyway."""
 _ROUTINE: Final = frozenset(
     {
         reasons.CONFIRMING,
@@ -80,7 +80,7 @@ _ROUTINE: Final = frozenset(
 )
 """Reasons of events that are not printed: each start and each cutover goes through them."""
 _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
-"""Reasons of a rollout that goes on by itself."""
+"""Reasons for which a rollout is not finished, but goes on by itself."""
 _RESYNC_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 1.0
 _SOURCE: Final = f"{names.GROUP}/source"

@@ -48,8 +48,8 @@ class Clock(Protocol):
 
 
 class RequeueRequested(Exception):
-    """Raised by a pass that must be repeated and has logged why: after the key's backoff, at the latest in ``at_most``
-    seconds, and no earlier than in ``at_least``."""
+    """Raised by a pass that must be repeated and has logged why. The next pass comes after the key's backoff, but
+    within ``at_most`` seconds and not before ``at_least``."""
 
     def __init__(self, why: str, at_most: float | None = None, at_least: float = 0.0) -> None:
         super().__init__(why)

@@ -118,7 +118,7 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
 
 
 def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
-    """Return whether the Job of ``build`` is being deleted for long, so that no other Job of its name can be made."""
+    """Return whether deleting the Job of ``build`` takes long: until then, no other Job of its name can be made."""
     job, stall = find_job(situation.observed, build), build.stall
     return job is not None and job.deleting and stall is not None and turns.is_long_stall(stall, situation.now)
 

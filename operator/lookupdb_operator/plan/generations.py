@@ -327,7 +327,7 @@ def is_up_to_date(generation: BuiltGeneration, status: DatasetStatus) -> bool:
 
 
 def last_reading(generation: BuiltGeneration) -> int:
-    """The number of the last build that read the source of ``generation`` in its present state."""
+    """The number of the last build that read the source and found it as in ``generation``."""
     return max(names.read_number(generation.generation), generation.verified_by)
 
 
@@ -339,8 +339,8 @@ def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
 
 def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
     """Return whether a user or the schedule asks for a build: no generation of the present spec, a refresh, or a check.
-    Removing the refresh annotation requests nothing. A refresh that a generation of another spec has answered still
-    requests one of this spec."""
+    Removing the refresh annotation requests nothing. If a generation of another spec has answered the refresh, one of
+    this spec is still requested."""
     newest = up_to_date_generation(status, desired)
     return (
         newest is None

@@ -155,8 +155,8 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 # its node is away. A shard server always serves the same data, and a router keeps nothing: two of one name do no harm
 # if the node comes back. So the operator has Kubernetes forget the old one. A builder writes, so its end is awaited.
 #
-# A pod that is deleted by force does not drain. So only seconds count that this operator has seen pass
-# (``loop.observe.Absences``), and an operator that restarts counts from zero.
+# A pod that is deleted by force does not drain. So only seconds that this operator has seen pass count
+# (``loop.observe.Absences``). After a restart it counts from zero.
 
 
 READY_WITHIN: Final = 15.0

@@ -599,7 +599,8 @@ def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datetime) -> DatasetStatus:
-    """``status`` with a schedule that begins now; if the clock was set back, after the slot that passes again."""
+    """``status`` with a schedule that begins now. If the clock was set back, it begins after the slot that passes
+    again."""
     before = status.schedule
     begin = now
     if before is not None:

@@ -89,7 +89,7 @@ class Crew:
         job = os.memfd_create("lookupdb-job")
         os.pwrite(job, self._job.to_json(), 0)
         fds = (job, alive, self._queue, message_pipe)
-        # The kernels of the build: native ones and Python write other files of sorted records.
+        # The kernels of the build. Native ones and Python write different files of sorted records.
         kernels = {native.VARIABLE: "0" if native.kernels() is None else "1"}
         try:
             return subprocess.Popen(

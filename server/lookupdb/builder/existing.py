@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 MAX_KEYS: Final = 100_000
 """Enough keys of the larger generation; up to twice as many are compared."""
 MAX_BYTES: Final = 1 << 30
-"""Bytes to read of each generation's files, except the active one's first and those that may hold the same keys."""
+"""Limit of bytes to read of each generation, in addition to the active one's first file and files with its keys."""
 MAX_KEPT_BYTES: Final = 16 << 20
 """Bytes of keys in memory, approximately, while two generations with different numbers of shards are compared."""
 

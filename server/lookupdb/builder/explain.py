@@ -389,7 +389,7 @@ def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
 
 def describe_first_rows(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
     """Yield a table of the columns in the first rows of the first local file: name, guessed type, and a value. Then
-    say which fields of CSV look typed, and would be text."""
+    list fields of CSV that would be text, although they look typed."""
     here = (
         item
         for item in objects

@@ -477,7 +477,7 @@ def _duckdb_errors(where: str, describe: Callable[[Exception], str]) -> Iterator
         yield
     except duckdb.OutOfMemoryException as error:
         raise NotEnoughRoom(
-            f"{where}: its row groups need more memory than the limit leaves to read them:"
+            f"{where}: reading its row groups needs more memory than the limit leaves:"
             f" {str(error).splitlines()[0]}",  # it names only sizes of memory
             hint="raise --memory-limit, or write the file with smaller row groups",
         ) from error

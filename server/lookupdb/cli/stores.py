@@ -334,7 +334,7 @@ class Duration(click.ParamType[float]):
 @option(
     "--cluster-id",
     default=None,
-    help="Cluster whose part of the store is swept; no other is touched.  [default: the cluster whose list it is]",
+    help="Cluster whose part of the store is swept; no other is touched.  [default: the cluster of the list]",
 )
 @option(
     "--living",

@@ -110,8 +110,7 @@ def deadline_failure(seconds: float) -> ConnectionFailure:
 
 
 def timeout_failure(settings: ClientSettings, *, is_late: bool) -> ConnectionFailure:
-    """Return the failure of a call that ``is_late``, or of a request without a byte of an answer within
-    ``read_timeout``."""
+    """Return the failure of a call that ``is_late``, or of a request that got no byte within ``read_timeout``."""
     if is_late or settings.read_timeout is None:
         return deadline_failure(settings.timeout)
     return ConnectionFailure(

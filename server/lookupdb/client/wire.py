@@ -433,7 +433,7 @@ class KeyColumns(NamedTuple):
     separator: str
 
     def join(self, key: Key) -> str:
-        """Return the text of ``key``; an empty text, which no record has, for a key that no record can have."""
+        """Return the text of ``key``. If no record can have it, return an empty text, which no record has either."""
         if not isinstance(key, tuple):
             return key
         try:

@@ -188,8 +188,8 @@ class Schedule:
         return None
 
     def _walls_from(self, wall: datetime, *, reverse: bool = False) -> Iterator[datetime]:
-        """Yield the wall times of the expression on a clock that never changes: those after ``wall``, or in ``reverse``
-        those that are not later, the latest first.
+        """Yield the wall times of the expression, ignoring changes of the clock: those after ``wall``, or with
+        ``reverse`` those up to it, the latest first.
 
         cronsim also supports zones. But at a change that is not of whole hours, it skips slots, or loops between two.
         """

@@ -124,7 +124,7 @@ def parse_refresh(members: dict[str, Any], urls: Iterable[str]) -> Refresh:
 
 
 def _locate_success_file(name: str, urls: Iterable[str]) -> str:
-    """Return the url of the success file ``name``: itself, or in the one folder of all the source's ``urls``."""
+    """Return the url of the success file ``name``: ``name`` if it has a folder, else in the folder of ``urls``."""
     if "://" in name or name.startswith("/"):
         return name
     folders = sorted({_source_folder(url) for url in urls})

@@ -304,8 +304,8 @@ def open_dataset(
 ) -> MappedDataset:
     """Open the dataset at ``place`` as a mapping; this is ``lookupdb.open``.
 
-    ``place`` is the path of a generation's folder, of a dataset's folder that ``lookupdb sync`` keeps (its link
-    ``current`` names the active generation), or of a dataset's folder in a directory store; or a dataset's name,
+    ``place`` is a path: of a generation's folder; of a dataset's folder that ``lookupdb sync`` keeps (its link
+    ``current`` names the active generation); or of a dataset's folder in a directory store. Or it is a dataset's name,
     ``people`` or ``team/people``, in the folder that LOOKUPDB_SYNC_DIR names.
 
     Except for a generation's folder, the mapping follows the dataset: the first lookup ``refresh_seconds`` after the

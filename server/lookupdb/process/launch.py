@@ -172,7 +172,7 @@ def write_termination_log(path: Path | None, line: bytes) -> None:
         log.warning("cannot write the termination log", extra={"path": str(path), "reason": error.strerror})
 
 
-# Calls that may never return, in threads that nothing waits for, so that a signal ends the waiting at once.
+# Calls that may never return. They run in threads that nothing joins, so a signal ends the wait at once.
 #
 # A library that blocks in native code delays Python's signal handlers, and a pool's thread delays the end of the
 # program.

@@ -62,8 +62,8 @@ Command = list[bytes]
 MAX_QUOTED_BYTES: Final = 4 << 10
 """Limit of an inline command with quotes, which people type: parsing costs half a microsecond per byte."""
 _PART_RATIO: Final = 32
-"""Limit on how often code that needs a complete lookup reads each byte of an incomplete one again. An MGET of 448 KiB
-in pieces of 16 KiB needs half of that. The native kernel reads a byte fifty times in the time of one read here.
+"""Limit on how often each byte of an incomplete lookup is read again by code that needs a complete one. An MGET of 448
+KiB in pieces of 16 KiB needs half of that. The native kernel reads a byte fifty times in the time of one read here.
 """
 _ARGUMENT_BYTES: Final = 48
 """Memory of an argument in Python, besides its bytes."""

@@ -145,8 +145,8 @@ def _check_length(token: bytes) -> bytes:
     return token
 
 
-# A token's SHA-256 is looked up in a set. The time that takes depends only on the hash, and nobody can choose a token
-# by the beginning of its hash. Every decision fails closed: unreadable files admit nobody.
+# A token's SHA-256 is looked up in a set. The time that this takes depends only on the hash, and nobody can make a
+# token whose hash has a chosen beginning. Every decision fails closed: unreadable files admit nobody.
 
 
 NO_TOKENS: Final = "the router has no token hash yet"

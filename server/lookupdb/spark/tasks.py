@@ -147,8 +147,8 @@ def make_task(work: Callable[[Any, Batches], Batches], job: object) -> Callable[
 def run_task(
     work: Callable[[Any, Batches], Batches], payload: bytes, version: str, kernels: str, batches: Batches
 ) -> Batches:
-    """Run ``work`` in an executor, with the kernels of the driver: native ones and Python's write other files of
-    samples. Raises LookupdbError if the executor has another lookupdb."""
+    """Run ``work`` in an executor, with the same kernels as the driver: native ones and Python's write different files
+    of samples. Raises LookupdbError if the executor has another lookupdb."""
     if version != __version__:
         raise LookupdbError(
             f"an executor has lookupdb {__version__}, the driver {version}",

@@ -319,8 +319,8 @@ class ObstoreObjects:
         return size <= MAX_COPY_BYTES and self.url.startswith(("s3://", "gs://"))
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """Copy an object of ``size`` bytes within the store, if that takes one request and no bytes pass through here;
-        return False if not, and nothing was done. The copy appears whole or not at all."""
+        """Copy an object of ``size`` bytes within the store, if that takes one request and no bytes pass through here.
+        If not, do nothing and return False. The copy appears whole or not at all."""
         if not self.can_copy(size):
             return False
         with self.translate_errors("copy within"):

@@ -39,7 +39,7 @@ from lookupdb.store.dataset import (
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.objects import MAX_CONDITIONAL_BYTES, PutMode, Version, object_version
 
-# Publish a generation in a bucket: shard by shard, then at once.
+# Publish a generation in a bucket: put shard after shard, then publish all at once.
 #
 # 1. The builder puts each shard under a name that is unique to the attempt, so that no builder overwrites another's.
 # 2. The builder lists the bucket: every shard must be there with its size.

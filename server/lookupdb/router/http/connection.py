@@ -89,8 +89,8 @@ _REFUSALS: Final = {
 
 
 # Requests that repeat an earlier one skip the parser. A client sends the same head with each request: only the key
-# changes in a lookup; the body and its length change in a batch. A parser reads from the left. So accepted bytes after
-# one target mean the same after any target of plain characters. The same holds for the bytes after a length.
+# changes in a lookup; the body and its length change in a batch. A parser reads from the left. So bytes accepted after
+# one target mean the same after any other target of plain characters. The same holds for the bytes after a length.
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
