@@ -151,7 +151,7 @@ async def test_an_up_without_a_socket_goes_on(
         (Refused, "spec.shards", "PATCH", ONE, {"spec": {"shards": -1}}),
         (Refused, "no valid request", "PATCH", ONE, ["no object"]),
         (Refused, "cannot change", "PATCH", ONE, {"metadata": {"name": "other"}}),
-        (Refused, "map of strings", "PATCH", ONE, {"metadata": {"labels": ["a"]}}),
+        (Refused, "mapping of text to text", "PATCH", ONE, {"metadata": {"labels": ["a"]}}),
         (NotFound, "no pod x runs", "GET", f"{names.POD.path('shop')}/x:9090/proxy/metrics", None),
     ],
 )
@@ -314,4 +314,4 @@ async def test_a_server_that_ends_or_is_killed_is_started_again(tmp_path: Path) 
         os.kill(server.pid, signal.SIGKILL)
         await soon(lambda: server.end == (137, "killed by signal 9 (Killed)"), "its end is reported")
     finally:
-        await server.stop(1)
+        await server.stop()

@@ -20,7 +20,6 @@ from support.up_stack import write_dataset
 from support.waiting import soon, until
 from support.web import QuietHandler, web_server
 
-from lookupdb_operator.local import kubelet
 from lookupdb_operator.local.kubelet import UpOptions
 from lookupdb_operator.local.up import Up
 
@@ -181,40 +180,18 @@ def test_an_up_whose_check_of_the_source_hangs_ends(tmp_path: Path) -> None:
     assert (tmp_path / "output").read_text().endswith("stopped\n")
 
 
-async def building_up(directory: Path, silent: socket.socket) -> tuple[Up, asyncio.Task[None], int]:
-    """An `up` in this process, the task that runs it, and its builder, which is stopped and takes no signal."""
-    (directory / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
-    up = Up(UpOptions((directory / "people.yaml",), directory / "data", 0, 0, True, 0.1, None, None), lambda _: None)
-    running = asyncio.create_task(up.run())
-    (await asyncio.to_thread(silent.accept))[0].close()
-    (builder,) = (pid for pid in children(os.getpid()) if b"\0build\0" in command_line(pid))
-    os.kill(builder, signal.SIGSTOP)
-    return up, running, builder
-
-
 def command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def test_up_waits_for_its_builder_for_a_while_and_kills_it(
-    tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubelet, "INTERRUPTION_SECONDS", 0.2)
-    _, running, builder = await building_up(tmp_path, silent)
+async def test_up_kills_a_builder_that_takes_no_signal(tmp_path: Path, silent: socket.socket) -> None:
+    (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
+    up = Up(UpOptions((tmp_path / "people.yaml",), tmp_path / "data", 0, 0, True, 0.1, None, None), lambda _: None)
+    running = asyncio.create_task(up.run())
+    (await asyncio.to_thread(silent.accept))[0].close()
+    (builder,) = (pid for pid in children(os.getpid()) if b"\0build\0" in command_line(pid))
+    os.kill(builder, signal.SIGSTOP)
     running.cancel()
-    await soon(running.done, "its end")
-    assert not is_running(builder)
-
-
-async def test_a_second_ctrl_c_kills_the_builder_at_once(
-    tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubelet, "INTERRUPTION_SECONDS", 600.0)
-    up, running, builder = await building_up(tmp_path, silent)
-    running.cancel()
-    await asyncio.sleep(0.1)
-    assert not running.done(), "the builder may undo what it has begun"
-    up.kill_builder()
     await soon(running.done, "its end")
     assert not is_running(builder)
 

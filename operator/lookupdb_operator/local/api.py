@@ -77,9 +77,6 @@ _PROMOTION: Final = re.compile(
     r"kubectl annotate lds (?P<name>[^ ]+) -n (?P<namespace>[^ ]+) --overwrite lookupdb.dev/promote=(?P<to>g[0-9]+),"
     r" and ends after lookupdb.dev/reject=g[0-9]+"
 )
-_RETRY: Final = ", or as soon as the spec changes."
-_OUR_RETRY: Final = ", or at once after a refresh."
-_NEXT_ATTEMPT: Final = re.compile(r" The next attempt is at [^ ,]+" + re.escape(_OUR_RETRY))
 
 
 class LocalApi:
@@ -281,18 +278,13 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 def _admit(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
     """Return ``new`` as it is kept. Raises Refused."""
-    for member in ("labels", "annotations"):
-        values = new["metadata"].get(member) or {}
-        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-            raise Refused(subject, f"metadata.{member} must be a map of strings")
     if kind != names.DATASET_KIND:
         return new
     new = {member: value for member, value in new.items() if member != "status"}
     if "spec" in new:
         new["spec"] = localize(new)["spec"]
-    meta = {member: new["metadata"][member] for member in ("namespace", "name") if member in new["metadata"]}
     try:
-        schema.complete_resource({**new, "metadata": meta})
+        schema.complete_resource(new)
     except LookupdbError as error:
         raise Refused(subject, error.message) from error
     return new if old is None or "status" not in old else {**new, "status": old["status"]}
@@ -439,12 +431,7 @@ def localize_advice(message: str, data: Path) -> str:
         target = (*_list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
         return ", and ends after ".join(format_command(verb, *target) for verb in ("promote", "reject"))
 
-    return _PROMOTION.sub(write_commands, message).replace(_RETRY, _OUR_RETRY)
-
-
-def remove_retry(message: str) -> str:
-    """Return the localized ``message`` without its mention of a next attempt: a start that fails makes none."""
-    return _NEXT_ATTEMPT.sub("", message)
+    return _PROMOTION.sub(write_commands, message)
 
 
 def parse_local(body: Mapping[str, Any], url: str, data: Path) -> Dataset:

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.backoff import Backoff
+from lookupdb.backoff import delay_after
 from lookupdb.dataset.spec import LOCAL, DatasetSpec
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import listeners
@@ -52,22 +52,18 @@ from lookupdb_operator.plan import reasons
 
 log = logging.getLogger(__name__)
 
-_SERVER_VARIABLES: Final = frozenset(
-    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
+_VARIABLES: Final = frozenset(
+    f"LOOKUPDB_{name}"
+    for name in ("LOG_FORMAT", "NATIVE", "PASSWORD", "PASSWORD_FILE", "PROGRESS", "SCRATCH", "THREADS")
 )
-"""The variables of lookupdb that shard servers and routers get. LOOKUPDB_PORT, for example, is not for shards."""
-_BUILDER_VARIABLES: Final = frozenset(
-    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
-)
-"""Variables of lookupdb that a build gets."""
+"""The variables of lookupdb that processes get. LOOKUPDB_PORT, for example, is not for shards."""
 
 _READY_POLL_SECONDS: Final = 0.02
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _LONGEST_BACKOFF_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
-_STEADY_SECONDS: Final = 30.0
-"""A server that ran this long restarts with the shortest delay."""
-_STOP_SECONDS: Final = 5.0
+_STOP_SECONDS: Final = 2.0
+"""Time for a process to end by itself. After that it is killed."""
 _TURN_SECONDS: Final = 5.0
 """Longest time for which a starting server keeps others waiting. A router may take longer to be ready."""
 _TAIL_LINES: Final = 15
@@ -86,8 +82,6 @@ _MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
 """Number of servers that start at the same time. More would slow each other and the reaction to Ctrl-C."""
 _MOVED: Final = 1000
 """Ports that another program uses are moved by this number until they are free."""
-INTERRUPTION_SECONDS: Final = 10.0
-"""Time for an interrupted builder to end by itself. After that it is killed."""
 _DROPPED: Final = frozenset(
     {
         *("--memory-limit", "--threads", "--scratch", "--volume", "--progress", "--log-format", "--drain-seconds"),
@@ -107,9 +101,9 @@ Place = tuple[str, str]
 """Namespace and name of a pod."""
 
 
-def child_environment(keep: frozenset[str]) -> dict[str, str]:
-    """Return this process's environment without those of lookupdb that are not in ``keep``."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("LOOKUPDB_") or name in keep}
+def child_environment() -> dict[str, str]:
+    """Return the variables that a process gets."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LOOKUPDB_") or name in _VARIABLES}
 
 
 async def _start(
@@ -128,14 +122,14 @@ async def _start(
         )
 
 
-async def _end(process: asyncio.subprocess.Process, number: signal.Signals, grace_seconds: float) -> None:
-    """Send signal ``number``, then SIGKILL after ``grace_seconds``. No error if the process has ended."""
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Send SIGTERM, and later SIGKILL. No error if the process has ended."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
-        process.send_signal(number)
+        process.terminate()
     try:
-        async with asyncio.timeout(grace_seconds):  # wait_for could lose a cancellation at the same moment
+        async with asyncio.timeout(_STOP_SECONDS):  # wait_for could lose a cancellation at the same moment
             await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):
@@ -183,20 +177,15 @@ class LocalServer:
         options = dict(pairwise(self.arguments))
         return f"{options['--host']}:{options['--admin-port']}"
 
-    async def stop(self, grace_seconds: float = _STOP_SECONDS) -> None:
+    async def stop(self) -> None:
         """Stop the process, and do not restart it."""
         self._keeper.cancel()
         await asyncio.wait([self._keeper])  # `await` would confuse its cancellation with that of this task
         if self._process:
-            await _end(self._process, signal.SIGTERM, grace_seconds)
-        with suppress(OSError):
-            self._ready_path.unlink(missing_ok=True)
+            await _end(self._process)
 
     async def _keep(self) -> None:
-        backoff = Backoff(_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS)
-        clock = asyncio.get_running_loop().time
         while True:
-            began = clock()
             try:
                 self.end = await self._run()
             except OSError as error:
@@ -204,9 +193,7 @@ class LocalServer:
                 self.end = _SIGNALLED - 1, str(error)
             self.failures += 1
             self._note(None)
-            if clock() - began > _STEADY_SECONDS:
-                backoff.reset()
-            await asyncio.sleep(backoff.fail())
+            await asyncio.sleep(delay_after(self.failures, _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS))
 
     def _note(self, report: dict[str, Any] | None) -> None:
         if (report is None) != (self.report is None):
@@ -224,7 +211,7 @@ class LocalServer:
                 self._log_path.unlink()
         words = [*self.arguments, "--ready-file", str(self._ready_path)]
         async with self._starts:
-            process = self._process = await _start(words, child_environment(_SERVER_VARIABLES), self._log_path)
+            process = self._process = await _start(words, child_environment(), self._log_path)
             report = await self._read_report(process, _TURN_SECONDS)
         if report or (report := await self._read_report(process)):
             self.failures = 0
@@ -303,7 +290,6 @@ class Kubelet:
         self._stops: dict[Place, asyncio.Task[None]] = {}
         self._builds: dict[str, asyncio.Task[None]] = {}
         """The running builds, by the Job's uid."""
-        self.builders: dict[str, asyncio.subprocess.Process] = {}
         self._addresses: dict[Place, str] = {}
         self._first_address = int(IPv4Address("127.1.0.1")) + random.randrange(1 << 23)  # noqa: S311 - not a secret
         self._shift = self._find_shift()
@@ -536,7 +522,7 @@ class Kubelet:
             self._write_volumes(place, job)
             report.unlink(missing_ok=True)
             log_file = renew_build_log(folder.parent, meta["labels"][names.GENERATION])
-            code = await self._build(meta["uid"], arguments, log_file)
+            code = await self._build(arguments, log_file)
             with suppress(FileNotFoundError):
                 why = report.read_text(errors="replace")
             why = why or _describe_kill(code, meta["labels"][names.GENERATION])
@@ -547,18 +533,15 @@ class Kubelet:
         self._end_job(job, place, code, why)
         shutil.rmtree(folder, ignore_errors=True)
 
-    async def _build(self, uid: str, arguments: list[str], log_file: Path) -> int:
+    async def _build(self, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
         style = {"LOOKUPDB_PROGRESS": "plain"} if len(self._bases) > 1 else {}  # bars of several builds would mix
-        environment = style | child_environment(_BUILDER_VARIABLES) | {LOG_FILE: str(log_file)}
-        builder = self.builders[uid] = await _start(arguments, environment)
+        builder = await _start(arguments, style | child_environment() | {LOG_FILE: str(log_file)})
         try:
             code = await builder.wait()
         except asyncio.CancelledError:
-            await _end(builder, signal.SIGTERM, INTERRUPTION_SECONDS)  # while it starts, no traceback
+            await _end(builder)
             raise
-        finally:
-            del self.builders[uid]
         return _SIGNALLED - code if code < 0 else code
 
     def _end_job(self, job: Object, place: Place, code: int, message: str) -> None:

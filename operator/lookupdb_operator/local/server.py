@@ -62,7 +62,6 @@ _MAX_COMPARISONS: Final = 2
 """Comparisons of generations at the same time; others wait."""
 _SAMPLES: Final = "20"
 _MAX_DIFFERENCE_BYTES: Final = 8 << 20
-_VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE"})
 
 
 @asynccontextmanager
@@ -179,12 +178,11 @@ class KubernetesServer(ApiServer):
             "clusters": [{"name": "lookupdb", "cluster": {"server": f"http://{HOST}:{port}{self._prefix}"}}],
             "contexts": [{"name": "lookupdb", "context": {"cluster": "lookupdb", "user": ""}}],
         }
-        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         content = orjson.dumps({**_HEADER, **named})
         try:
-            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            self._path.unlink(missing_ok=True)
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(content)
-            unfinished.replace(self._path)
         except OSError as error:
             raise UsageError(
                 f"--kubeconfig {self._path} cannot be written: {error.strerror}", hint="give another file"
@@ -322,7 +320,7 @@ class LocalSource:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=child_environment(_VARIABLES),
+                env=child_environment(),
             )
             try:
                 output, problem = await child.communicate()

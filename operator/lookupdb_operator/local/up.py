@@ -45,7 +45,7 @@ from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_labels, read_status
 from lookupdb_operator.console.source import PodClient
-from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice, remove_retry
+from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice
 from lookupdb_operator.local.kubelet import (
     HOST,
     MAX_SERVERS,
@@ -358,12 +358,6 @@ class Up:
             raise UsageError("--override-gates is for one dataset", hint=f"run this instead: {command}")
         return list(read.values())
 
-    def kill_builder(self) -> None:
-        """Kill running builds at once, so that the user who stops `up` need not wait for them."""
-        for builder in self._kubelet.builders.values():
-            with suppress(ProcessLookupError):
-                builder.kill()
-
     async def run(self) -> None:
         """Serve until cancelled, then stop everything. Raises LookupdbError if it cannot start."""
         logging.getLogger("lookupdb_operator").setLevel(logging.WARNING)  # `up` prints events itself
@@ -435,8 +429,9 @@ class Up:
             url = self._find_url(about["namespace"], about["name"])
             message = item["message"].replace(names.endpoint(about["name"], about["namespace"]), url)
             message = localize_advice(message, self._options.data)
-            is_served = any(dataset.active for dataset in self._datasets)
-            self._say(f"{about['name']}: {message if is_served else remove_retry(message)}")
+            if not any(dataset.active for dataset in self._datasets):  # a start that fails makes no next attempt
+                message = message.partition(" The next attempt is at ")[0]
+            self._say(f"{about['name']}: {message}")
 
     # Manifests and sources
 
@@ -718,28 +713,15 @@ def command(**values: Any) -> None:
 
 
 async def _run_until_signal(up: Up) -> None:
-    """Run ``up`` until SIGINT or SIGTERM. A second signal kills a builder that is still running."""
-    running = asyncio.current_task()
-    assert running is not None
-    loop = asyncio.get_running_loop()
-    stopping = False
-
-    def stop() -> None:
-        nonlocal stopping
-        if not stopping:
-            stopping = True
-            running.cancel()
-        else:
-            up.kill_builder()
-
+    """Run ``up`` until SIGINT or SIGTERM."""
+    running = asyncio.create_task(up.run(), name="up")
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        await up.run()
-    except asyncio.CancelledError:
-        if not stopping:
-            raise
-        _say("stopped")
+        # Another signal must not disturb the end.
+        asyncio.get_running_loop().add_signal_handler(number, lambda: running.cancelling() or running.cancel())
+    with suppress(asyncio.CancelledError):
+        await running
+        return
+    _say("stopped")
 
 
 def _say(line: str) -> None:

@@ -536,7 +536,7 @@ def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
         return ""
     if build is not None:
         return f" Attempt {failure.count + 1} is {build.generation}, since {build.started_at}."
-    return f" The next attempt is at {failure.retry_at}, or as soon as the spec changes."
+    return f" The next attempt is at {failure.retry_at}, or at once after a refresh or a change of the spec."
 
 
 def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
