@@ -307,22 +307,18 @@ def _parse_path(path: str, subject: str) -> tuple[Kind, str, str, str]:
 def _matches(item: Object, query: Mapping[str, str]) -> bool:
     """Return whether the selectors of a list choose ``item``."""
     labels = item["metadata"].get("labels") or {}
-    for name, has_value, value in _terms(query.get("labelSelector", "")):
-        if name not in labels or (has_value and labels[name] != value):
+    for term in filter(None, query.get("labelSelector", "").split(",")):
+        name, mark, value = term.partition("=")
+        if name not in labels or (mark and labels[name] != value.removeprefix("=")):
             return False
-    for name, _, value in _terms(query.get("fieldSelector", "")):
+    for term in filter(None, query.get("fieldSelector", "").split(",")):
+        path, _, value = term.partition("=")
         found: Any = item
-        for part in name.split("."):
+        for part in path.split("."):
             found = found.get(part, "") if isinstance(found, Mapping) else ""
-        if found != value:
+        if found != value.removeprefix("="):
             return False
     return True
-
-
-def _terms(selector: str) -> Iterator[tuple[str, str, str]]:
-    for term in filter(None, selector.split(",")):
-        name, mark, value = term.partition("=")
-        yield name, mark, value.removeprefix("=")
 
 
 def _namespace(item: Mapping[str, Any]) -> str:

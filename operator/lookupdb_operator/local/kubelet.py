@@ -74,8 +74,6 @@ _SIGNALLED: Final = 128
 
 HOST: Final = "127.0.0.1"
 """The address of routers' public ports."""
-_UNWATCHED: Final = (names.KIND, names.EVENT.name, names.POD.name)
-"""Kinds whose changes need no sync. The kubelet itself changes pods."""
 _ENDPOINT: Final = re.compile(r"\b([a-z0-9-]+)\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:([0-9]+)\b")
 _NEXT_PORTS: Final = 100
 _MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
@@ -293,22 +291,21 @@ class Kubelet:
         self._addresses: dict[Place, str] = {}
         self._first_address = int(IPv4Address("127.1.0.1")) + random.randrange(1 << 23)  # noqa: S311 - not a secret
         self._shift = self._find_shift()
-        self._port, self._admin_port = options.port, 0
-        self._resp_port = (
-            find_free_port(names.RESP_PORT, self._port) if options.resp_port is None else options.resp_port
+        self.port = options.port or find_free_port()
+        self.admin_port = find_free_port()
+        self.resp_port = options.resp_port or find_free_port(
+            names.RESP_PORT if options.resp_port is None else 0, self.port
         )
         self.digests: dict[str, str] = {}
         """The digest of a routing table's file → the digest of the operator's text."""
         self._starts = asyncio.Semaphore(_MAX_CONCURRENT_STARTS)
         self.changed = asyncio.Event()
         """Set it to sync again."""
-        self.router: dict[str, Any] | None = None
-        """What the router has reported; None until it was ready once. From then on it keeps its ports."""
         self.problem = ""
         """Why processes cannot be kept as the objects say."""
         self.exit_codes: dict[Place, int] = {}
         """The exit code of each dataset's last build, by namespace and name."""
-        api.watchers.append(self._note)
+        api.watchers.append(lambda *_: self.changed.set())
 
     # Addresses
 
@@ -357,9 +354,10 @@ class Kubelet:
 
     # The loop
 
-    def _note(self, event: str, item: Object) -> None:
-        if event == "DELETED" or item["kind"] not in _UNWATCHED:
-            self.changed.set()
+    @property
+    def router(self) -> LocalServer | None:
+        """The router; None before it is started."""
+        return next((pod.server for pod in self._pods.values() if pod.is_router), None)
 
     async def run(self) -> None:
         """Keep processes as the objects say, until cancelled."""
@@ -383,7 +381,8 @@ class Kubelet:
                 meta = owner["metadata"]
                 for replica in range(int(owner["spec"].get("replicas", 1))):
                     wanted[meta["namespace"], f"{meta['name']}-{replica}"] = owner
-        self._keep_ports()
+        if (router := self.router) and router.failures > 1 and self._options.resp_port is None:
+            self.resp_port = find_free_port(self.resp_port, self.port)  # a program may have taken it meanwhile
         for server in {
             pod.server
             for place, pod in self._pods.items()
@@ -407,7 +406,7 @@ class Kubelet:
             self._builds.pop(uid).cancel()
 
     def _start(self, place: Place, owner: Object) -> None:
-        server = next((pod.server for pod in self._pods.values() if pod.is_router), None)
+        server = self.router
         if server is None or owner["kind"] != "Deployment":
             folder = self._pod_folder(place, owner)
             server = LocalServer(self._arguments(place, owner), folder, self.changed.set, self._starts)
@@ -423,7 +422,6 @@ class Kubelet:
 
     async def stop(self) -> None:
         """Stop every process: builds are interrupted, servers end."""
-        self._api.watchers.remove(self._note)
         for task in self._builds.values():
             task.cancel()
         servers = [server.stop() for server in {pod.server for pod in self._pods.values()}]
@@ -435,7 +433,7 @@ class Kubelet:
         return run_directory(self._options.data, place[0], owner["metadata"]["labels"][names.DATASET]) / place[1]
 
     def _write_volumes(self, place: Place, owner: Object) -> None:
-        """Write the files of ConfigMaps and Secrets that the pod mounts, where they differ. Raises OSError."""
+        """Write the files of ConfigMaps that the pod mounts, where they differ. Raises OSError."""
         folder = self._pod_folder(place, owner)
         folder.mkdir(parents=True, exist_ok=True)
         for volume in owner["spec"]["template"]["spec"].get("volumes", ()):
@@ -443,8 +441,8 @@ class Kubelet:
             if not (name := source.get("name")):
                 continue
             held = self._api.get(names.CONFIG_MAP, place[0], name) or {}
-            change = self._resolve if volume["name"] == "table" else str
-            _write_files(folder / volume["name"], held.get("data") or {}, change)
+            for file, text in (held.get("data") or {}).items():
+                _write_file(folder / volume["name"] / file, self._resolve(text) if volume["name"] == "table" else text)
 
     def _arguments(self, place: Place, owner: Object) -> list[str]:
         """Return the words of `lookupdb` for a pod's server."""
@@ -463,30 +461,10 @@ class Kubelet:
         for namespace, name in self._bases:
             table = run_directory(self._options.data, namespace, name) / f"{names.router(name)}-0/table"
             words += ["--dataset", f"{name}={table / names.TABLE_FILE}"]
-        ports = {"--port": self._port}
+        ports = {"--port": self.port, "--admin-port": self.admin_port}
         if len(self._bases) == 1:  # no command of Redis names a dataset
-            ports["--resp-port"] = self._resp_port
-        if not self._admin_port:
-            with listeners.bind(HOST, 0) as listener:
-                self._admin_port = listeners.bound_port(listener)
-        ports["--admin-port"] = self._admin_port
+            ports["--resp-port"] = self.resp_port
         return _with_options(words, {"--host": HOST, **ports, "--console": self.console, "--drain-seconds": 0})
-
-    def _keep_ports(self) -> None:
-        """Keep the ports of a router that was ready. A router that never was gets another port for Redis: a program may
-        have taken the first."""
-        for place, pod in self._pods.items():
-            server = pod.server
-            if not pod.is_router or place[1] != server.name:
-                continue
-            if server.report and server.report != self.router:
-                self.router = server.report
-                self._port, self._resp_port = server.report["port"], server.report.get("resp", 0)
-            elif self.router is None and server.end and server.pid is None and self._options.resp_port is None:
-                self._resp_port = find_free_port(self._resp_port, self._port)
-            else:
-                continue
-            server.arguments = self._arguments(place, pod.owner)
 
     def _report(self) -> None:
         """Report pods, and their numbers in the status of their StatefulSets and Deployments."""
@@ -630,20 +608,15 @@ def _make_pod(place: Place, owner: Object, existing: Mapping[str, Any]) -> Objec
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**existing, **metadata}, "spec": template["spec"]}
 
 
-def _write_files(folder: Path, files: Mapping[str, str], change: Callable[[str], str]) -> None:
-    """Write ``files`` after ``change`` into ``folder``, each whole or not at all, and remove others."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        path, content = folder / name, change(text).encode()
-        with suppress(FileNotFoundError):
-            if path.read_bytes() == content:
-                continue
-        unfinished = path.with_name(f".{name}")
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    for path in folder.iterdir():
-        if path.name not in files:
-            path.unlink()
+def _write_file(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, whole or not at all, unless it is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == text.encode():
+            return
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_bytes(text.encode())
+    unfinished.replace(path)
 
 
 def _drop_options(words: Iterable[str], options: frozenset[str]) -> list[str]:
@@ -673,14 +646,15 @@ def _in_folders(words: list[str], mounts: Iterable[Mapping[str, Any]], folder: P
     return words
 
 
-def find_free_port(first: int, besides: int = 0) -> int:
-    """Return the first free port from ``first`` on, except ``besides``; 0, any port, if there is none nearby."""
-    for port in range(first, first + _NEXT_PORTS):
+def find_free_port(first: int = 0, besides: int = 0) -> int:
+    """Return the first free port from ``first`` on, except ``besides``. Any free one if there is none nearby."""
+    for port in range(first, first + _NEXT_PORTS) if first else ():
         with suppress(UsageError):
             if port != besides:
                 listeners.check_free(HOST, port)
                 return port
-    return 0
+    with listeners.bind(HOST, 0) as listener:
+        return listeners.bound_port(listener)
 
 
 def check_ports(port: int, resp_port: int | None) -> None:

@@ -565,23 +565,23 @@ class Up:
         is_rolled_out = find_condition(held, "RolledOut").get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
         is_done = is_answered and is_rolled_out and not status.get("build")
         is_degraded = find_condition(held, "Degraded").get("status") == "True"
-        return self._kubelet.router is not None and is_known and (is_done or is_degraded)
+        is_served = self._kubelet.router is not None and self._kubelet.router.report is not None
+        return is_served and is_known and (is_done or is_degraded)
 
     async def _keep_state(self, dataset: LocalDataset) -> str:
         """Write the file with the addresses of a dataset's servers, and remove generations that are not kept. Return
         why the file cannot be written; empty if it is."""
-        held, router = self._api.get(names.DATASET_KIND, *dataset.key) or {}, self._kubelet.router
-        status = read_status(held)
+        status, router = read_status(self._api.get(names.DATASET_KIND, *dataset.key) or {}), self._kubelet.router
         generation = status.get("generation", "")
-        if router is None or not generation:
+        if router is None or router.report is None or not generation:
             return ""
-        urls = {"url": self._find_url(*dataset.key), "admin": f"http://{HOST}:{router['admin']}"}
-        if "resp" in router:
-            urls["redis"] = f"redis://{HOST}:{router['resp']}"
+        urls = {"url": self._find_url(*dataset.key), "admin": f"http://{HOST}:{self._kubelet.admin_port}"}
+        if len(self._datasets) == 1:
+            urls["redis"] = f"redis://{HOST}:{self._kubelet.resp_port}"
         table = status.get("table") or {}
         rollouts = {table.get("rollout"), *(part.get("rollout") for part in table.get("parts", ()))}
         shards = list(self._kubelet.describe(*dataset.key, rollouts))
-        about = {"router": router["pid"], "generation": generation, "watch": self._options.watch, "shards": shards}
+        about = {"router": router.pid, "generation": generation, "watch": self._options.watch, "shards": shards}
         about |= {"problem": dataset.problem, "problemSince": dataset.problem_since}
         state, problem = {**urls, **about}, ""
         if state != dataset.state or not dataset.folder.state_file.exists():
@@ -605,22 +605,18 @@ class Up:
                 self._say(f"{dataset.spec.name}: older generations are not removed: {error}")
         return problem
 
-    @property
-    def _url(self) -> str:
-        router = self._kubelet.router
-        return f"http://{HOST}:{self._options.port if router is None else router['port']}"
-
     def _find_url(self, namespace: str, name: str) -> str:
-        return self._url if len(self._datasets) == 1 else f"{self._url}/v1/datasets/{name}"
+        url = f"http://{HOST}:{self._kubelet.port}"
+        return url if len(self._datasets) == 1 else f"{url}/v1/datasets/{name}"
 
     def _announce(self, dataset: LocalDataset) -> None:
-        spec, data, router = dataset.spec, self._options.data, self._kubelet.router or {}
+        spec, data, kubelet = dataset.spec, self._options.data, self._kubelet
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
         flag = [] if data == DATA_DIRECTORY else ["--data-dir", str(data)]
-        path = "/v1/lookup" if len(self._datasets) == 1 else "/lookup"
-        is_first = not any(other.active for other in self._datasets)
-        console = f"  {self._url}/  # the console, in a browser\n" if is_first else ""
-        redis = f"  {shlex.join(['redis-cli', '-p', str(router['resp']), 'GET', key])}\n" if router.get("resp") else ""
+        is_alone, is_first = len(self._datasets) == 1, not any(other.active for other in self._datasets)
+        path = "/v1/lookup" if is_alone else "/lookup"
+        console = f"  http://{HOST}:{kubelet.port}/  # the console, in a browser\n" if is_first else ""
+        redis = f"  {shlex.join(['redis-cli', '-p', str(kubelet.resp_port), 'GET', key])}\n" if is_alone else ""
         self._say(
             f"\n{console}  curl {self._find_url(*dataset.key)}{path}/{quote(key, safe='')}\n"
             f"  {format_command('get', *flag, shorten_name(*dataset.key), key)}\n{redis}"
