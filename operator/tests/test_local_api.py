@@ -1,5 +1,5 @@
 """What a `lookupdb up` keeps (objects, in memory and in files, and servers), and what it serves besides lookups: the
-objects, by a socket and to Kubernetes' clients, and the console."""
+objects, to commands and Kubernetes' clients, and the console."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -24,12 +25,12 @@ from support.waiting import soon
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.up.run_state import RunFolder
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, AlreadyExists, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.source import Elsewhere, PodClient
-from lookupdb_operator.local.api import ADMIN, OBJECTS, FolderApi, LocalApi
+from lookupdb_operator.local.api import ADDRESS, ADMIN, OBJECTS, FolderApi, LocalApi
 from lookupdb_operator.local.kubelet import LocalServer
-from lookupdb_operator.local.server import ApiServer, KubernetesServer, LocalSource
+from lookupdb_operator.local.server import ApiServer, LocalSource, writing_kubeconfig
 
 __all__ = ["api", "folder", "running"]
 
@@ -126,16 +127,16 @@ async def test_no_edit_of_two_writers_is_lost(running: LocalApi, folder: RunFold
     assert get_dataset(running)["metadata"]["annotations"] == {f"n{number}": "x" for number in range(20)}
 
 
-async def test_only_the_user_can_open_the_socket(running: LocalApi, folder: RunFolder) -> None:
-    objects = folder.path / OBJECTS
-    assert [path.stat().st_mode & 0o777 for path in (objects, objects / "api.sock")] == [0o700, 0o600]
+@pytest.mark.usefixtures("running")
+async def test_only_the_user_can_read_the_address(folder: RunFolder) -> None:
+    assert (folder.path / OBJECTS).stat().st_mode & 0o777 == 0o700
 
 
-async def test_an_up_without_a_socket_goes_on(
+async def test_an_up_that_cannot_write_its_address_goes_on(
     api: LocalApi, folder: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (folder.path / OBJECTS / "api.sock").mkdir()
-    async with ApiServer(api, PodClient()).listening(folder.path / OBJECTS):
+    (folder.path / OBJECTS / ADDRESS).mkdir()
+    async with ApiServer(api, PodClient()).listening([folder.path / OBJECTS]):
         assert "commands cannot reach this `lookupdb up`" in caplog.text
 
 
@@ -146,8 +147,7 @@ async def test_an_up_without_a_socket_goes_on(
         (NotFound, "there is no /apis/apps/v9/things here", "GET", "/apis/apps/v9/things", None),
         (Conflict, "modified", "PATCH", ONE, {"metadata": {"resourceVersion": "99"}}),
         (Conflict, "modified", "PUT", f"{ONE}/status", {"metadata": {"resourceVersion": "99"}, "status": {}}),
-        (AlreadyExists, "already exists", "POST", DATASETS, body()),
-        (Refused, "spec.shards", "POST", DATASETS, body("cities", {"shards": 0})),
+        (Refused, "nothing else can be created", "POST", DATASETS, body("cities")),
         (Refused, "spec.shards", "PATCH", ONE, {"spec": {"shards": -1}}),
         (Refused, "no valid request", "PATCH", ONE, ["no object"]),
         (Refused, "cannot change", "PATCH", ONE, {"metadata": {"name": "other"}}),
@@ -163,7 +163,7 @@ async def test_what_the_api_refuses_is_reported_as_a_cluster_does(
         await FolderApi(folder).request(method, path, subject="it", body=content)
 
 
-PATCH = f"PATCH {ONE} HTTP/1.1\r\nHost: up\r\n".encode()
+PATCH = f"PATCH TOKEN{ONE} HTTP/1.1\r\nHost: up\r\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -181,14 +181,13 @@ PATCH = f"PATCH {ONE} HTTP/1.1\r\nHost: up\r\n".encode()
 async def test_what_is_no_request_changes_nothing(
     running: LocalApi, folder: RunFolder, text: bytes, code: bytes
 ) -> None:
-    opened = os.open(folder.path / OBJECTS, os.O_RDONLY)
-    reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{opened}/api.sock")
-    writer.write(text)
+    address = urlsplit(json.loads((folder.path / OBJECTS / ADDRESS).read_text())["url"])
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(text.replace(b"TOKEN", address.path.encode()))
     if not text:
         writer.write_eof()
     assert code in await reader.readline()
     writer.close()
-    os.close(opened)
     assert await FolderApi(folder).request("GET", ONE, subject="it") == get_dataset(running)
 
 
@@ -227,41 +226,45 @@ def refuse(url: str, method: str = "GET", media_type: str = JSON, content: Any =
     return refused.value.code, json.load(refused.value).get("message", "")
 
 
+async def check_kubeconfig(path: Path) -> None:
+    """The clients of the file at ``path`` may change datasets, and make nothing."""
+    assert path.stat().st_mode & 0o777 == 0o600
+    await asyncio.to_thread(use_client, path)
+    address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
+    meta = {"namespace": "shop", "name": "web", "labels": {"app": "web"}}
+    web_server = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"replicas": 1}}
+    for words, code, message in (
+        (("/api/v1/namespaces/shop/pods/r1-s0-0%3A9090/proxy/metrics",), 404, "no pod r1-s0-0 runs"),
+        ((f"{DATASETS}/cities?fieldManager=kubectl", "PATCH", APPLY_PATCH, body("cities")), 404, "is not there"),
+        ((DEPLOYMENTS, "POST", JSON, web_server), 422, "nothing else can be created"),
+        ((f"{DEPLOYMENTS}/web", "PATCH", APPLY_PATCH, web_server), 422, "nothing else can be created"),
+    ):
+        found = await asyncio.to_thread(refuse, address + words[0], *words[1:])
+        assert (found[0], message in found[1]) == (code, True), found
+    guessed = f"{address.rpartition('/')[0]}/guessed/api"
+    assert (await asyncio.to_thread(refuse, guessed))[0] == 401
+
+
 async def test_a_client_of_kubernetes_reads_and_changes_datasets(api: LocalApi, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    async with KubernetesServer(api, PodClient(), path).listening_on_port():
-        assert path.stat().st_mode & 0o777 == 0o600
-        await asyncio.to_thread(use_client, path)
-        address = json.loads(path.read_text())["clusters"][0]["cluster"]["server"]
-        meta = {"namespace": "shop", "name": "web", "labels": {"app": "web"}}
-        web_server = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"replicas": 1}}
-        for words, code, message in (
-            (("/api/v1/namespaces/shop/pods/r1-s0-0%3A9090/proxy/metrics",), 404, "no pod r1-s0-0 runs"),
-            ((f"{DATASETS}/cities?fieldManager=kubectl", "PATCH", APPLY_PATCH, body("cities")), 404, "is not there"),
-            ((DEPLOYMENTS, "POST", JSON, web_server), 422, "nothing else can be created"),
-            ((f"{DEPLOYMENTS}/web", "PATCH", APPLY_PATCH, web_server), 422, "nothing else can be created"),
-        ):
-            found = await asyncio.to_thread(refuse, address + words[0], *words[1:])
-            assert (found[0], message in found[1]) == (code, True), found
-        guessed = f"{address.rpartition('/')[0]}/guessed/api"
-        assert (await asyncio.to_thread(refuse, guessed))[0] == 401
+    async with ApiServer(api, PodClient()).listening([]) as url:
+        with writing_kubeconfig(path, url):
+            await check_kubeconfig(path)
     assert api.all(names.DEPLOYMENT) == []
     assert not path.exists()
 
 
-async def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
+def test_only_a_file_of_an_up_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    server = KubernetesServer(LocalApi(), PodClient(), path)
     path.write_text("apiVersion: v1\nkind: Config\nclusters: [{name: production}]\n")
-    with pytest.raises(UsageError, match="exists, and no `lookupdb up` has written it"):
-        async with server.listening_on_port():
-            pass
+    with pytest.raises(UsageError, match="exists, and no `lookupdb up` has written it"), writing_kubeconfig(path, "a"):
+        pass
     assert "production" in path.read_text()
     path.write_bytes(b"")
-    async with server.listening_on_port():
+    with writing_kubeconfig(path, "a"):
         left = path.read_bytes()
     path.write_bytes(left)  # of an `up` that was killed
-    async with server.listening_on_port():
+    with writing_kubeconfig(path, "b"):
         assert path.read_bytes() != left
         path.write_text("of an `up` that began later")
     assert path.exists()

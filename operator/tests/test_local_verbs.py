@@ -1,4 +1,4 @@
-"""`lookupdb status`, `pin` and the others on a laptop: by the socket of a `lookupdb up`, or by its files."""
+"""`lookupdb status`, `pin` and the others on a laptop: by the port of a `lookupdb up`, or by its files."""
 
 from __future__ import annotations
 

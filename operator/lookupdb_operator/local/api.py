@@ -4,7 +4,7 @@ It has what the operator and the plugin use: lists with selectors, server-side a
 subresource, resource versions, uid preconditions, and garbage collection. It does not record the owners of fields,
 because nobody else writes the operator's objects here. Datasets are kept without fields for clusters only.
 
-The operator calls it directly. Commands use the socket of a running `up`, which is beside the files of a dataset's
+The operator calls it directly. Commands ask a running `up` at the address that is beside the files of a dataset's
 objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset
 for its user: messages name commands of `lookupdb` instead of annotations.
 """
@@ -16,18 +16,16 @@ import contextlib
 import copy
 import itertools
 import logging
-import os
 import re
-import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
 import orjson
 
@@ -39,7 +37,7 @@ from lookupdb.process.launch import call_in_thread
 from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder, is_locked, shorten_name
 from lookupdb.wording import format_command
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import JSON, AlreadyExists, Answer, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.api import JSON, Answer, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.parse import read_annotations
 from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.model import format_moment
@@ -65,7 +63,8 @@ _LEFT_OUT: Final = {
 _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
 OBJECTS: Final = "objects"
 """The folder of a dataset's objects in its run folder."""
-SOCKET: Final = "api.sock"
+ADDRESS: Final = "address"
+"""The file there with the address of the API server, whose path is a token."""
 ADMIN: Final = f"{names.GROUP}/admin"
 """The annotation of a pod with address and port of its admin port."""
 PATIENCE: Final = 10.0
@@ -228,8 +227,6 @@ class LocalApi:
         meta = {**body["metadata"], "namespace": namespace}
         if generated := meta.pop("generateName", ""):
             meta["name"] = f"{generated}{uuid.uuid4().hex[:8]}"
-        if (kind.name, namespace, meta["name"]) in self._objects:
-            raise AlreadyExists(subject, f"{kind.name} {meta['name']} already exists")
         meta = {member: value for member, value in meta.items() if member not in _KEPT_METADATA}
         return self.put(_admit(kind, {**body, "metadata": meta}, None, subject))
 
@@ -338,16 +335,6 @@ def localize(resource: Mapping[str, Any]) -> Object:
 # Clients
 
 
-@contextlib.contextmanager
-def short_path(folder: Path) -> Iterator[str]:
-    """Yield a path of the socket in ``folder`` that is short enough for a socket's address. Raises OSError."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{opened}/{SOCKET}"
-    finally:
-        os.close(opened)
-
-
 class FolderApi:
     """Requests to the `lookupdb up` that runs in ``folder``; see ``cluster.api.Requests``. If none runs, requests about
     the objects in its files: a write holds the folder's lock."""
@@ -403,12 +390,9 @@ class FolderApi:
 
     def _exchange(self, method: str, target: str, content_type: str, body: bytes | None) -> Answer:
         """Return the answer to one request, without aiohttp, which takes longer to import than a command takes."""
-        with contextlib.closing(HTTPConnection("localhost")) as connection:
-            connection.sock = socket.socket(socket.AF_UNIX)
-            connection.sock.settimeout(PATIENCE)
-            with short_path(self._folder.path / OBJECTS) as path:
-                connection.sock.connect(path)
-            connection.request(method, target, body, {"Content-Type": content_type})
+        address = urlsplit(orjson.loads((self._folder.path / OBJECTS / ADDRESS).read_bytes())["url"])
+        with contextlib.closing(HTTPConnection(address.netloc, timeout=PATIENCE)) as connection:
+            connection.request(method, address.path + target, body, {"Content-Type": content_type})
             response = connection.getresponse()
             return Answer(response.status, dict(response.headers), response.read())
 

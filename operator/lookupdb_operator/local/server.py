@@ -1,11 +1,9 @@
 """What a running `lookupdb up` serves over HTTP besides lookups: its API server, and the console.
 
-``ApiServer`` answers commands on a Unix socket that only the user can open, in the folder of each dataset's objects.
-Requests run in `up`'s event loop one by one, so no edit is lost.
-
-``KubernetesServer`` (`lookupdb up --kubeconfig FILE`) answers `kubectl` and Kubernetes' clients on a port of loopback.
-FILE holds an address whose path begins with a token that changes with each `up`. Only the user can read it. The
-token is not in a header, because `kubectl` sends credentials over HTTPS alone, and this port needs no certificate.
+``ApiServer`` answers commands, and `kubectl` and Kubernetes' clients (`lookupdb up --kubeconfig FILE`), on a port of
+loopback. Its address is in FILE, and in the folder of each dataset's objects; only the user can read them. Its path
+begins with a token that changes with each `up`. The token is not in a header, because `kubectl` sends credentials over
+HTTPS alone, and this port needs no certificate. Requests run in `up`'s event loop one by one, so no edit is lost.
 Datasets are those of the manifests: none can be deleted, and nothing can be created.
 
 The console's datasets are those of the API server (``LocalSource``). Its lookups go through the router, which forwards
@@ -22,8 +20,8 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -32,16 +30,16 @@ import orjson
 from aiohttp import web
 
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.process import listeners
+from lookupdb.process import launch, listeners
 from lookupdb.up.run_state import shorten_name
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import JSON, AlreadyExists, ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.api import JSON, ApiError, Conflict, NotFound, Refused, Unreachable
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup, UnavailableKey
 from lookupdb_operator.console.server import LOOPBACK, make_app, set_source
 from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
 from lookupdb_operator.console.watch import Watch
-from lookupdb_operator.local.api import SOCKET, LocalApi, parse_local, short_path
+from lookupdb_operator.local.api import ADDRESS, LocalApi, parse_local
 from lookupdb_operator.local.kubelet import HOST, child_environment
 from lookupdb_operator.model import Pod
 
@@ -77,45 +75,45 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
 
 
 class ApiServer:
-    """Answers requests from ``api``, and requests for the metrics of a pod by ``pods``."""
+    """Answers requests from ``api`` that have the token, and requests for the metrics of a pod by ``pods``."""
 
     def __init__(self, api: LocalApi, pods: PodClient) -> None:
         self._api = api
         self._pods = pods
+        self._prefix = f"/{secrets.token_urlsafe(32)}"
 
     @asynccontextmanager
-    async def listening(self, folder: Path) -> AsyncIterator[None]:
-        """Listen in ``folder``, whose lock is held, until the block ends. `up` also serves without a socket."""
-        path, listener = folder / SOCKET, socket.socket(socket.AF_UNIX)
-        try:
-            path.unlink(missing_ok=True)
-            with short_path(folder) as short:
-                listener.bind(short)
-            path.chmod(0o600)  # nobody could connect before, because it does not listen yet
-        except OSError as error:
-            listener.close()
-            log.warning("commands cannot reach this `lookupdb up`: %s cannot be made: %s", path, error)
-            yield
-            return
-        try:
-            async with _serving(self._make_app(), listener):
-                yield
-        finally:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-
-    def _make_app(self) -> web.Application:
+    async def listening(self, folders: Iterable[Path]) -> AsyncIterator[str]:
+        """Listen until the block ends. Yield the address, which is in ``folders`` for commands."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._serve)
-        return app
+        listener = listeners.bind(HOST, 0)
+        url = f"http://{HOST}:{listeners.bound_port(listener)}{self._prefix}"
+        async with _serving(app, listener):
+            for folder in folders:
+                try:
+                    launch.write(folder / ADDRESS, {"url": url})
+                except OSError as error:
+                    log.warning("commands cannot reach this `lookupdb up`: %s cannot be written: %s", folder, error)
+            yield url
 
     async def _serve(self, request: web.Request) -> web.Response:
-        return await self._answer(request, request.rel_url.raw_path)
-
-    async def _answer(self, request: web.Request, path: str) -> web.Response:
-        """Return the API server's answer to ``request`` for ``path``."""
+        target = request.rel_url.raw_path
+        shown, path = target[: len(self._prefix)], target[len(self._prefix) :]
+        if not hmac.compare_digest(shown.encode(), self._prefix.encode()):
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401}
+            return _render(status, 401)
         content_type = request.headers.get("Content-Type", JSON)
         try:
+            is_dataset = f"/{names.DATASET_KIND.plural}" in path
+            if request.method == "POST" or (
+                request.method == "DELETE" if is_dataset else "apply-patch" in content_type
+            ):
+                raise Refused(
+                    "", "the datasets are those of the manifests of `lookupdb up`, and nothing else can be created"
+                )
+            if request.method == "GET" and (document := _discover(path, self._prefix)) is not None:
+                return _render(document)
             if found := _METRICS.fullmatch(unquote(path)):
                 if (address := self._api.find_admin(found[1], found[2])) is None:
                     raise NotFound("", f"no pod {found[2]} runs")
@@ -140,70 +138,40 @@ def _render(result: Any, status: int = 200) -> web.Response:
 def _refuse(error: ApiError) -> web.Response:
     """Return the answer that reports ``error``."""
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    reason = "AlreadyExists" if isinstance(error, AlreadyExists) else type(error).__name__
-    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": error.message}
+    reason, message = type(error).__name__, error.message
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message}
     return _render({**status, "code": code}, code)
 
 
-class KubernetesServer(ApiServer):
-    """Answers requests for ``api`` that have the token of the file at ``path``, also those that list the kinds."""
-
-    def __init__(self, api: LocalApi, pods: PodClient, path: Path) -> None:
-        super().__init__(api, pods)
-        self._path = path
-        self._prefix = f"/{secrets.token_urlsafe(32)}"
-
-    @asynccontextmanager
-    async def listening_on_port(self) -> AsyncIterator[None]:
-        """Listen, and write the file, until the block ends. Raises UsageError."""
-        with suppress(OSError):  # then writing it reports why
-            if (present := self._path.read_bytes()) and not present.startswith(orjson.dumps(_HEADER)[:-1]):
-                raise UsageError(
-                    f"--kubeconfig {self._path} exists, and no `lookupdb up` has written it",
-                    hint="give a new file: `up` writes it, and removes it when it ends",
-                )
-        listener = listeners.bind(HOST, 0)
-        async with _serving(self._make_app(), listener):
-            content = self._write(listener.getsockname()[1])
-            try:
-                yield
-            finally:
-                with suppress(OSError):
-                    if self._path.read_bytes() == content:  # else another `up` has replaced it
-                        self._path.unlink()
-
-    def _write(self, port: int) -> bytes:
-        """Write the file, and return its content. Raises UsageError."""
-        named = {
-            "clusters": [{"name": "lookupdb", "cluster": {"server": f"http://{HOST}:{port}{self._prefix}"}}],
-            "contexts": [{"name": "lookupdb", "context": {"cluster": "lookupdb", "user": ""}}],
-        }
-        content = orjson.dumps({**_HEADER, **named})
-        try:
-            self._path.unlink(missing_ok=True)
-            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-        except OSError as error:
+@contextmanager
+def writing_kubeconfig(path: Path, server: str) -> Iterator[None]:
+    """Write a file for `kubectl` about the API server at ``server``; remove it when the block ends. Raises
+    UsageError."""
+    with suppress(OSError):  # then writing it reports why
+        if (present := path.read_bytes()) and not present.startswith(orjson.dumps(_HEADER)[:-1]):
             raise UsageError(
-                f"--kubeconfig {self._path} cannot be written: {error.strerror}", hint="give another file"
-            ) from error
-        return content
-
-    async def _serve(self, request: web.Request) -> web.Response:
-        target = request.rel_url.raw_path
-        shown, path = target[: len(self._prefix)], target[len(self._prefix) :]
-        if not hmac.compare_digest(shown.encode(), self._prefix.encode()):
-            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401}
-            return _render(status, 401)
-        is_dataset = f"/{names.DATASET_KIND.plural}" in path
-        is_apply = "apply-patch" in request.headers.get("Content-Type", "")
-        if request.method == "POST" or (request.method == "DELETE" if is_dataset else is_apply):
-            return _refuse(
-                Refused("", "the datasets are those of the manifests of `lookupdb up`, and nothing else can be created")
+                f"--kubeconfig {path} exists, and no `lookupdb up` has written it",
+                hint="give a new file: `up` writes it, and removes it when it ends",
             )
-        if request.method == "GET" and (document := _discover(path, self._prefix)) is not None:
-            return _render(document)
-        return await self._answer(request, path)
+    named = {
+        "clusters": [{"name": "lookupdb", "cluster": {"server": server}}],
+        "contexts": [{"name": "lookupdb", "context": {"cluster": "lookupdb", "user": ""}}],
+    }
+    content = orjson.dumps({**_HEADER, **named})
+    try:
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise UsageError(
+            f"--kubeconfig {path} cannot be written: {error.strerror}", hint="give another file"
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if path.read_bytes() == content:  # else another `up` has replaced it
+                path.unlink()
 
 
 def _discover(path: str, prefix: str) -> dict[str, Any] | None:

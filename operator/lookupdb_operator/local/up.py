@@ -403,12 +403,10 @@ class Up:
         await call_in_thread(import_module, "lookupdb_operator.local.server")
         from lookupdb_operator.local import server
 
-        commands = server.ApiServer(self._api, pods)
-        for dataset in self._datasets:
-            await stack.enter_async_context(commands.listening(dataset.folder.path / OBJECTS))
+        folders = [dataset.folder.path / OBJECTS for dataset in self._datasets]
+        url = await stack.enter_async_context(server.ApiServer(self._api, pods).listening(folders))
         if (path := self._options.kubeconfig) is not None:
-            kubernetes = server.KubernetesServer(self._api, pods, path)
-            await stack.enter_async_context(kubernetes.listening_on_port())
+            stack.enter_context(server.writing_kubeconfig(path, url))
         source = server.LocalSource(self._api, self._options.data, self._find_url, pods)
         await stack.enter_async_context(server.serving_console(source, console))
 

@@ -1,4 +1,4 @@
-"""Requests about datasets, and polls while a command waits. ``LocalSession`` asks a `lookupdb up` by its socket while
+"""Requests about datasets, and polls while a command waits. ``LocalSession`` asks a `lookupdb up` by its port while
 it runs, else by its files. ``cluster_session`` has the session with a cluster."""
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ async def running(folder: RunFolder, api: LocalApi) -> AsyncIterator[LocalApi]:
     pods = PodClient()
     server = ApiServer(api, pods)
     with folder.lock():
-        async with server.listening(folder.path / OBJECTS):
+        async with server.listening([folder.path / OBJECTS]):
             yield api
     await pods.close()
     admin.close()
