@@ -1,7 +1,7 @@
 """Controllers and kubelet of `lookupdb up`: the pods of Jobs, StatefulSets and Deployments are processes on loopback.
 
-A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. It gets others only if
-a program of this machine listens on these ports of all addresses. Names of pods in a routing table are replaced by
+A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. It gets the next ones
+if a program of this machine listens on these ports of all addresses. Names of pods in a routing table are replaced by
 addresses in the file that the router reads. Shard servers map the store's own files, so nothing is fetched.
 
 A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
@@ -78,8 +78,6 @@ _ENDPOINT: Final = re.compile(r"\b([a-z0-9-]+)\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:([
 _NEXT_PORTS: Final = 100
 _MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
 """Number of servers that start at the same time. More would slow each other and the reaction to Ctrl-C."""
-_MOVED: Final = 1000
-"""Ports that another program uses are moved by this number until they are free."""
 _DROPPED: Final = frozenset(
     {
         *("--memory-limit", "--threads", "--scratch", "--volume", "--progress", "--log-format", "--drain-seconds"),
@@ -290,7 +288,9 @@ class Kubelet:
         """The running builds, by the Job's uid."""
         self._addresses: dict[Place, str] = {}
         self._first_address = int(IPv4Address("127.1.0.1")) + random.randrange(1 << 23)  # noqa: S311 - not a secret
-        self._shift = self._find_shift()
+        first_host = str(IPv4Address(self._first_address))
+        self._shard_port = find_free_port(names.SHARD_PORT, host=first_host)
+        self._shard_admin_port = find_free_port(names.ADMIN_PORT, host=first_host)
         self.port = options.port or find_free_port()
         self.admin_port = find_free_port()
         self.resp_port = options.resp_port or find_free_port(
@@ -309,15 +309,6 @@ class Kubelet:
 
     # Addresses
 
-    def _find_shift(self) -> int:
-        """Return the number to add to all ports, to avoid ports of programs that listen on all addresses."""
-        for shift in range(0, 20 * _MOVED, _MOVED):
-            with suppress(UsageError):
-                for port in (names.SHARD_PORT, names.ADMIN_PORT):
-                    listeners.check_free(str(IPv4Address(self._first_address)), port + shift)
-                return shift
-        raise UsageError(f"no ports are free on loopback: a program listens on {names.SHARD_PORT} and others")
-
     def _address(self, namespace: str, pod: str) -> str:
         number = self._first_address + len(self._addresses)
         return self._addresses.setdefault((namespace, pod), str(IPv4Address(number)))
@@ -325,7 +316,7 @@ class Kubelet:
     def _resolve(self, text: str) -> str:
         """Return a routing table's ``text`` with addresses in place of the pods' names."""
         resolved = _ENDPOINT.sub(
-            lambda found: f"{self._address(found[2], found[1])}:{int(found[3]) + self._shift}",
+            lambda found: f"{self._address(found[2], found[1])}:{int(found[3]) - names.SHARD_PORT + self._shard_port}",
             self._with_contents(text),
         )
         self.digests[digest_table(resolved.encode())] = digest_table(text.encode())
@@ -453,7 +444,7 @@ class Kubelet:
             labels = owner["metadata"]["labels"]
             dataset = dataset_path(LOCAL, place[0], labels[names.DATASET], labels[names.DATASET_UID])
             words[1] = str(self._store / dataset / labels[names.GENERATION])
-            ports = {"--port": names.SHARD_PORT + self._shift, "--admin-port": names.ADMIN_PORT + self._shift}
+            ports = {"--port": self._shard_port, "--admin-port": self._shard_admin_port}
             more = {"--drain-seconds": 0, "--termination-log": folder / _TERMINATION_LOG}
             return _with_options(words, {"--host": self._address(*place), **ports, **more})
         words = _in_folders(words, container["volumeMounts"], folder)
@@ -646,14 +637,14 @@ def _in_folders(words: list[str], mounts: Iterable[Mapping[str, Any]], folder: P
     return words
 
 
-def find_free_port(first: int = 0, besides: int = 0) -> int:
+def find_free_port(first: int = 0, besides: int = 0, host: str = HOST) -> int:
     """Return the first free port from ``first`` on, except ``besides``. Any free one if there is none nearby."""
     for port in range(first, first + _NEXT_PORTS) if first else ():
         with suppress(UsageError):
             if port != besides:
-                listeners.check_free(HOST, port)
+                listeners.check_free(host, port)
                 return port
-    with listeners.bind(HOST, 0) as listener:
+    with listeners.bind(host, 0) as listener:
         return listeners.bound_port(listener)
 
 
