@@ -142,7 +142,7 @@ class LocalDataset:
 
     @property
     def awaited(self) -> str:
-        """What must be there before anything is read; empty for nothing."""
+        """What must exist before the source is read, in words; empty if nothing."""
         if self.spec.source.takes_pushes:
             return f"the first push to {self.inbox.url}"
         return "" if self.spec.refresh.success_file is None else describe_success_file(self.spec)

@@ -315,7 +315,7 @@ def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
 
 
 def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
-    """``ticket`` without a time that lies further ahead than it can: the clock was set back."""
+    """``ticket`` without a time that is impossibly far ahead because the clock was set back."""
     if ticket is None or not ticket.since:
         return ticket
     ahead = backoff_seconds(ticket.given_up) if ticket.given_up else 0.0

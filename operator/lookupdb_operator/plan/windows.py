@@ -1,5 +1,5 @@
 """A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the target rollout are made next, how many
-at a time, and when; and the servers of a rollout's shards, counted. Each set of shards that is made together is a
+at a time, and when. It also counts the servers of a rollout's shards. Each set of shards that is made together is a
 *window*:
 
     the StatefulSets of the next ``maxSurgeShards`` shards are made
@@ -81,7 +81,7 @@ def routed_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[in
 
 
 def referenced_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards that any routing table which may still be in effect routes to ``rollout``, except as a candidate."""
+    """The shards that some routing table may still route to ``rollout``, except as a candidate."""
     if not rollout.referenced_replicas:
         return frozenset()
     return held_shards(rollout, status) - parse_shards(rollout.window)
@@ -117,7 +117,7 @@ def count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 
 def is_draining(status: DatasetStatus) -> bool:
-    """Return whether servers are kept that only an older table than the one in effect references."""
+    """Return whether servers are kept that an older table references, and the one in effect does not."""
     table = status.table
     if table is None or not table.confirmed_at:
         return False
@@ -256,7 +256,7 @@ def window_size(generation: GenerationStatus, status: DatasetStatus, situation: 
 
 
 def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> frozenset[int]:
-    """The shards of ``target`` to make next; none while some of it wait to be routed to, unless all are made at
+    """The shards of ``target`` to make next; none while others still wait to be routed to, unless all are made at
     once."""
     generation = status.find_generation(target.generation)
     if generation is None or situation.desired.is_suspended:

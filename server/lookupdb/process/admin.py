@@ -81,7 +81,7 @@ class ProbeServer:
 
     async def start(self, listener: socket.socket) -> Self:
         """Return this server, which accepts clients of the bound socket ``listener`` until ``cleanup``."""
-        # So many clients may be accepted at once, before the first is counted.
+        # This many clients may be accepted at once, before the first is counted.
         backlog = MAX_CONNECTIONS
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=backlog, limit=MAX_HEAD_BYTES)
         return self
@@ -335,8 +335,8 @@ class CounterTotals:
         return [({**labels, **more}, total) for block, (labels, total) in enumerate(totals) if total or not block]
 
     def observations(self, names: Sequence[str], unit: float, **more: str) -> list[Observations]:
-        """Return the histogram of each block. ``names`` are those of its buckets and of its sum, whose unit is ``unit``
-        seconds.
+        """Return the histogram of each block. ``names`` are the counters of its buckets and of its sum, in units of
+        ``unit`` seconds.
         """
         found: list[Observations] = []
         for block, labels in enumerate(self.labels()):
@@ -382,12 +382,12 @@ def process_families(pids: Sequence[int], labels: Labels) -> Iterator[MetricFami
         ("cpu_seconds_total", "CPU time of all processes.", ended + sum(process.cpu for process in figures)),
         (
             "resident_memory_bytes",
-            "Memory of all processes, pages that several use counted for each.",
+            "Memory of all processes. A shared page counts once for each.",
             sum(process.resident for process in figures),
         ),
         ("virtual_memory_bytes", "Address space of all processes.", sum(process.virtual for process in figures)),
         ("start_time_seconds", "Start of the main process.", figures[0].started),
-        ("open_fds", "Open files of the process with the most.", max(process.open_files for process in figures)),
+        ("open_fds", "Open files of the process that has the most.", max(process.open_files for process in figures)),
         ("max_fds", "Limit of open files of a process.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     ):
         kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"

@@ -42,7 +42,7 @@ RECORDS: Final = "shard int, key binary, place bigint, value binary"
 RESULTS: Final = "number int, kind string, data binary"
 """The schema of task results: number of a slice or shard, kind of result, and the result, pickled or as bytes."""
 MARK: Final = -1
-"""The place of a row that only says that a shard exists: no shard is without rows."""
+"""The place of a row that only marks that a shard exists, so that no shard is without rows."""
 ERROR: Final = -2
 """The place of a row whose value is a pickled error, of shard 0. Rows of both kinds have empty keys, so they are sorted
 first."""
@@ -81,8 +81,8 @@ class SourceItem:
         return SourceObject(self._describe_here(), self.format, self.compression, self.delimiter, place, self.data_file)
 
     def _describe_here(self) -> SourceFile:
-        """Return the description of the file on this machine: each pod mounts a ConfigMap at a time of its own. Raises
-        SourceUnreadable if it is not what the driver found."""
+        """Return the description of the file on this machine. Its time may differ: each pod mounts a ConfigMap when it
+        starts. Raises SourceUnreadable if it is not what the driver found."""
         known = self.description
         if self.path is None or None in (known.etag, known.modified):
             return known

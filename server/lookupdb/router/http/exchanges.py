@@ -86,7 +86,7 @@ class HttpService(ClientService):
         self.begin_trace = begin_trace
         """Begins the span of a request, if it is sampled. None without traces."""
         self.samples_roots = samples_roots
-        """True if any request may be sampled: none skips the parser then."""
+        """True if any request may be sampled. Then no request skips the parser."""
         self.datasets = datasets or {}
         """The datasets that requests may name."""
         self.has_several = len(self.datasets) > 1
