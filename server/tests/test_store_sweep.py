@@ -281,7 +281,10 @@ def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(
     result = run(place)
     assert isinstance(result.exception, StoreError)
     assert said in str(result.exception)
-    assert result.stdout.splitlines()[-1] == "2 datasets looked at; generations removed: 1, problems: 1"
+    assert result.stdout.splitlines() == [
+        "team/other (3f2b9c1e): removed g1",
+        "2 datasets looked at; generations removed: 1, problems: 1",
+    ]
     assert (one.generations(), other.generations()) == (("g1", "g2"), ("g2",))
 
 

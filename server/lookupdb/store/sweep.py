@@ -253,7 +253,7 @@ class SweepSummary:
 
 
 class Sweep:
-    """One pass over the datasets of one cluster; ``run`` yields a sentence for each action."""
+    """One pass over the datasets of one cluster; ``run`` yields a sentence after each action."""
 
     def __init__(
         self,
@@ -310,13 +310,13 @@ class Sweep:
 
     def _sweep_live(self, dataset: StoredDataset, live: LiveDataset) -> Iterator[str]:
         if dataset.read_note(MARK_NOTE) is not None:
-            yield f"{_describe_dataset(dataset)}: unmarked: the dataset exists"
-            self.summary.unmarked += 1
             self._note(dataset, MARK_NOTE, None)
+            self.summary.unmarked += 1
+            yield f"{_describe_dataset(dataset)}: unmarked: the dataset exists"
         has_note = dataset.read_note(RETAIN_NOTE) is not None
         if live.retain != has_note and dataset.published_generations():
-            yield f"{_describe_dataset(dataset)}: {'retained' if live.retain else 'not retained'} when it is deleted"
             self._note(dataset, RETAIN_NOTE, _RETAINED if live.retain else None)
+            yield f"{_describe_dataset(dataset)}: {'retained' if live.retain else 'not retained'} when it is deleted"
         found = dataset.take_inventory()
         for generation in find_superseded(found, live.keep, live.protect):
             yield from self._remove(dataset, generation)
@@ -332,19 +332,19 @@ class Sweep:
             # Keep its whole generations, to be retained or adopted; remove only remains.
             self.summary.retained_datasets += 1
             if dataset.address in self._retained and dataset.read_note(RETAIN_NOTE) is None:
-                yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
                 self._note(dataset, RETAIN_NOTE, _RETAINED)
+                yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
             if mark is not None:
-                self.summary.unmarked += 1
                 self._note(dataset, MARK_NOTE, None)
+                self.summary.unmarked += 1
             yield from self._remove_remains(dataset)
             return
         marked_at = None if mark is None else _parse_mark(mark, self._now)
         if marked_at is None:
-            yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
-            self.summary.marked += not dataset.address.is_inbox
             members = {"formatVersion": 1, "notLivingSince": _format_time(self._now)}
             self._note(dataset, MARK_NOTE, orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
+            self.summary.marked += not dataset.address.is_inbox
+            yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
         elif self._now - marked_at >= self._grace:
             for generation in published:
                 if self._is_retained(dataset):  # by a copy that has begun since, and reuses what it finds
@@ -352,19 +352,19 @@ class Sweep:
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
-                yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
-                self.summary.removed_datasets += not dataset.address.is_inbox
                 for note in (*_LEFT_NOTES, MARK_NOTE):
                     self._note(dataset, note, None)
+                self.summary.removed_datasets += not dataset.address.is_inbox
+                yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
 
     def _is_retained(self, dataset: StoredDataset) -> bool:
         return dataset.address in self._retained or dataset.read_note(RETAIN_NOTE) is not None
 
     def _remove(self, dataset: StoredDataset, generation: str) -> Iterator[str]:
-        yield f"{_describe_dataset(dataset)}: removed {generation}"
         if not self._dry:
             dataset.remove(generation)
         self.summary.removed_generations += 1
+        yield f"{_describe_dataset(dataset)}: removed {generation}"
 
     def _remove_remains(self, dataset: StoredDataset) -> Iterator[str]:
         """Claim and release a generation, which removes its remains unless its builder is alive."""
