@@ -240,6 +240,7 @@ def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path:
         pytest.param(b"PAR1\x15\xff\xff", "Parquet", "source.format: parquet", id="Parquet"),
         pytest.param("k,v\na,1\n".encode("utf-16"), "UTF-16", "iconv -f UTF-16", id="UTF-16"),
         pytest.param(b"\xfe\xff" + "k,v\na,1\n".encode("utf-16-be"), "UTF-16", "iconv", id="UTF-16, big endian"),
+        pytest.param("k,v\na,1\n".encode("utf-16-le"), "UTF-16", "iconv", id="UTF-16, no byte order mark"),
     ],
 )
 def test_a_file_that_is_no_text_is_named_by_its_first_bytes(

@@ -113,7 +113,10 @@ KINDS: Final = (
     FileKind("an Excel file (.xls)", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "save the sheet as CSV in UTF-8"),
     FileKind("UTF-32", rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "write the file in UTF-8", is_read=True),
     FileKind(
-        "UTF-16", rb"\xff\xfe|\xfe\xff", "write the file in UTF-8, as `iconv -f UTF-16 -t UTF-8` does", is_read=True
+        "UTF-16",
+        rb"\xff\xfe|\xfe\xff|([\t -~]\x00){2}",
+        "write the file in UTF-8, as `iconv -f UTF-16 -t UTF-8` does",
+        is_read=True,
     ),
 )
 
