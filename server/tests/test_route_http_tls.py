@@ -378,6 +378,8 @@ class TestReload:
         for count in (1, 2):
             files.certificate.write_bytes(b"nonsense" * count)
             eventually(lambda: server.count("tls_certificates_refused") == count)  # noqa: B023
+            assert server.certificates is not None
+            assert "cannot be used: expected PEM, and a key" in str(server.certificates.problem)
 
     def test_expiry_is_a_metric(self, server: Server, files: TlsFiles) -> None:
         expiry = find_period(files.certificate.read_bytes()).expires
