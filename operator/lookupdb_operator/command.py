@@ -99,8 +99,8 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "gateway_token",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File with a token of the operator's service account for the gateway, which names it as its --announcer."
-    " Active generations are then announced in the store, for lookupdb sync.  [default: they are not]",
+    help="File with a token of the operator's service account, the gateway's --announcer. With it, the operator"
+    " announces active generations in the store, for lookupdb sync.  [default: it does not]",
 )
 @option(
     "--store-secret",
@@ -111,7 +111,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option(
     "--create-store-secret",
     is_flag=True,
-    help="Create that Secret with random credentials, once, if there is none: for the store that the chart brings.",
+    help="If that Secret does not exist, create it once, with random credentials, for the chart's own store.",
 )
 @option(
     "--shard-key-secret",

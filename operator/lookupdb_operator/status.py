@@ -407,8 +407,8 @@ class RolloutStatus:
     """Digest of the pod template and of everything else that cannot change within a rollout."""
     started_at: str
     referenced_replicas: int = field(default=0, metadata={"json": "named"})
-    """The most servers per shard in any routing table that may still be in effect; so many stay. 0: no table references
-    this rollout."""
+    """The most servers per shard in any routing table that may still be in effect; that many stay. 0: no table
+    references this rollout."""
     stall: Stall | None = None
     workers: int = 0
     """Workers of each server; 0: unknown."""

@@ -232,9 +232,9 @@ def forget(people: People, manifest: Manifest) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        pytest.param(break_file, "shard-00000-of-00002.lmdb of g1 is damaged where it should be", id="corrupt"),
+        pytest.param(break_file, "shard-00000-of-00002.lmdb of g1 has a damaged copy of it", id="corrupt"),
         pytest.param(remove_file, "shard-00000-of-00002.lmdb", id="missing"),
-        pytest.param(point(1), "is damaged where it should be", id="elsewhere"),
+        pytest.param(point(1), "has a damaged copy of it", id="elsewhere"),
         pytest.param(point(1 << 63), "its builder did not record where it is", id="behind the end"),
         pytest.param(point(-1), "its builder did not record where it is", id="nowhere"),
         pytest.param(grow, "bytes, expected at most", id="too large"),

@@ -158,7 +158,7 @@ def test_damage_ends_the_server_with_its_own_reason(written: Path, place: Path) 
 def test_sigterm_ends_the_wait_at_once(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [str(place), "--shard", "0", "--wait", "600", "--port", "0", "--admin-port", "0"]
     process = launching.start("serve", words)
-    until(lambda: "waiting for what is to be served" in capfd.readouterr().err, "it waits")
+    until(lambda: "waiting for the generation to serve" in capfd.readouterr().err, "it waits")
     assert stop(process) == 128 + signal.SIGTERM
 
 

@@ -577,7 +577,7 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
         return replace(status, refused=refused)
     if refused is None or refused.generation != result.generation or refused.content != build.content:
         return status
-    # The source was read again, and is as it was.
+    # The source was read again, and has not changed.
     read_by = names.read_number(build.generation)
     refreshed_at = refused.refreshed_at if situation.desired.spec.source.pushed else build.started_at
     again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=refreshed_at)

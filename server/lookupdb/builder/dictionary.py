@@ -219,5 +219,5 @@ def read_dictionary(dataset: StoredDataset, active: ActiveGeneration | None) -> 
     except LookupdbError as error:
         return PreviousDictionary.unusable(name, error.message)
     if hashlib.sha256(content).hexdigest() != manifest.dictionary.sha256:
-        return PreviousDictionary.unusable(name, f"{shard.file} of {name} is damaged where it should be")
+        return PreviousDictionary.unusable(name, f"{shard.file} of {name} has a damaged copy of it")
     return PreviousDictionary(name, content)

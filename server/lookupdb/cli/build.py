@@ -229,8 +229,8 @@ def command(
     if it was built with the same spec, so you can repeat a build whose result was lost. A build that fails or is
     interrupted leaves nothing behind and changes no earlier generation: run it again.
 
-    With spec.refresh.successFile, nothing is read before that file exists: the outcome is then "waiting", with exit
-    code 0, as when the source is unchanged.
+    With spec.refresh.successFile, nothing is read until that file exists: the outcome is "waiting", with exit code 0,
+    as for an unchanged source.
 
     A generation that a gate rejects (exit code 4) does not serve, but you can inspect it. --override-gates overrides
     the gates for that one generation. The message names both commands.
@@ -375,7 +375,7 @@ def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) ->
         return None  # the newest is followed
     return (
         f"{file} announces {announced}: lookupdb.open and lookupdb sync follow that one, and not {built}, until "
-        "lookupdb up or an operator announces another; where neither runs, remove that file, and they follow the newest"
+        "lookupdb up or an operator announces another; if neither runs, remove that file to follow the newest"
     )
 
 

@@ -206,7 +206,8 @@ def command(
     takes effect when each of its shards has such an endpoint. Until then, and if it is invalid, the old one serves.
 
     The admin port answers /healthz, /readyz, /status (with the reason why a table is not in effect) and /metrics.
-    On SIGTERM: not ready, keep answering for --drain-seconds while clients leave, finish what is in flight, end.
+    On SIGTERM it becomes unready, keeps answering for --drain-seconds while clients leave, finishes requests in flight,
+    and ends.
     """
     access = _read_access(auth_tokens, auth_keys, auth_audience, auth_subjects)
     if access is not None and _SHARED.search(options["cache_control"] or ""):

@@ -34,7 +34,7 @@ _LAST_PORT: Final = 65535
     "--drain-seconds",
     type=click.FloatRange(0, 3600),
     default=5.0,
-    help="Seconds after SIGTERM to be not ready but keep answering.",
+    help="Seconds after SIGTERM to keep answering while not ready.",
 )
 @option(
     "--warm",
@@ -47,7 +47,7 @@ _LAST_PORT: Final = 65535
 @option(
     "--password-sha256",
     metavar="HEX",
-    help="SHA-256 of that password instead, in 64 digits. It need not be secret if the password is long and random.",
+    help="Its SHA-256 instead, in 64 digits. It need not be secret if the password is long and random.",
 )
 @option(
     "--max-connections",
@@ -106,8 +106,8 @@ def command(
     GENERATION_DIR may be a folder of a read-only volume, such as an NFS share of a store. Then nothing is copied. With
     --wait, the server waits for a generation that does not exist yet, and serves it once it is complete.
 
-    The admin port answers /healthz, /readyz, /status and /metrics. On SIGTERM: not ready, keep answering for
-    --drain-seconds while clients leave, finish what has arrived, end. A second signal ends it at once.
+    The admin port answers /healthz, /readyz, /status and /metrics. On SIGTERM it becomes unready, keeps answering for
+    --drain-seconds while clients leave, finishes what has arrived, and ends. A second signal ends it at once.
     """
     port, workers = options["port"], options["workers"]
     last = port + workers - 1

@@ -105,7 +105,7 @@ class AsyncLookups:
 
     async def _lookup(self, key: str, deadline: float) -> Lookup:
         answer = await self._find(key, deadline)
-        if answer.generation is None:  # several generations answered the batch: requested alone, its shard's answers
+        if answer.generation is None:  # several generations answered the batch; alone, only the key's shard answers
             self._link.enter()
             answer = await self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)

@@ -105,7 +105,7 @@ class Lookups:
 
     def _lookup(self, key: str, deadline: float) -> Lookup:
         answer = self._find(key, deadline)
-        if answer.generation is None:  # several generations answered the batch: requested alone, its shard's answers
+        if answer.generation is None:  # several generations answered the batch; alone, only the key's shard answers
             self._link.enter()
             answer = self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
@@ -215,7 +215,7 @@ class Lookups:
         return core.find_columns(answered or ()) or columns
 
     def _find_columns(self, key: Key, find: Callable[[str, float], Any], deadline: float | None = None) -> Any:
-        """Return what ``find`` returns for the text of ``key``, joined as the generation that answers does."""
+        """Return what ``find`` returns for the text of ``key``, joined by the answering generation's key columns."""
         self._link.enter()
         deadline = deadline or time.monotonic() + self._link.core.settings.timeout
         columns = self._key_columns(deadline)

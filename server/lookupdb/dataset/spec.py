@@ -531,7 +531,7 @@ def parse_completed_resource(
 
 
 def _find_problems(spec: Any, invalid: tuple[str, ...]) -> Iterator[ManifestProblem]:
-    """Yield what a schema cannot say. ``invalid`` are paths of fields that have problems already."""
+    """Yield problems that a schema cannot express. ``invalid`` are paths of fields that have problems already."""
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
         ("spec.refresh", lambda: _parse_refresh(spec)),
         ("spec.gates", lambda: _parse_gates(spec["gates"], spec["value"]["format"])),

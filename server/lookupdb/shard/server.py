@@ -241,7 +241,7 @@ def await_shard(folder: Path, shard: int | None, seconds: float) -> ServedShard:
                     raise
                 if obstacle.message != said:
                     said = obstacle.message
-                    log.info("waiting for what is to be served", extra={"reason": said, "seconds": round(remaining)})
+                    log.info("waiting for the generation to serve", extra={"reason": said, "seconds": round(remaining)})
             time.sleep(min(_LOOK_SECONDS, remaining))
 
 

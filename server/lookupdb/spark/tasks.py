@@ -103,7 +103,7 @@ class MapJob:
     """None for a slice that an earlier one covers."""
     budget: BuildBudget
     known_bytes: int
-    """At most the bytes of all plain files, for the sample."""
+    """Lower bound of the bytes of all plain files. It sizes the sample."""
     outcomes: Sequence[tuple[int, int] | None] = ()
     """In the second pass, the rows and rejected rows that the first one found in each slice."""
     fetched: Sequence[SourceFile] = ()

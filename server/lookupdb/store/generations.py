@@ -511,7 +511,7 @@ class CopiedGeneration:
 def find_addresses(
     addresses: Sequence[StoreAddress], names: Sequence[str], uid: str | None = None
 ) -> Iterator[StoreAddress]:
-    """Return those of ``addresses`` that ``names`` name ([namespace/]name; without any, all) and that have ``uid``.
+    """Return the ``addresses`` with ``uid`` and one of ``names`` ([namespace/]name), or any name if there are none.
     Raises UsageError if a name matches none."""
     fitting = [address for address in addresses if uid is None or address.uid == uid[:8]]
     for name in names:

@@ -1,6 +1,6 @@
 //! Records are collected in memory, sorted, written as runs, and merged into one stream; some values are sampled.
 //!
-//! A run is a file of sorted records, block by block. The Python fallback writes other files of its own.
+//! A run is a file of sorted records, block by block. The Python fallback's files have another format.
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
