@@ -43,7 +43,7 @@ def pass_time(world: World, seconds: float) -> None:
     end = world.now + timedelta(seconds=seconds)
     while world.now < end:
         planned = world.reconcile()
-        world.step(min(max(planned.next_look_in or 5.0, 1.0), 5.0))
+        world.step(min(max(planned.next_look_in or 15.0, 1.0), 15.0))
 
 
 def test_a_push_serves_and_is_as_old_as_it_is() -> None:

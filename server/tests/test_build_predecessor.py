@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from lookupdb import store
 from lookupdb.builder.options import EarlierDataset
 from lookupdb.cli import cli
-from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import AdoptionFailed, CorruptFile, GateClosed, LookupdbError, UsageError
 from lookupdb.keys import UNICODE_VERSION
 from lookupdb.manifest import FILE_NAME, AdoptedGeneration, Manifest
@@ -32,7 +31,7 @@ class Project:
     """Two generations of a deleted dataset, g1 of 10 people and g2 of 12."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.manifest = folder, folder / "people.yaml"
+        self.folder, self.manifest, self.name = folder, folder / "people.yaml", ("team", "people")
 
     def prepare(self) -> None:
         (self.folder / "scratch").mkdir()
@@ -45,6 +44,7 @@ class Project:
 
     def build(self, uid: str, *arguments: str, name: str = "people", namespace: str = "team", **spec: Any) -> Any:
         full = {"source": {"url": "people.csv"}, "key": {"columns": ["id"]}, "shards": 2} | spec
+        self.name = (namespace, name)
         metadata = {"name": name, "namespace": namespace, "uid": uid}
         resource = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "metadata": metadata, "spec": full}
         self.manifest.write_text(yaml.safe_dump(resource))
@@ -60,9 +60,7 @@ class Project:
         return report
 
     def dataset(self, uid: str = NEW) -> StoredDataset:
-        spec = read_manifest(self.manifest)
-        address = store.StoreAddress("local", spec.namespace, spec.name, uid)
-        return store.open_store(self.store).dataset_at(address)
+        return store.open_store(self.store).dataset_at(store.StoreAddress("local", *self.name, uid))
 
     def shards(self, uid: str) -> list[Path]:
         return sorted((self.folder / "store").glob(f"local/team/people-{uid[:8]}/*/*.lmdb"))

@@ -17,11 +17,10 @@ from support.buckets import new_bucket
 
 from lookupdb import store
 from lookupdb.cli import cli
-from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import GateClosed, InvalidManifest, LookupdbError, PushRejected
 from lookupdb.manifest import FILE_NAME, ExcludedRows, Manifest, Refusal, RowSample
 from lookupdb.shardfile import ShardReader
-from lookupdb.store import Store, StoredDataset
+from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.bucket import Bucket
 
 pytest_plugins = ["support.s3_fixtures"]
@@ -38,6 +37,7 @@ class Project:
         self.describe()
 
     def describe(self, name: str = "people", **spec: Any) -> None:
+        self.address = StoreAddress("local", "team", name, UID)
         metadata = {"name": name, "namespace": "team", "uid": UID}
         full = {"source": {"pushed": True}, "key": {"columns": ["id"]}, "shards": 2} | spec
         resource = {"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset", "metadata": metadata, "spec": full}
@@ -72,11 +72,11 @@ class Project:
 
     @property
     def dataset(self) -> StoredDataset:
-        return self.store.dataset(read_manifest(self.manifest))
+        return self.store.dataset_at(self.address)
 
     @property
     def inbox(self) -> StoredDataset:
-        return self.store.inbox(read_manifest(self.manifest))
+        return self.store.dataset_at(replace(self.address, is_inbox=True))
 
     def put(self, name: str, content: bytes) -> None:
         """Put a file beside the pushes, as whoever may write there can."""

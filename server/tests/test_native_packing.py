@@ -64,7 +64,7 @@ class TestValues:
                 DICTIONARIES[dictionary],
             )
 
-    @settings(SAME, max_examples=100)
+    @settings(SAME, max_examples=40)
     @given(values=st.lists(st.binary(max_size=300) | st.sampled_from(PEOPLE), max_size=20), compressed=st.booleans())
     def test_whatever_they_are(self, dictionary: str, values: list[bytes], compressed: bool) -> None:
         assert_same(values, DICTIONARIES[dictionary], compressed=compressed)

@@ -11,11 +11,10 @@ from click.testing import CliRunner
 
 from lookupdb import store
 from lookupdb.cli.build import command
-from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import (
     LookupdbError,
 )
-from lookupdb.store import StoredDataset
+from lookupdb.store import StoreAddress, StoredDataset
 
 
 class Project:
@@ -74,4 +73,4 @@ class Project:
 
     @property
     def dataset(self) -> StoredDataset:
-        return store.open_store(str(self.store)).dataset(read_manifest(self.manifest))
+        return store.open_store(str(self.store)).dataset_at(StoreAddress("local", "default", "people", "local"))

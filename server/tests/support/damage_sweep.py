@@ -32,7 +32,7 @@ def sweep_headers(content: bytes) -> Iterator[list[Damage]]:
     """Set every field of every page's header and nodes, and the places of nodes, to extreme values."""
     for page in range(len(content) // PAGE):
         for place in (0, 2, 6, 8, 10, 12, 14, *(range(16, 152, 2) if page < 2 else ())):
-            yield from ([(page * PAGE + place, value.to_bytes(2, "little"))] for value in EXTREMES)
+            yield from ([(page * PAGE + place, value.to_bytes(2, "little"))] for value in EXTREMES[:: 1 + (page > 1)])
     for page in [*pages_of(content, LEAF), *pages_of(content, BRANCH)]:
         for number, node in enumerate(list(nodes_of(content, page))[:12]):
             for place in (page * PAGE + 16 + 2 * number, node, node + 2, node + 4, node + 6):
