@@ -213,15 +213,14 @@ def test_the_stores_variables_have_a_prefix() -> None:
 def test_autoscaling_leaves_the_number_of_routers_to_the_autoscaler_within_its_bounds() -> None:
     kinds = {manifest["kind"]: manifest for manifest in manifests.render_routers(everything(), CONFIG)}
     assert kinds["Deployment"]["spec"]["replicas"] == 3, "the least, until there are more"
-    by_present = {0: 3, 2: 3, 3: 3, 7: 7, 12: 12, 13: 12}
-    assert {present: manifests.router_replicas(everything(), present) for present in by_present} == by_present
-    assert manifests.router_replicas(airports(), 7) == 2
-    more = manifests.with_replicas(kinds["Deployment"], 7)
-    assert more["spec"] == {**kinds["Deployment"]["spec"], "replicas": 7}
-    assert manifests.read_digest(more) == manifests.read_digest(kinds["Deployment"])
+    for present, replicas in {0: 3, 2: 3, 3: 3, 7: 7, 12: 12, 13: 12}.items():
+        scaled = manifests.scale_routers(kinds["Deployment"], everything(), present)
+        assert scaled["spec"] == {**kinds["Deployment"]["spec"], "replicas": replicas}
+        assert manifests.read_digest(scaled) == manifests.read_digest(kinds["Deployment"])
     assert kinds["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "people-router"
     fixed = {manifest["kind"]: manifest for manifest in manifests.render_routers(airports(), CONFIG)}
     assert fixed["Deployment"]["spec"]["replicas"] == 2
+    assert manifests.scale_routers(fixed["Deployment"], airports(), 7) == fixed["Deployment"]
     assert "HorizontalPodAutoscaler" not in fixed
 
 

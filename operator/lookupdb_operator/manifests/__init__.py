@@ -26,9 +26,8 @@ from lookupdb_operator.manifests.routers import (
     render_router_keys,
     render_routers,
     render_routing_table,
-    router_replicas,
+    scale_routers,
     uses_service_accounts,
-    with_replicas,
 )
 from lookupdb_operator.manifests.shards import (
     field_manager,

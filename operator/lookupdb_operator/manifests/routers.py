@@ -62,19 +62,15 @@ def render_routers(
     return (*fixed, _render_autoscaler(metadata, autoscaling)) if autoscaling else fixed
 
 
-def router_replicas(dataset: ObservedDataset, present: int) -> int:
-    """Return the number of routers to request. ``present`` is the number requested now, which an autoscaler may have
-    chosen; it is kept within the autoscaler's bounds. The number is always applied, because a field without an owner
-    resets to one.
+def scale_routers(deployment: Manifest, dataset: ObservedDataset, present: int) -> Manifest:
+    """Return ``deployment`` with the number of routers to request, and the same digest: numbers are compared
+    separately. ``present`` is the number requested now, which an autoscaler may have chosen; it is kept within the
+    autoscaler's bounds. The number is always applied, because a field without an owner resets to one.
     """
     router = dataset.spec["router"]
+    replicas = router["replicas"]
     if autoscaling := router.get("autoscaling"):
-        return int(min(max(present, autoscaling["minReplicas"]), autoscaling["maxReplicas"]))
-    return int(router["replicas"])
-
-
-def with_replicas(deployment: Manifest, replicas: int) -> Manifest:
-    """Return ``deployment`` with another number of pods and the same digest: numbers are compared separately."""
+        replicas = min(max(present, autoscaling["minReplicas"]), autoscaling["maxReplicas"])
     return {**deployment, "spec": {**deployment["spec"], "replicas": replicas}}
 
 
@@ -98,7 +94,7 @@ def _render_deployment(
             },
         }
     )
-    return with_replicas(manifest, router_replicas(dataset, 0))
+    return scale_routers(manifest, dataset, 0)
 
 
 def _render_template(

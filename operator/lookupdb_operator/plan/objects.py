@@ -80,9 +80,7 @@ def plan_changes(
         *_list_build_objects(status, situation, present),
         *(
             # The routers' Deployment keeps its number of pods, which an autoscaler may have chosen.
-            manifests.with_replicas(
-                manifest, manifests.router_replicas(dataset, replicas.get(object_name(manifest), 0))
-            )
+            manifests.scale_routers(manifest, dataset, replicas.get(object_name(manifest), 0))
             if manifest["kind"] == "Deployment"
             else manifest
             for manifest in permanent
@@ -102,8 +100,7 @@ def plan_changes(
         apply=(*secrets, *without_contested_manifests(repairs, observed), *nudges),
         delete=(
             *find_garbage(status, without_permanent_objects(observed) if is_suspended else observed, manifests_due),
-            # Only for current pod templates: the Job of a rollout with an older one would not be made again.
-            *rollouts.list_overdue_pushes(rollouts.with_current_alone(status, situation), observed, situation.now),
+            *rollouts.list_overdue_pushes(status, situation),
         ),
     )
 

@@ -102,7 +102,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     changes = objects.plan_changes(status, target, (*store_secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation.observed))
-    deadlines.append(rollouts.next_push_in(rollouts.with_current_alone(status, situation), observed, now))
+    deadlines.append(rollouts.next_push_in(status, situation))
     status = with_serving_status(status, observed)
     oldest = _find_oldest(status)
     status = replace(status, last_refreshed="" if oldest is None else oldest.refreshed_at)
@@ -319,7 +319,7 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
             pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
             trouble = _with_pod_trouble(reasons.SHARDS_UNAVAILABLE, what, pods)
             trouble = generations.with_loss_advice(trouble, rollout.generation, status, situation)
-            yield rollouts.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
+            yield rollouts.with_next_push(trouble, rollout, status, situation)
     live = routing_tables.list_live_routers(observed)
     is_settling = remaining_settling(status, situation.now) > 0 and all(pod.trouble is None for pod in live)
     if cutover.has_served(status) and not count_ready_routers(observed) and not is_settling:
@@ -534,8 +534,8 @@ def set_conditions(
 ) -> DatasetStatus:
     """``status`` with all conditions as they are now."""
     observed = situation.observed
-    found = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles)
-    troubles = filter(None, (*found, diagnose_staleness(status, situation)))
+    found = (*serving.troubles, *_diagnose_writes(observed), diagnose_orphans(observed), *build.troubles)
+    troubles = filter(None, (*found, *rollout.troubles, diagnose_staleness(status, situation)))
     verdicts = {
         READY: serving.verdict,
         BUILT: build.verdict,
@@ -575,7 +575,7 @@ def judge_degraded(status: DatasetStatus, troubles: tuple[Trouble, ...], *, serv
 
 
 def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
-    """Objects that cannot be written, or that another writer changes; and objects that an earlier dataset has left."""
+    """Objects that cannot be written, or that another writer changes."""
     problem = observed.store.problem
     if problem is not None and observed.dataset.own_store is None:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
@@ -589,9 +589,6 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
     if observed.announcement.problem:
         what = "The generation that routers serve is not announced in the store, and `lookupdb sync` stays behind"
         yield Trouble(reasons.ANNOUNCEMENT_FAILED, f"{what}: {observed.announcement.problem}")
-    orphans = diagnose_orphans(observed)
-    if orphans is not None:
-        yield orphans
 
 
 def diagnose_orphans(observed: Observed) -> Trouble | None:

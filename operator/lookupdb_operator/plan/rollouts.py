@@ -201,12 +201,6 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
     return generation is not None and situation.template_for(generation) == rollout.template
 
 
-def with_current_alone(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without the rollouts of an older pod template."""
-    current = tuple(rollout for rollout in status.rollouts if is_current(rollout, status, situation))
-    return replace(status, rollouts=current)
-
-
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """Return ``status`` with the target rollout or its next window claimed, or queued for a slot. The active rollout
     stays until a generation of the present spec is built."""
@@ -432,7 +426,7 @@ def diagnose_candidate(status: DatasetStatus, target: PassTarget, situation: Sit
     shards = awaited_shards(rollout, status)
     trouble = name_store(diagnose_obstacle(rollout, situation.observed, shards), situation)
     if trouble is not None:
-        trouble = with_next_push(trouble, rollout, with_current_alone(status, situation), situation)
+        trouble = with_next_push(trouble, rollout, status, situation)
     servers = tuple(windows.list_shard_servers(rollout, situation.desired.replicas, shards, situation))
     if rollout.is_starting:
         is_overdue = has_exceeded_deadline(rollout, status, situation)
@@ -488,8 +482,8 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, rollout) else ""
     image, why = situation.dataset.spec["serving"]["delivery"].get("image"), ""
     if image is not None and not is_pushed(rollout, situation.observed):
-        pushes = _list_made_again(status, situation.observed, rollout)
-        failed = (at for push, at in pushes if push.push_state == "Failed")
+        pushes = _list_made_again(status, situation)
+        failed = (at for push, at in pushes if push.rollout == rollout.rollout and push.push_state == "Failed")
         again = next((f"; the next attempt is at {format_moment(at)}" for at in failed), "")
         why = f" Its images are pushed to {image['repository']} first{again}."
     generation = status.find_generation(rollout.generation)
@@ -639,30 +633,32 @@ def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed
     return min(before.count + (before.job != push.ref.uid), _MOST_PUSHES)
 
 
-def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:
+def list_overdue_pushes(status: DatasetStatus, situation: Situation) -> Iterator[ObjectRef]:
     """The push Jobs to create again now, because they failed for good or servers lack images."""
-    return (push.ref for push, retry_at in _list_made_again(status, observed) if retry_at <= now)
+    return (push.ref for push, retry_at in _list_made_again(status, situation) if retry_at <= situation.now)
 
 
-def next_push_in(status: DatasetStatus, observed: Observed, now: datetime) -> float | None:
+def next_push_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until the next retry of such a push; None if there is none, or if it is overdue."""
-    return reasons.find_earliest((retry_at - now).total_seconds() for _, retry_at in _list_made_again(status, observed))
+    pushes = _list_made_again(status, situation)
+    return reasons.find_earliest((retry_at - situation.now).total_seconds() for _, retry_at in pushes)
 
 
 def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble:
     """``trouble`` of servers of ``rollout``, with the time of the next push if they miss an image."""
     if trouble.reason != reasons.IMAGE_NOT_FOUND:
         return trouble
-    pushes = _list_made_again(status, situation.observed, rollout)
-    moments = (format_moment(retry_at) for _, retry_at in pushes if retry_at > situation.now)
-    return next((Trouble(trouble.reason, f"{trouble.message}; the next push is at {at}") for at in moments), trouble)
+    for push, retry_at in _list_made_again(status, situation):
+        if push.rollout == rollout.rollout and retry_at > situation.now:
+            at = format_moment(retry_at)
+            return Trouble(trouble.reason, f"{trouble.message}; the next push is at {at}")
+    return trouble
 
 
-def _list_made_again(
-    status: DatasetStatus, observed: Observed, rollout: RolloutStatus | None = None
-) -> Iterator[tuple[ExistingObject, datetime]]:
-    """Yield the pushes to repeat, of ``rollout`` or of all, and when: those that failed, and those whose servers lack
-    an image. In a cluster without image volumes there are none."""
+def _list_made_again(status: DatasetStatus, situation: Situation) -> Iterator[tuple[ExistingObject, datetime]]:
+    """Yield the pushes to repeat, and when: those that failed, and those whose servers lack an image. In a cluster
+    without image volumes there are none. Nor are there for an older pod template, whose Job would not be made again."""
+    observed = situation.observed
     if observed.lacks_image_volumes:
         return
     missing = {
@@ -672,7 +668,7 @@ def _list_made_again(
     }
     for push in filter(_has_ended, observed.other_objects):
         known = status.find_rollout(push.rollout)
-        if known is None or known.push is None or (rollout is not None and rollout.rollout != known.rollout):
+        if known is None or known.push is None or not is_current(known, status, situation):
             continue
         if push.push_state == "Failed" or push.rollout in missing:
             count = max(known.push.count, 1)
