@@ -17,8 +17,8 @@ import pytest
 import urllib3
 from support.ports import free_port
 from support.process_table import descendants, is_running
+from support.up_stack import DEADLINE_SECONDS, Start, eventually, people, run_lookupdb, swap
 from support.up_stack import MANIFEST as ONE_SERVER
-from support.up_stack import Start, eventually, people, run_lookupdb, swap
 from support.waiting import until
 
 from lookupdb.process.memory import private_bytes
@@ -47,6 +47,7 @@ class Checker(threading.Thread):
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
         self.url = f"http://127.0.0.1:{port}/v1/lookup"
+        self.pool = urllib3.PoolManager(maxsize=2)
         self.titles: set[str] = set()
         """Of all good sources so far."""
         self.is_excused = True
@@ -57,7 +58,7 @@ class Checker(threading.Thread):
     def ask(self, *expected: str) -> str:
         """What is wrong with an answer, whose titles are all ``expected`` or of good sources; empty for nothing."""
         try:
-            answer = urllib3.request("POST", self.url, json={"keys": KEYS}, timeout=60, retries=False)
+            answer = self.pool.request("POST", self.url, json={"keys": KEYS}, timeout=60, retries=False)
         except urllib3.exceptions.HTTPError as error:
             return f"failed: {error!r}"
         try:
@@ -129,9 +130,11 @@ class Life:
         words = self.random.choice((("rollback",), ("pin", newest), ("unpin",), ("refresh",), ("prune",), ("status",)))
         self.run(*words)
 
-    def run(self, verb: str, *words: str) -> None:
+    def run(self, verb: str, *words: str) -> str:
+        """Run the verb and return what it says."""
         done = run_lookupdb(verb, "people", *words, "--data", str(self.stack.data))
         assert "Traceback" not in done.stderr, done.stderr
+        return f"{verb} {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
 
     def has_replicas(self) -> bool:
         shards = [shard["shard"] for shard in self.stack.state["shards"] if is_running(shard["pid"])]
@@ -183,9 +186,12 @@ class Life:
     def await_newest(self) -> None:
         """Nothing that has happened keeps the next good source from being served."""
         self.write_source()
-        self.run("unpin")
+        said = self.run("unpin")
         newest = f"v{self.version}"
-        eventually(lambda: not self.checker.ask(newest), f"{newest}\n{self.stack.output}")
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while self.checker.ask(newest):
+            assert time.monotonic() < deadline, f"{newest}\n{said}{self.run('status')}{self.stack.output}"
+            time.sleep(0.05)
 
     def measure(self) -> tuple[int, int]:
         """The bytes of the data folder, and the private memory of all processes."""
