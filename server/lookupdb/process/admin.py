@@ -45,6 +45,8 @@ _KEEPALIVE_SECONDS: Final = 75.0
 their connection."""
 _METHODS: Final = ("GET", "HEAD")
 _VERSIONS: Final = ("1.0", "1.1")
+_READY_FILE_SECONDS: Final = 1.0
+"""How long a service waits until it writes its ready file again."""
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -524,8 +526,12 @@ async def _announce(service: Service, supervisor: Supervisor) -> None:
     ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
     kernels = supervisor.workers[0].report["kernels"]
     log.info("ready", extra={**ports, "kernels": kernels})
-    if service.ready_file:
-        launch.write(service.ready_file, {"pid": os.getpid(), "kernels": kernels, **ports})
+    while service.ready_file:
+        try:
+            return launch.write(service.ready_file, {"pid": os.getpid(), "kernels": kernels, **ports})
+        except OSError as error:  # the disk may have room again
+            log.warning("ready file not written", extra={"error": str(error)})
+            await asyncio.sleep(_READY_FILE_SECONDS)
 
 
 def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) -> str | None:
