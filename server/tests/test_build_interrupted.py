@@ -117,7 +117,8 @@ def test_a_build_whose_bucket_does_not_answer_is_ended(tmp_path: Path, silent: s
     process = start_build(tmp_path, "s3://lookups/people", **variables(url(silent)))
     with silent.accept()[0]:
         written, errors = interrupt(process, signal.SIGTERM)
-    assert (process.returncode, errors) == (143, "interrupted\n")
+    assert process.returncode == 143
+    assert errors.strip() in ("interrupted", ""), "nothing if the bucket's client gave up in the meantime"
     assert orjson.loads(written)["reason"] == "Interrupted"
 
 
