@@ -3,6 +3,7 @@ and pushes work as in a cluster. Damaged or lost files are made again."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -201,6 +202,19 @@ def test_a_builder_that_is_killed_at_the_start_is_reported_by_its_signal(
     ended = CliRunner().invoke(cli, ["up", "-f", "people.yaml", "--port", "0"], catch_exceptions=False)
     assert "killed by SIGKILL, perhaps because it ran out of memory" in ended.output
     assert ended.exit_code == 137
+
+
+def test_a_build_without_room_for_its_log_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_no_room(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_dataset(tmp_path)
+    monkeypatch.setattr("lookupdb_operator.local.kubelet.renew_build_log", find_no_room)
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(cli, ["up", "-f", "people.yaml", "--port", "0"], catch_exceptions=False)
+    told = "the build cannot be started in .lookupdb/run/default.people: No space left on device; make room there"
+    assert told in ended.output
+    assert "its log" not in ended.output
 
 
 def test_files_of_a_source_are_beside_what_a_link_to_the_manifest_names(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ import orjson
 
 from lookupdb.backoff import delay_after
 from lookupdb.dataset.spec import LOCAL, DatasetSpec
-from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.errors import DISK_FULL_ERRNOS, LookupdbError, UsageError
 from lookupdb.process import listeners
 from lookupdb.router.routing_table import digest_table
 from lookupdb.store.dataset import dataset_path
@@ -497,7 +497,9 @@ class Kubelet:
             why = why or _describe_kill(code, meta["labels"][names.GENERATION])
             note_build_end(log_file, why)
         except OSError as error:
-            why = f"the build cannot be started: {error.strerror or error}"
+            room = "; make room there" if error.errno in DISK_FULL_ERRNOS else ""
+            why = f"the build cannot be started in {folder.parent}: {error.strerror or error}{room}"
+            why = _report_failure(code, meta["labels"][names.GENERATION], why)
         self.exit_codes[place[0], meta["labels"][names.DATASET]] = code
         self._end_job(job, place, code, why)
         shutil.rmtree(folder, ignore_errors=True)
@@ -571,8 +573,12 @@ def _describe_kill(code: int, generation: str) -> str:
     if number not in signal.valid_signals():
         return ""
     why = ", perhaps because it ran out of memory; lower --memory-limit" if number == signal.SIGKILL else ""
-    message = f"the builder was killed by {signal.Signals(number).name}{why}"
-    report = {"outcome": "failed", "generation": generation, "exitCode": code, "reason": "BuilderKilled"}
+    return _report_failure(code, generation, f"the builder was killed by {signal.Signals(number).name}{why}")
+
+
+def _report_failure(code: int, generation: str, message: str) -> str:
+    """Return the report of a builder that could not write one."""
+    report = {"outcome": "failed", "generation": generation, "exitCode": code, "reason": reasons.BUILD_FAILED}
     return orjson.dumps({**report, "message": message}).decode()
 
 
