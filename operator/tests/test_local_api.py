@@ -106,11 +106,15 @@ async def test_lists_are_by_labels_and_fields(api: LocalApi) -> None:
         assert len(found["items"]) == count, query
 
 
-async def test_what_cannot_be_written_is_kept_and_written_later(api: LocalApi, folder: RunFolder) -> None:
+async def test_what_cannot_be_written_is_written_later_but_an_edit_is_refused(api: LocalApi, folder: RunFolder) -> None:
     objects = folder.path / OBJECTS
     objects.rename(objects.with_name("elsewhere"))
     objects.write_text("a file in its place")
-    await api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 2}})
+    api.put_status(get_dataset(api), {"records": 7})
+    before = get_dataset(api)
+    with pytest.raises(Refused, match=r"airports: nothing is changed: .*json cannot be written: .*; correct this, and"):
+        await api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 2}})
+    assert get_dataset(api) == before
     assert "cannot be written: " in api.flush()
     objects.unlink()
     assert api.flush() == ""

@@ -127,8 +127,9 @@ class LocalApi:
         held = self.get(names.POD, namespace, pod)
         return None if held is None else read_annotations(held).get(ADMIN)
 
-    def put(self, new: Object) -> Object:
-        """Create or replace an object and return it with its metadata."""
+    def put(self, new: Object, *, must_save: bool = False) -> Object:
+        """Create or replace an object and return it with its metadata. Raises Refused if it exists, ``must_save``, and
+        its file cannot be written."""
         place = find_place(new)
         old = self._objects.get(place)
         held = old["metadata"] if old else {"uid": LOCAL if place[0] == names.KIND else str(uuid.uuid4())}
@@ -141,7 +142,9 @@ class LocalApi:
             meta["generation"] += 1
         meta["resourceVersion"] = str(next(self._versions))
         self._objects[place] = new
-        self._write(place)
+        if (problem := self._write(place)) and old is not None and must_save:
+            self._objects[place] = old
+            raise Refused(place[2], f"nothing is changed: {problem}; correct this, and try again")
         self._notify("MODIFIED" if old else "ADDED", new)
         if place[0] == names.EVENT.name and old is None:
             for event in [place for place in self._objects if place[0] == names.EVENT.name][:-_MOST_EVENTS]:
@@ -218,7 +221,8 @@ class LocalApi:
             new = merge_patch(old, body)
         if find_place(new) != (kind.name, namespace, name):
             raise Refused(subject, "kind, metadata.namespace and metadata.name cannot change")
-        return self.put(_admit(kind, new, old, subject))
+        # A change by a command, or by --watch. At startup, `up` must serve even if the disk is full.
+        return self.put(_admit(kind, new, old, subject), must_save=kind == names.DATASET_KIND and method == "PATCH")
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""

@@ -478,7 +478,7 @@ class Up:
                 try:
                     why = await self._check(dataset)
                 except (LookupdbError, ApiError) as error:
-                    why = problem = error.message if isinstance(error, LookupdbError) else str(error)
+                    why = problem = error.message
                 if problem != dataset.problem:
                     dataset.problem, dataset.problem_since = problem, format_moment(datetime.now(UTC))
                     self._changed.set()
@@ -513,8 +513,8 @@ class Up:
         is_unsettled = is_new and dataset.seen != before and dataset.unsettled < _MAX_UNSETTLED_CHECKS
         dataset.unsettled = dataset.unsettled + 1 if is_unsettled else 0
         if is_new and not is_unsettled:
-            self._say(f"{dataset.spec.name}: the source has changed, building")
             await self._send("PATCH", dataset, {"metadata": {"annotations": dataset.make_refresh()}})
+            self._say(f"{dataset.spec.name}: the source has changed, building")
         return ""
 
     def _report(self, dataset: LocalDataset, problem: str) -> None:
