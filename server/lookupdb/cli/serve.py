@@ -47,7 +47,7 @@ _LAST_PORT: Final = 65535
 @option(
     "--password-sha256",
     metavar="HEX",
-    help="Its SHA-256 instead, in 64 digits. It need not be secret if the password is long and random.",
+    help="The password's SHA-256, in 64 digits. It need not be secret if the password is long and random.",
 )
 @option(
     "--max-connections",

@@ -90,7 +90,7 @@ LONGEST_JITTER: Final = 300.0
 """The most seconds after its slot at which a check may be due. In that time the builds of
 all datasets with one schedule can start, and nobody wonders why a check is late."""
 _JITTER_PART: Final = 0.1
-"""The share of the interval until the next slot: a check every minute should happen about every minute."""
+"""The same limit as a share of the interval between slots: a check every minute should happen about every minute."""
 _ALLOWED = {
     "bad minute": "0 to 59",
     "bad hour": "0 to 23",

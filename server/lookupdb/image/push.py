@@ -1,5 +1,5 @@
-"""Push a generation's images into a registry, with oras. Each shard's file is read twice, as a stream: for the digest,
-by which the registry may already have the layer, and for the layer. No shard is written on this machine."""
+"""Push a generation's images into a registry, with oras. Each shard's file is read twice, as a stream: first for the
+digest, because the registry may already have the layer, then for the layer. No shard is written here."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ class Registry:
         return is_sent
 
     def get_index(self, reference: str) -> bytes | None:
-        """Return the index or manifest that ``reference`` names, a tag or a digest; None if there is none. Raises
+        """Return the index or manifest with the tag or digest ``reference``; None if there is none. Raises
         RegistryError."""
         name = f"{self.repository}{'@' if ':' in reference else ':'}{reference}"
         return self._retried(lambda: self._find(f"look for {reference}", "manifest", "fetch", name))

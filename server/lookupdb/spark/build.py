@@ -41,7 +41,7 @@ _LEAST_PACKED: Final = 2
 """An unpacked file has at least the compressed size divided by this: see ``MapJob.known_bytes``."""
 
 _NOWHERE: Final = Path("/dev/null")
-"""Stands for the path of a file that this machine lacks. It is not cut, and the task that reads it fetches it."""
+"""Stands for the path of a file that this machine lacks. Such a file is not cut; the task that reads it fetches it."""
 
 
 class SparkEngine:

@@ -81,8 +81,8 @@ class LiveList:
 def read_live_list(path: Path, cluster: str | None, now: float, max_seconds: float) -> LiveList:
     """Return the list at ``path``, of ``cluster`` if given.
 
-    Raises UsageError if it is incomplete, of another cluster, or not of the last ``max_seconds`` before ``now``: an old
-    list lacks datasets that were created since, and generations that began to serve since.
+    Raises UsageError if it is incomplete, of another cluster, or not from the ``max_seconds`` before ``now``: an old
+    list lacks newer datasets, and generations that serve only since then.
     """
     try:
         members = _read_json(path)
@@ -178,8 +178,8 @@ def find_superseded(found: Inventory, keep: int, protect: Collection[str], annou
 
 
 def find_prunable(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
-    """Return all but the newest ``keep`` whole generations, those in ``protect`` and the ``announced`` one, including
-    older damaged ones, and rejected ones that are older than the newest. Oldest first."""
+    """Return the generations to remove, oldest first: all that are older than the newest ``keep`` whole ones, and
+    rejected ones older than the newest. Those in ``protect`` and the ``announced`` one stay."""
     newest = found.usable[-keep:]
     if not newest:
         return []
@@ -221,7 +221,7 @@ def _remove(dataset: StoredDataset, generations: list[str]) -> list[str]:
 log = logging.getLogger(__name__)
 
 MARK_NOTE: Final = "swept.json"
-"""The note with the time since when a dataset has not existed."""
+"""The note with the time at which a dataset was found to be deleted."""
 RETAIN_NOTE: Final = "retained.json"
 """The note that says that a dataset's generations stay when it is deleted."""
 _LEFT_NOTES: Final = (RETAIN_NOTE, ANNOUNCEMENT_NOTE)
