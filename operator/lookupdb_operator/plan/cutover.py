@@ -203,12 +203,9 @@ def _check_queued(status: DatasetStatus, target: PassTarget, situation: Situatio
 
 
 def _check_suspended(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
-    table = status.table
-    if not situation.desired.is_suspended:
+    if not situation.desired.is_suspended or needs_reports(status):
         return None
-    if table is not None and (not table.confirmed_at or windows.is_draining(status)):
-        return None
-    return rollouts.judge_serving(table, status, situation)
+    return rollouts.judge_serving(status.table, status, situation)
 
 
 def _check_held_back(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -332,9 +329,7 @@ def _waits_for_last_window(status: DatasetStatus, target: PassTarget, situation:
 def _find_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> TableStatus | None:
     """Return the routing table of the last window, while the next one waits only for the servers that it replaced."""
     table = status.table
-    if situation.desired.strategy != windows.PER_SHARD or table is None:
-        return None
-    if not table.confirmed_at or windows.is_draining(status):
+    if situation.desired.strategy != windows.PER_SHARD or table is None or needs_reports(status):
         return None
     if not _waits_for_last_window(status, target, situation):
         return None

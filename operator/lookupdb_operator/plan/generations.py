@@ -79,14 +79,12 @@ def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
     generation that never served does not count."""
     if not status.generation:
         return None
-    table, marks = status.table, (*status.rolled_back, *status.rejected)
+    table = status.table
     left = table.generation if table is not None and table.is_mixed else status.generation
     served = (
         generation
         for generation in status.generations
-        if generation.served_by
-        and generation.generation != left
-        and not any(holds_back(mark, generation) for mark in marks)
+        if generation.served_by and generation.generation != left and not is_held_back(generation, status)
     )
     return max(served, key=lambda generation: generation.served_by, default=None)
 

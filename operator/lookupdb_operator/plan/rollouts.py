@@ -223,7 +223,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
         claimed = RolloutStatus(
             rollout=names.rollout_name(number),
             generation=generation.generation,
-            template=situation.template_for(generation),
+            template=template,
             started_at=format_moment(situation.now),
             workers=situation.desired.spec.serving_workers,
             shard_ranges=shorten_shards(range(size), generation.shards),
