@@ -224,6 +224,18 @@ class TestSlowReaders:
             size = server.call(connection._transport.get_write_buffer_size)
             assert size <= HIGH_WATER_BYTES + MAX_PIPELINE * (len(BIG) + 1000)
 
+    def test_beyond_half_of_the_budget_it_has_one_lookup_at_a_time(self, patient_server: Server) -> None:
+        lookups, budget = patient_server.lookups, patient_server.lookups.budget
+        lookups.held.add("a")
+        patient_server.call(lambda: budget.take(budget.batch_mark))
+        with patient_server.connect() as client:
+            client.send(request("/v1/lookup/a") + request("/v1/lookup/b") * 9)
+            eventually(lambda: lookups.asked)
+            time.sleep(0.05)
+            assert lookups.asked == ["a"]
+            patient_server.call(lookups.release)
+            assert [client.response().status for _ in range(10)] == [200] + [404] * 9
+
     def test_its_last_answer_may_take_as_long_as_any(self) -> None:
         huge = b" " * 20_000_000
         lookups = ScriptedLookups(values={"huge": huge})

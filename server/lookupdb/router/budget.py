@@ -21,6 +21,7 @@ begun.
 | mark | checked by | beyond it |
 | --- | --- | --- |
 | ``batch_mark`` | ``LookupCore.find_many``, for a batch | 503 `Overloaded` |
+| ``batch_mark`` | ``HttpConnection._may_begin`` | the connection has one lookup at a time |
 | ``large_mark`` | ``ServerConnection._keep`` | the reply is read value by value |
 | ``large_mark`` | ``PendingLookup.may_receive``, for each value of a large reply | 503 `Overloaded` |
 | ``limit`` | ``LookupCore.find``, ``find_many`` for single keys | 503 `Overloaded` |
@@ -99,7 +100,7 @@ class RouterBudget:
         self.limit = limit
         self.used = 0
         self.batch_mark = limit // 2
-        """No batch begins beyond it."""
+        """No batch begins beyond it, nor a lookup beside another one of the same HTTP connection."""
         self.large_mark = limit * 3 // 4
         """No large value is received beyond it."""
         self.answer_bytes = min(MAX_ANSWER_BYTES, limit // (3 if is_encrypted else 2))

@@ -437,7 +437,10 @@ class HttpConnection(ConnectionLife):
             return False
         if self._answered_at_once >= MAX_PIPELINE:
             return False
-        return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
+        if not pending:
+            return True
+        most = MAX_PIPELINE if self.budget.used <= self.budget.batch_mark else 1
+        return not (len(pending) >= most or exchange.is_alone or pending[-1].is_alone)
 
     def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:
         """Send ``answer`` to ``exchange``, after the answers to earlier requests. ``counter`` counts its status."""
