@@ -201,6 +201,15 @@ class TestPromoted:
             if stale != "g1":  # which serves: the annotation of the last promotion stays
                 assert "which does not wait for promotion" in condition(planned, "RolledOut").message
 
+    def test_is_not_reported_once_it_served_and_was_rolled_back(self) -> None:
+        world = _waiting()
+        world.annotate_decision(promote="g2")
+        world.settle()
+        world.edit(generation="g1")
+        world.settle()
+        assert world.status.generation == "g1"
+        assert "promote" not in condition(world.look(), "RolledOut").message
+
     def test_before_it_is_ready_serves_when_it_is(self) -> None:
         world = serving(rollout=MANUAL)
         world.takes.start = NEVER

@@ -14,7 +14,7 @@ from lookupdb_operator.plan import generations as losses
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.turns import Situation
 
-_REFRESH = "give the annotation lookupdb.dev/refresh another value; or set spec.generation to g2"
+_REFRESH = "set the annotation lookupdb.dev/refresh to another value; or set spec.generation to g2"
 
 
 def _refreshed(world: World, data: str) -> None:
@@ -111,7 +111,7 @@ def _edited() -> World:
         (_edited, "a generation of the present spec is built, and replaces it"),
         (
             serving,
-            "it is built again automatically; at once if the annotation lookupdb.dev/refresh gets another value",
+            "it is built again automatically; to build now, set the annotation lookupdb.dev/refresh to another value",
         ),
     ],
 )

@@ -89,8 +89,8 @@ def test_how_to_let_it_through_is_said_where_its_builder_has_not() -> None:
     world.status = replace(world.status, failure=replace(world.status.failure, message="too few"))
     told = "too few; to accept g2 as it is, set the annotation lookupdb.dev/override-gates to g2"
     assert shown(world.look()).startswith(f"{told}. ")
-    world.override("g1")
-    assert shown(world.look()).startswith(f"{told}; it names g1, which is not the rejected generation. ")
+    world.override("g9")
+    assert shown(world.look()).startswith(f"{told}; it names g9, which is not the rejected generation. ")
 
 
 def test_the_sweep_spares_it() -> None:
@@ -208,11 +208,9 @@ class TestOverride:
         world.step()
         assert world.status.table is not None
         assert world.status.table.generation == "g2"
-        assert "the annotation lookupdb.dev/override-gates names g2, which is not the rejected generation" in shown(
-            world.look()
-        )
+        assert "override-gates names g2" not in shown(world.look()), "it may stay"
 
-    @pytest.mark.parametrize("name", ["g1", "g3", "g99", "G2", "2", "yes", "g2 ", "g" * 32])
+    @pytest.mark.parametrize("name", ["g3", "g99", "G2", "2", "yes", "g2 ", "g" * 32])
     def test_of_another_name_does_nothing_and_is_reported(self, name: str) -> None:
         world = refused()
         world.override(name)

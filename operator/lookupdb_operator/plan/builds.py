@@ -470,7 +470,7 @@ def _check_built(status: DatasetStatus, target: PassTarget, situation: Situation
     if refused is not None and refused.generation == annotation:
         why = "which cannot be accepted: its spec has changed, or its source was read again since"
         useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
-    elif annotation and not 0 < names.read_number(annotation) <= status.last_generation:
+    elif annotation and not generations.is_known(annotation, status):
         useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has rejected."
     message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
     return Verdict("True", reasons.GENERATION_BUILT, message)
@@ -620,7 +620,7 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
             f"the annotation {names.OVERRIDE_GATES} named {name} before it was rejected, and has no effect:"
             f" inspect {name}, remove the annotation, and set it again to override the gate"
         )
-    elif annotation:
+    elif annotation and not generations.is_known(annotation, status):
         subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
         advice = f"{subject} names {annotation}, which is not the rejected generation"
     return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)

@@ -177,6 +177,11 @@ def is_rejected(generation: GenerationStatus, status: DatasetStatus) -> bool:
     return any(holds_back(mark, generation) for mark in status.rejected)
 
 
+def is_known(name: str, status: DatasetStatus) -> bool:
+    """Return whether ``name`` is that of a generation that was ever begun. An annotation that names it may stay."""
+    return name.startswith("g") and 0 < names.read_number(name) <= status.last_generation
+
+
 def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
     """A sentence about an annotation that has no effect because of the generation that it names; empty if there is
     none."""
@@ -189,12 +194,14 @@ def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
     waiting = {rollout.generation for rollout in status.rollouts if rollout.is_candidate}
     if status.candidate is not None:
         waiting.add(status.candidate.generation)
-    is_idle = desired.promote not in ("", *waiting) and not _is_in_effect(desired.promote, status)
+    served = (names.read_number(found.generation) for found in status.generations if found.served_by)
+    is_past = 0 < names.read_number(desired.promote) <= max(served, default=0)
+    is_idle = desired.promote not in ("", *waiting) and not is_past and not _is_in_effect(desired.promote, status)
     if desired.promotion == MANUAL and is_idle:
         return f" The annotation promote names {promoted}, which does not wait for promotion."
     if desired.reject and _is_in_effect(desired.reject, status):
         return f" The annotation reject names {rejected}, which serves: to go back, set spec.generation."
-    if desired.reject and status.find_generation(desired.reject) is None:
+    if desired.reject and not is_known(desired.reject, status):
         return f" The annotation reject names {rejected}, which is not there."
     return ""
 
@@ -545,7 +552,7 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
         verdict = "rejected" if is_rejected(newest, status) else "rolled back from"
         return (
             f"nothing is built in its place automatically, because {newest.generation}, the newest of this spec, was"
-            f" {verdict}: when the source is correct, give the annotation {names.REFRESH} another value; or set"
+            f" {verdict}: when the source is correct, set the annotation {names.REFRESH} to another value; or set"
             f" spec.generation to {newest.generation}"
         )
     if newest.generation != generation:
@@ -554,4 +561,4 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
     when = (
         f" at {status.lost.retry_at}" if status.lost is not None and remaining_rebuild_wait(status, situation) else ""
     )
-    return f"it is built again automatically{when}; at once if the annotation {names.REFRESH} gets another value"
+    return f"it is built again automatically{when}; to build now, set the annotation {names.REFRESH} to another value"

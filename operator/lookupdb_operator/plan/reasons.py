@@ -254,7 +254,7 @@ HEALTHY_REASONS: Final = frozenset(
 """The reasons that report no failure."""
 _REFRESH: Final = (
     "The newest generation is built again automatically, unless one is pinned or it is held back. To build at once,"
-    f" give the annotation {names.REFRESH} another value."
+    f" set the annotation {names.REFRESH} to another value."
 )
 REMEDIES: Final[Mapping[str, str]] = {
     ADOPTION_FAILED: "Correct spec.adopt, or remove it to build from the source.",
