@@ -18,10 +18,12 @@ from plugin_samples import body, condition
 
 from lookupdb import cli
 from lookupdb.up.run_state import DATA_DIRECTORY, RunFolder, list_build_logs, note_build_end, renew_build_log
+from lookupdb.wording import format_command
 from lookupdb_operator import names
 from lookupdb_operator.local.api import LocalApi, localize_advice, parse_local
 from lookupdb_operator.local.up import keep_pin
 from lookupdb_operator.model import format_moment
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
 __all__ = ["api", "folder", "running"]
@@ -82,11 +84,29 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
 
 def test_advice_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/venv/bin/lookupdb"])
-    annotate = "kubectl annotate lds airports -n shop --overwrite lookupdb.dev/promote=g13"
-    advice = localize_advice(f"after {annotate}, and ends after lookupdb.dev/reject=g13", DATA_DIRECTORY)
-    promote, reject = (f"/venv/bin/lookupdb {verb} shop/airports g13" for verb in ("promote", "reject"))
-    assert advice == f"after {promote}, and ends after {reject}"
+    promote = "/venv/bin/lookupdb promote shop/airports g13"
     assert parse_local(body(), "", DATA_DIRECTORY).command("promote", "g13") == promote
+
+
+@pytest.mark.parametrize(
+    ("advice", "told"),
+    [
+        (
+            "after kubectl annotate lds airports -n shop --overwrite lookupdb.dev/promote=g13, and",
+            "after {promote} g13, and",
+        ),
+        ("; lookupdb.dev/reject=g13 gives it up.", "; {reject} g13 gives it up."),
+        (
+            "set the annotation lookupdb.dev/override-gates to g13 to override it",
+            "run {override-gates} g13 to override it",
+        ),
+        (reasons.REMEDIES[reasons.CORRUPT_FILE].rpartition(". ")[2], "To build at once, run {refresh}."),
+    ],
+)
+def test_advice_is_a_command_instead_of_an_annotation(advice: str, told: str) -> None:
+    verbs = ("promote", "reject", "override-gates", "refresh")
+    expected = told.format_map({verb: format_command(verb, "shop/airports") for verb in verbs})
+    assert localize_advice(advice, "shop", "airports", DATA_DIRECTORY) == expected
 
 
 async def test_without_an_up_the_files_say_what_was_and_take_a_change(api: LocalApi, folder: RunFolder) -> None:

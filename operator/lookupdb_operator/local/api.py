@@ -72,10 +72,11 @@ PATIENCE: Final = 10.0
 _START_SECONDS: Final = 3.0
 """Time for an `up` that holds the lock to listen."""
 _POLL_SECONDS: Final = 0.05
-_PROMOTION: Final = re.compile(
-    r"kubectl annotate lds (?P<name>[^ ]+) -n (?P<namespace>[^ ]+) --overwrite lookupdb.dev/promote=(?P<to>g[0-9]+),"
-    r" and ends after lookupdb.dev/reject=g[0-9]+"
+_ADVICE: Final = re.compile(
+    r"(?:(?P<set>set the annotation )|kubectl annotate lds \S+ -n \S+ --overwrite )?"
+    r"lookupdb\.dev/(?P<verb>promote|reject|override-gates|refresh)(?:=| to )(?:(?P<generation>g[0-9]+)|another value)"
 )
+"""Advice to set an annotation. The command that sets it has its name."""
 
 
 class LocalApi:
@@ -408,26 +409,27 @@ def _list_data_options(data: Path) -> list[str]:
     return [] if data == DATA_DIRECTORY else ["--data", str(data)]
 
 
-def localize_advice(message: str, data: Path) -> str:
-    """Return ``message`` with commands about datasets in the folder ``data``."""
+def localize_advice(message: str, namespace: str, name: str, data: Path) -> str:
+    """Return ``message``, about a dataset in the folder ``data``, with commands in place of annotations."""
 
-    def write_commands(found: re.Match[str]) -> str:
-        target = (*_list_data_options(data), shorten_name(found["namespace"], found["name"]), found["to"])
-        return ", and ends after ".join(format_command(verb, *target) for verb in ("promote", "reject"))
+    def write_command(found: re.Match[str]) -> str:
+        words = (found["verb"], *_list_data_options(data), shorten_name(namespace, name), found["generation"])
+        return "run " * bool(found["set"]) + format_command(*filter(None, words))
 
-    return _PROMOTION.sub(write_commands, message)
+    return _ADVICE.sub(write_command, message)
 
 
 def parse_local(body: Mapping[str, Any], url: str, data: Path) -> Dataset:
     """Return a dataset of the data folder ``data`` as its user knows it: with its router's ``url``, if it runs, and
     with commands for `lookupdb`."""
+    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     if url:
-        meta = body["metadata"]
-        endpoint = names.endpoint(meta["name"], meta["namespace"])
+        endpoint = names.endpoint(name, namespace)
         body = orjson.loads(orjson.dumps(body).replace(endpoint.encode(), url.encode()))
     status = dict(body.get("status") or {})
     if conditions := status.get("conditions"):
         status["conditions"] = [
-            {**found, "message": localize_advice(found.get("message", ""), data)} for found in conditions
+            {**found, "message": localize_advice(found.get("message", ""), namespace, name, data)}
+            for found in conditions
         ]
     return Dataset.from_body({**body, "status": status}, _list_data_options(data))

@@ -426,7 +426,7 @@ class Up:
             about = item["involvedObject"]
             url = self._find_url(about["namespace"], about["name"])
             message = item["message"].replace(names.endpoint(about["name"], about["namespace"]), url)
-            message = localize_advice(message, self._options.data)
+            message = localize_advice(message, about["namespace"], about["name"], self._options.data)
             if not any(dataset.active for dataset in self._datasets):  # a start that fails makes no next attempt
                 message = message.partition(" The next attempt is at ")[0]
             self._say(f"{about['name']}: {message}")
