@@ -80,18 +80,19 @@ async def test_what_the_operator_leaves_out_of_an_apply_is_removed_and_what_a_sc
     assert (await apply(api, replicas=1))["spec"] == {"replicas": 1}
 
 
-async def test_what_a_deleted_object_owned_goes_with_it_and_its_files(api: LocalApi, folder: RunFolder) -> None:
+async def test_a_deleted_object_goes_with_its_file(api: LocalApi, folder: RunFolder) -> None:
     made = await apply(api)
     events: list[tuple[str, str]] = []
     api.watchers.append(lambda event, item: events.append((event, item["kind"])))
     where = f"{SERVERS}/airports-r1-s0"
     with pytest.raises(Conflict):
         await api.request("DELETE", where, subject="it", body={"preconditions": {"uid": "another"}})
-    await api.request("DELETE", ONE, subject="it")
-    assert events == [("DELETED", names.KIND), ("DELETED", "StatefulSet")]
-    assert list((folder.path / OBJECTS).glob("*.json")) == []
+    condition = {"preconditions": {"uid": made["metadata"]["uid"]}}
+    await api.request("DELETE", where, subject="it", body=condition)
+    assert events == [("DELETED", "StatefulSet")]
+    assert list((folder.path / OBJECTS).glob("StatefulSet.*")) == []
     with pytest.raises(NotFound):
-        await api.request("DELETE", where, subject="it", body={"preconditions": {"uid": made["metadata"]["uid"]}})
+        await api.request("DELETE", where, subject="it", body=condition)
 
 
 async def test_lists_are_by_labels_and_fields(api: LocalApi) -> None:

@@ -1,8 +1,8 @@
 """The API server of `lookupdb up`: objects in memory, and in files so that the next `up` continues.
 
 It has what the operator and the plugin use: lists with selectors, server-side apply, merge patches, the status
-subresource, resource versions, uid preconditions, and garbage collection. It does not record the owners of fields,
-because nobody else writes the operator's objects here. Datasets are kept without fields for clusters only.
+subresource, resource versions and uid preconditions. It does not record the owners of fields, because nobody else
+writes the operator's objects here. Datasets are kept without fields for clusters only.
 
 The operator calls it directly. Commands ask a running `up` at the address that is beside the files of a dataset's
 objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset
@@ -153,7 +153,7 @@ class LocalApi:
         return new
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete an object, and what it owned. No error if there is none."""
+        """Delete an object. No error if there is none. The kubelet removes pods without an owner."""
         gone = self._objects.pop((kind.name, namespace, name), None)
         if gone is None:
             return
@@ -163,12 +163,6 @@ class LocalApi:
                 path.unlink(missing_ok=True)
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self._versions))}}
         self._notify("DELETED", last)
-        owner = (gone["kind"], name, gone["metadata"]["uid"])
-        for place, item in list(self._objects.items()):
-            references = item["metadata"].get("ownerReferences") or ()
-            owners = {(found["kind"], found["name"], found["uid"]) for found in references}
-            if place[1] == namespace and owner in owners:
-                self.remove(names.find_kind(place[0]), *place[1:])
 
     def put_status(self, item: Object, status: Mapping[str, Any]) -> None:
         """Replace the status of ``item``, unless it is gone."""
@@ -193,8 +187,9 @@ class LocalApi:
             items = [item for item in self.all(kind) if namespace in ("", _namespace(item)) and _matches(item, query)]
             meta = {"resourceVersion": str(next(self._versions))}
             return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta, "items": items}
-        if method == "POST":
-            return self._create(kind, namespace, body, subject)
+        if method == "POST":  # an event
+            meta = {"namespace": namespace, "name": f"{body['metadata']['generateName']}{uuid.uuid4().hex[:8]}"}
+            return self.put({**body, "metadata": meta})
         applies = method == "PATCH" and "apply-patch" in content_type
         old = self._objects.get((kind.name, namespace, name))
         if method == "PATCH" and "dryRun" in query:
@@ -227,13 +222,6 @@ class LocalApi:
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
-
-    def _create(self, kind: Kind, namespace: str, body: Object, subject: str) -> Object:
-        meta = {**body["metadata"], "namespace": namespace}
-        if generated := meta.pop("generateName", ""):
-            meta["name"] = f"{generated}{uuid.uuid4().hex[:8]}"
-        meta = {member: value for member, value in meta.items() if member not in _KEPT_METADATA}
-        return self.put(_admit(kind, {**body, "metadata": meta}, None, subject))
 
     def _notify(self, event: str, item: Object) -> None:
         for watcher in self.watchers:

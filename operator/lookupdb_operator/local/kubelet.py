@@ -45,7 +45,7 @@ from lookupdb_operator.cluster.cluster import Cluster, parse_report
 from lookupdb_operator.cluster.parse import read_annotations, read_labels
 from lookupdb_operator.cluster.workloads import FETCH
 from lookupdb_operator.console.source import PodClient
-from lookupdb_operator.local.api import ADMIN, LocalApi, Object
+from lookupdb_operator.local.api import ADMIN, LocalApi, Object, find_place
 from lookupdb_operator.manifests.pods import TMP
 from lookupdb_operator.model import RouterReport, format_moment
 from lookupdb_operator.plan import reasons
@@ -395,6 +395,10 @@ class Kubelet:
                 self._builds[uid] = asyncio.create_task(self._run_job(job), name=job["metadata"]["name"])
         for uid in self._builds.keys() - jobs.keys():
             self._builds.pop(uid).cancel()
+        for pod in self._api.all(names.POD):
+            _, namespace, name = find_place(pod)
+            if (namespace, name) not in self._pods and pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
+                self._api.remove(names.POD, namespace, name)
 
     def _start(self, place: Place, owner: Object) -> None:
         server = self.router
@@ -409,7 +413,6 @@ class Kubelet:
         for place in [place for place, pod in self._pods.items() if pod.server is server]:
             del self._pods[place]
             self._stops[place] = task
-            self._api.remove(names.POD, *place)
 
     async def stop(self) -> None:
         """Stop every process: builds are interrupted, servers end."""

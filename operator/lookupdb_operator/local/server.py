@@ -33,7 +33,7 @@ from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.process import launch, listeners
 from lookupdb.up.run_state import shorten_name
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import JSON, ApiError, Conflict, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.api import JSON, ApiError, Conflict, NotFound, Refused, Unauthorized, Unreachable
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup, UnavailableKey
 from lookupdb_operator.console.server import LOOPBACK, make_app, set_source
@@ -46,12 +46,7 @@ from lookupdb_operator.model import Pod
 log = logging.getLogger(__name__)
 
 _METRICS: Final = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):[0-9]+/proxy/metrics")
-_CODES: Final = ((NotFound, 404), (Conflict, 409), (Unreachable, 503), (Refused, 422))
-_INVALID: Final = (
-    *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
-    *(web.HTTPException, web.RequestPayloadError),
-)
-"""Exceptions that invalid requests raise."""
+_CODES: Final = ((Unauthorized, 401), (NotFound, 404), (Conflict, 409), (Unreachable, 503), (Refused, 422))
 _MAX_BODY_BYTES: Final = 4 << 20
 _HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
 _SHORT_NAMES: Final = ("lds",)
@@ -100,11 +95,10 @@ class ApiServer:
     async def _serve(self, request: web.Request) -> web.Response:
         target = request.rel_url.raw_path
         shown, path = target[: len(self._prefix)], target[len(self._prefix) :]
-        if not hmac.compare_digest(shown.encode(), self._prefix.encode()):
-            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "code": 401}
-            return _render(status, 401)
         content_type = request.headers.get("Content-Type", JSON)
         try:
+            if not hmac.compare_digest(shown.encode(), self._prefix.encode()):
+                raise Unauthorized("", "this is not the token of this `lookupdb up`")
             is_dataset = f"/{names.DATASET_KIND.plural}" in path
             if request.method == "POST" or (
                 request.method == "DELETE" if is_dataset else "apply-patch" in content_type
@@ -126,7 +120,7 @@ class ApiServer:
             return _refuse(error)
         except LookupdbError as error:
             return _refuse(Unreachable("", error.message))
-        except _INVALID as error:
+        except Exception as error:
             return _refuse(Refused("", f"it is no valid request: {type(error).__name__}: {error}"))
         return _render(result)
 

@@ -45,7 +45,7 @@ from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.cluster.parse import find_condition, read_annotations, read_labels, read_status
 from lookupdb_operator.console.source import PodClient
-from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice
+from lookupdb_operator.local.api import OBJECTS, LocalApi, Object, localize, localize_advice, merge_patch
 from lookupdb_operator.local.kubelet import (
     HOST,
     MAX_SERVERS,
@@ -434,7 +434,7 @@ class Up:
     # Manifests and sources
 
     async def _apply(self, dataset: LocalDataset) -> None:
-        """Put a dataset's manifest into the cluster, with the present identity of its source. Raises ApiError."""
+        """Put a dataset's manifest into the cluster, with the present identity of its source."""
         for sentence in describe_left_out(path for path in dataset.spec.cluster_fields if path not in dataset.left_out):
             self._say(f"{dataset.spec.name}: {sentence}")
         dataset.left_out = dataset.spec.cluster_fields
@@ -455,17 +455,12 @@ class Up:
             annotations[names.OVERRIDE_GATES] = generation
         body = keep_pin(localize(dataset.resource), held, annotations)
         body["metadata"]["annotations"] = annotations
-        if held is not None:
-            await self._send("PUT", dataset, body)
-            return
-        made = await self._send("POST", dataset, body)
-        if status is not None:
-            self._api.put_status(made, status.to_json())
+        self._api.put({**body, "status": read_status(held or {}) if status is None else status.to_json()})
 
-    async def _send(self, method: str, dataset: LocalDataset, body: Object) -> Object:
-        path = names.DATASET_KIND.path(dataset.spec.namespace, "" if method == "POST" else dataset.spec.name)
-        answer: Object = await self._api.request(method, path, subject=dataset.spec.name, body=body)
-        return answer
+    def _annotate(self, dataset: LocalDataset, annotations: Mapping[str, str]) -> None:
+        """Raises Refused if that cannot be saved."""
+        held = self._api.get(names.DATASET_KIND, *dataset.key)
+        self._api.put(merge_patch(held, {"metadata": {"annotations": annotations}}), must_save=True)
 
     async def _follow(self) -> None:
         """Check manifests and sources every ``watch_seconds``, until cancelled."""
@@ -501,7 +496,7 @@ class Up:
             dataset.resource, dataset.spec = resource, spec
             await self._apply(dataset)
         if override := dataset.find_override(self._api.get(names.DATASET_KIND, *dataset.key)):
-            await self._send("PATCH", dataset, {"metadata": {"annotations": override}})
+            self._annotate(dataset, override)
         before, dataset.seen = dataset.seen, await call_in_thread(dataset.identify_source, self._options.volume)
         if dataset.seen is None:
             return f"waiting for {dataset.awaited}" if dataset.awaited else "its source's changes are not watched"
@@ -513,7 +508,7 @@ class Up:
         is_unsettled = is_new and dataset.seen != before and dataset.unsettled < _MAX_UNSETTLED_CHECKS
         dataset.unsettled = dataset.unsettled + 1 if is_unsettled else 0
         if is_new and not is_unsettled:
-            await self._send("PATCH", dataset, {"metadata": {"annotations": dataset.make_refresh()}})
+            self._annotate(dataset, dataset.make_refresh())
             self._say(f"{dataset.spec.name}: the source has changed, building")
         return ""
 
@@ -557,8 +552,8 @@ class Up:
                 raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code)
             return False
         is_held = held["spec"].get("suspend") or held["spec"].get("generation")
-        refresh = str(read_annotations(held).get(names.REFRESH, ""))
-        is_answered = is_held or status.get("failure") or status.get("refreshed", "") == refresh
+        is_refreshed = status.get("refreshed", "") == read_annotations(held).get(names.REFRESH, "")
+        is_answered = is_held or status.get("failure") or is_refreshed
         is_known = status.get("observedGeneration") == held["metadata"]["generation"]
         is_rolled_out = find_condition(held, "RolledOut").get("reason", reasons.WAITING_FOR_BUILD) not in _UNFINISHED
         is_done = is_answered and is_rolled_out and not status.get("build")
