@@ -265,11 +265,6 @@ class _Pod:
     def is_router(self) -> bool:
         return bool(self.owner["kind"] == "Deployment")
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        labels: Mapping[str, str] = self.owner["metadata"]["labels"]
-        return labels
-
 
 class Kubelet:
     """Makes processes of the pods that ``api`` should have, and reports their state there."""
@@ -337,10 +332,11 @@ class Kubelet:
     def describe(self, namespace: str, dataset: str, rollouts: Collection[str]) -> Iterator[dict[str, Any]]:
         """Yield shard, process id and addresses of each ready shard server of a dataset's ``rollouts``."""
         for place, pod in self._pods.items():
-            owner, report = (place[0], pod.labels[names.DATASET]), pod.server.report
-            if owner == (namespace, dataset) and pod.labels.get(names.ROLLOUT) in rollouts and report:
+            labels, report = pod.owner["metadata"]["labels"], pod.server.report
+            owner = place[0], labels[names.DATASET]
+            if owner == (namespace, dataset) and labels.get(names.ROLLOUT) in rollouts and report:
                 endpoints = [f"{self._address(*place)}:{port}" for port in report["ports"]]
-                about = {"shard": int(pod.labels[names.SHARD]), "pid": report["pid"]}
+                about = {"shard": int(labels[names.SHARD]), "pid": report["pid"]}
                 yield {**about, "endpoints": endpoints, "admin": f"http://{pod.server.admin}"}
 
     # The loop
