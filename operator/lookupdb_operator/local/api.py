@@ -209,16 +209,13 @@ class LocalApi:
             return self.put({**(old or {}), "status": body["status"]})
         # the operator always applies whole objects
         is_whole = applies and query.get("fieldManager") == names.FIELD_MANAGER and kind != names.POD
-        if old is None or method == "PUT":
-            new = body
-        elif is_whole:
-            new = {**body, "status": old["status"]} if "status" in old else body
-        else:
-            new = merge_patch(old, body)
+        new = body if old is None or method == "PUT" or is_whole else merge_patch(old, body)
         if find_place(new) != (kind.name, namespace, name):
             raise Refused(subject, "kind, metadata.namespace and metadata.name cannot change")
-        # A change by a command, or by --watch. At startup, `up` must serve even if the disk is full.
-        return self.put(_admit(kind, new, old, subject), must_save=kind == names.DATASET_KIND and method == "PATCH")
+        if kind == names.DATASET_KIND:
+            new = _admit(new, subject)
+        new = {**new, "status": old["status"]} if old and "status" in old else new
+        return self.put(new, must_save=kind == names.DATASET_KIND)  # a command's change; the operator writes the status
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -266,18 +263,15 @@ def merge_patch(old: Any, new: Any) -> Any:
     return kept
 
 
-def _admit(kind: Kind, new: Object, old: Object | None, subject: str) -> Object:
-    """Return ``new`` as it is kept. Raises Refused."""
-    if kind != names.DATASET_KIND:
-        return new
-    new = {member: value for member, value in new.items() if member != "status"}
-    if "spec" in new:
-        new["spec"] = localize(new)["spec"]
+def _admit(dataset: Object, subject: str) -> Object:
+    """Return ``dataset`` as it is kept. Raises Refused."""
+    if "spec" in dataset:
+        dataset = {**dataset, "spec": localize(dataset)["spec"]}
     try:
-        schema.complete_resource(new)
+        schema.complete_resource(dataset)
     except LookupdbError as error:
         raise Refused(subject, error.message) from error
-    return new if old is None or "status" not in old else {**new, "status": old["status"]}
+    return dataset
 
 
 def _parse_path(path: str, subject: str) -> tuple[Kind, str, str, str]:
@@ -335,28 +329,17 @@ class FolderApi:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        subject: str,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-    ) -> Any:
+    async def request(self, method: str, path: str, *, subject: str, **options: Any) -> Any:
         """Return the JSON answer to ``method`` on ``path``. Raises UsageError if an `up` has begun to run meanwhile."""
         if not is_locked(self._folder.path):
             with contextlib.nullcontext() if method == "GET" else self._folder.lock():
                 api = LocalApi()
                 namespace, _, name = self._folder.dataset.partition("/")
                 api.add_folder(namespace, name, self._folder.path / OBJECTS)
-                about = {"subject": subject, "query": query, "body": body, "content_type": content_type}
-                return await api.request(method, path, **about)
-        target = f"{path}?{urlencode(query)}" if query else path
-        content = None if body is None else orjson.dumps(body)
-        return orjson.loads(await self._send(method, target, subject, content_type, content))
+                return await api.request(method, path, subject=subject, **options)
+        target = f"{path}?{urlencode(query)}" if (query := options.get("query")) else path
+        content = None if (body := options.get("body")) is None else orjson.dumps(body)
+        return orjson.loads(await self._send(method, target, subject, options.get("content_type", JSON), content))
 
     async def fetch(self, path: str, *, subject: str) -> bytes:
         """Return the answer to GET ``path``. Raises ApiError."""
