@@ -40,7 +40,6 @@ from lookupdb.store.dataset import dataset_path
 from lookupdb.telemetry import LOG_FILE
 from lookupdb.up.run_state import note_build_end, renew_build_log, run_directory
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import ApiError
 from lookupdb_operator.cluster.cluster import Cluster, parse_report
 from lookupdb_operator.cluster.parse import read_annotations, read_labels
 from lookupdb_operator.cluster.workloads import FETCH
@@ -74,6 +73,8 @@ _SIGNALLED: Final = 128
 
 HOST: Final = "127.0.0.1"
 """The address of routers' public ports."""
+_UNWATCHED: Final = (names.KIND, names.EVENT.name, names.POD.name)
+"""Kinds whose changes need no sync. The kubelet itself changes pods."""
 _ENDPOINT: Final = re.compile(r"\b([a-z0-9-]+)\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:([0-9]+)\b")
 _NEXT_PORTS: Final = 100
 _MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
@@ -300,7 +301,7 @@ class Kubelet:
         """Why processes cannot be kept as the objects say."""
         self.exit_codes: dict[Place, int] = {}
         """The exit code of each dataset's last build, by namespace and name."""
-        api.watchers.append(lambda *_: self.changed.set())
+        api.watchers.append(self._note)
 
     # Addresses
 
@@ -341,6 +342,10 @@ class Kubelet:
 
     # The loop
 
+    def _note(self, event: str, item: Object) -> None:
+        if event == "DELETED" or item["kind"] not in _UNWATCHED:
+            self.changed.set()
+
     @property
     def router(self) -> LocalServer | None:
         """The router; None before it is started."""
@@ -353,7 +358,7 @@ class Kubelet:
             try:
                 self.sync()
                 self.problem = ""
-            except (OSError, ApiError) as error:  # for example a full disk; it is retried
+            except OSError as error:  # for example a full disk; it is retried
                 self.problem = str(error)
             self._report()
             with suppress(TimeoutError):  # not wait_for, which could lose a cancellation
@@ -361,7 +366,7 @@ class Kubelet:
                     await self.changed.wait()
 
     def sync(self) -> None:
-        """Start and stop processes once. Raises OSError and ApiError; the next call goes on."""
+        """Start and stop processes once. Raises OSError; the next call goes on."""
         wanted: dict[Place, Object] = {}
         for kind in (names.STATEFUL_SET, names.DEPLOYMENT):
             for owner in self._api.all(kind):
