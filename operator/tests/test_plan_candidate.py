@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import orjson
 import pytest
-from operator_support.plan_samples import condition, deleted, says, serving
+from operator_support.plan_samples import condition, copy_of, deleted, says, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
@@ -25,9 +26,18 @@ def _refresh(world: World, data: str) -> None:
     world.annotate(data)
 
 
-def _waiting(**spec: Any) -> World:
+def _waiting() -> World:
     """A world that serves g1, and in which g2 waits for promotion."""
-    world = serving(rollout=MANUAL, **spec)
+    return copy_of(_first_waiting())
+
+
+@cache
+def _first_waiting() -> World:
+    return _bring_to_wait()
+
+
+def _bring_to_wait() -> World:
+    world = serving(rollout=MANUAL)
     _refresh(world, "two")
     _until_waits(world, "g2")
     return world
@@ -173,7 +183,7 @@ class TestWaiting:
 
     def test_a_table_that_has_no_room_for_both_names_what_serves_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("lookupdb_operator.manifests.routers.MAX_ENDPOINT_BYTES", 300)
-        world = _waiting()
+        world = _bring_to_wait()
         assert _named(world) == ("g1", ["g1"])
         assert "it cannot be asked, because a routing table has no room" in condition(world.look(), "RolledOut").message
         world.annotate_decision(promote="g2")

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from operator_support.plan_samples import broken, says
+from operator_support.plan_samples import broken, says, serving
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb.dataset.schedule import LONGEST_JITTER
@@ -22,9 +22,7 @@ NIGHTLY = {"schedule": "0 2 * * *", "timeZone": "Europe/Berlin"}
 
 def scheduled(**refresh: Any) -> World:
     """A world that serves, with an hourly check; it is twelve o'clock and some seconds."""
-    world = World()
-    world.edit(refresh={**HOURLY, **refresh})
-    world.settle()
+    world = serving(refresh={**HOURLY, **refresh})
     assert world.now < BEGIN + timedelta(minutes=2)
     return world
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 
 import orjson
 import pytest
-from operator_support.plan_samples import applied, condition, deleted, rebuilt, says, serving, trouble, unconfirmed
+from operator_support.plan_samples import (
+    applied,
+    condition,
+    copy_of,
+    deleted,
+    rebuilt,
+    says,
+    serving,
+    trouble,
+    unconfirmed,
+)
 from operator_support.plan_world import NEVER, World
 from operator_support.world_tables import written_table
 
@@ -154,6 +165,11 @@ class TestConfirming:
 
 
 def _draining() -> World:
+    return copy_of(_first_draining())
+
+
+@cache
+def _first_draining() -> World:
     world = unconfirmed(serving())
     world.takes.table = 1
     world.settle(until=lambda: world.status.generation == "g2")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import pytest
 from operator_support.plan_objects import Takes
-from operator_support.plan_samples import broken, condition, says, serving
+from operator_support.plan_samples import broken, condition, copy_of, says, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
@@ -21,7 +22,15 @@ from lookupdb_operator.status import DatasetStatus
 
 def refused(world: World | None = None) -> World:
     """g1 serves; a gate has rejected g2, of new data."""
-    world = world or serving()
+    return _refuse(world) if world else copy_of(_first_refused())
+
+
+@cache
+def _first_refused() -> World:
+    return _refuse(serving())
+
+
+def _refuse(world: World) -> World:
     world.closes_gate = lambda content: "bad" in content
     world.edit(source={"url": "s3://data/bad.csv"})
     world.settle(until=lambda: world.status.refused is not None)

@@ -16,7 +16,11 @@ from operator_support.plan_world import NEVER, World
 def serving(**spec: Any) -> World:
     """A world at rest whose dataset serves its spec. Four hundred tests begin with one, so it is brought up once and
     copied; what is only read, and caches of renderings, are shared."""
-    world = _brought_up(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS))
+    return copy_of(_brought_up(orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)))
+
+
+def copy_of(world: World) -> World:
+    """A world that goes on from ``world``."""
     return copy.deepcopy(world, {id(shared): shared for shared in (world.config, world._completed)})
 
 
