@@ -420,6 +420,8 @@ def test_a_generation_that_cannot_be_removed_does_not_undo_a_cutover(people: Sta
     assert len(stack.state["shards"]) == 2
     swap(manifest, keeps_one)
     eventually(lambda: len(stack.state["shards"]) == 1, "the one replica that the manifest asks for again")
+    folder = object_file(stack.data, "default", "people").parents[1]
+    eventually(lambda: len({path.stem for path in folder.glob("people-r*-s0-*")}) == 1, "no files of old servers")
 
 
 def fill_with_zeros(generation: Path) -> None:
@@ -453,7 +455,7 @@ def test_a_damaged_generation_is_built_again_when_its_server_dies_or_up_starts(
 def test_a_run_folder_that_was_removed_comes_back(people: Start, tmp_path: Path) -> None:
     stack = people(*WATCH)
     assert stack.title() == "Countess"
-    shutil.rmtree(stack.data / "run")
+    (stack.data / "run").rename(tmp_path / "run")
     assert len(stack.state["shards"]) == 1, "up.json is written again"
     write_people(tmp_path, ada="Duchess")
     stack.says("cut over to g2")

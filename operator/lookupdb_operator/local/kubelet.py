@@ -181,6 +181,13 @@ class LocalServer:
         if self._process:
             await _end(self._process)
 
+    def remove_files(self) -> None:
+        """Remove what the server leaves. It has been stopped, and does not come back."""
+        shutil.rmtree(self._end_path.parent, ignore_errors=True)
+        for path in (self._log_path, self._ready_path):
+            with suppress(OSError):
+                path.unlink()
+
     async def _keep(self) -> None:
         while True:
             try:
@@ -279,7 +286,7 @@ class Kubelet:
         """Address of the console, which routers forward to."""
         self._store = (options.data / "store").absolute()
         self._pods: dict[Place, _Pod] = {}
-        self._stops: dict[Place, asyncio.Task[None]] = {}
+        self._stops: dict[Place, tuple[asyncio.Task[None], LocalServer]] = {}
         self._builds: dict[str, asyncio.Task[None]] = {}
         """The running builds, by the Job's uid."""
         self._addresses: dict[Place, str] = {}
@@ -383,7 +390,11 @@ class Kubelet:
             or (place[1] == pod.server.name and self._arguments(place, wanted[place]) != pod.server.arguments)
         }:
             self._stop(server)
-        self._stops = {place: task for place, task in self._stops.items() if not task.done()}
+        for place, (task, server) in list(self._stops.items()):
+            if task.done():
+                del self._stops[place]
+                if place not in wanted and place[1] == server.name:
+                    server.remove_files()
         for place, owner in wanted.items():
             self._write_volumes(place, owner)
             if place in self._pods:
@@ -413,14 +424,15 @@ class Kubelet:
         task.add_done_callback(lambda _: self.changed.set())
         for place in [place for place, pod in self._pods.items() if pod.server is server]:
             del self._pods[place]
-            self._stops[place] = task
+            self._stops[place] = task, server
 
     async def stop(self) -> None:
         """Stop every process: builds are interrupted, servers end."""
         for task in self._builds.values():
             task.cancel()
         servers = [server.stop() for server in {pod.server for pod in self._pods.values()}]
-        await asyncio.gather(*self._builds.values(), *servers, *self._stops.values(), return_exceptions=True)
+        stops = [task for task, _ in self._stops.values()]
+        await asyncio.gather(*self._builds.values(), *servers, *stops, return_exceptions=True)
 
     # Pods of servers
 
@@ -504,9 +516,10 @@ class Kubelet:
             room = "; make room there" if error.errno in DISK_FULL_ERRNOS else ""
             why = f"the build cannot be started in {folder.parent}: {error.strerror or error}{room}"
             why = _report_failure(code, meta["labels"][names.GENERATION], why)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         self.exit_codes[place[0], meta["labels"][names.DATASET]] = code
         self._end_job(job, place, code, why)
-        shutil.rmtree(folder, ignore_errors=True)
 
     async def _build(self, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
