@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import signal
 import subprocess
@@ -97,7 +98,9 @@ class Stack:
         eventually(said, repr(pattern))
 
     def generations(self) -> list[str]:
-        return sorted((path.parent.name for path in self.data.rglob("g*/manifest.json")), key=generation_number)
+        # unlike pathlib's, it passes over folders that vanish meanwhile
+        manifests = glob.glob("store/local/*/*/g*/manifest.json", root_dir=self.data)  # noqa: PTH207
+        return sorted((Path(manifest).parent.name for manifest in manifests), key=generation_number)
 
     def newest(self) -> int:
         """The number of the newest generation."""
