@@ -150,11 +150,12 @@ async def test_an_up_that_cannot_write_its_address_goes_on(
     [
         (NotFound, "cities is not there", "GET", f"{DATASETS}/cities", None),
         (NotFound, "there is no /apis/apps/v9/things here", "GET", "/apis/apps/v9/things", None),
+        (NotFound, "/scale here", "PATCH", f"{ONE}/scale", {"spec": {"replicas": 2}}),
         (Conflict, "modified", "PATCH", ONE, {"metadata": {"resourceVersion": "99"}}),
         (Conflict, "modified", "PUT", f"{ONE}/status", {"metadata": {"resourceVersion": "99"}, "status": {}}),
         (Refused, "nothing else can be created", "POST", DATASETS, body("cities")),
         (Refused, "spec.shards", "PATCH", ONE, {"spec": {"shards": -1}}),
-        (Refused, "no valid request", "PATCH", ONE, ["no object"]),
+        (Refused, "expected a merge patch", "PATCH", ONE, ["no object"]),
         (Refused, "cannot change", "PATCH", ONE, {"metadata": {"name": "other"}}),
         (Refused, "mapping of text to text", "PATCH", ONE, {"metadata": {"labels": ["a"]}}),
         (NotFound, "no pod x runs", "GET", f"{names.POD.path('shop')}/x:9090/proxy/metrics", None),

@@ -282,9 +282,9 @@ def _parse_path(path: str, subject: str) -> tuple[Kind, str, str, str]:
     if rest[:1] == ["namespaces"] and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
     kind = _KINDS.get((version, rest[0] if rest else ""))
-    if kind is None:
-        raise NotFound(subject, f"there is no {path} here")
     name, subresource = [*rest[1:3], "", ""][:2]
+    if kind is None or subresource not in ("", "status"):
+        raise NotFound(subject, f"there is no {path} here")
     return kind, namespace, name, subresource
 
 

@@ -111,6 +111,8 @@ class ApiServer:
                     raise NotFound("", f"no pod {found[2]} runs")
                 return web.Response(text=await self._pods.read_metrics(address))
             body = orjson.loads(text) if (text := await request.read()) else None
+            if isinstance(body, list):
+                raise Refused("", "expected a merge patch (kubectl patch --type=merge), found a list")
             result = await self._api.request(
                 request.method, path, subject="", query=request.query, body=body, content_type=content_type
             )

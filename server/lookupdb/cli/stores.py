@@ -253,7 +253,8 @@ _SHOWN: Final = 20
 @option(
     "--keep",
     type=click.IntRange(min=1),
-    help="Number of generations to keep; without it, spec.keepGenerations of a dataset of `lookupdb up`.",
+    help="Number of generations to keep, besides those in the status of a dataset of `lookupdb up`. Without it, the "
+    "dataset's spec.keepGenerations.",
 )
 @option("--protect", type=GenerationAddress(), multiple=True, help="Keep this one, too. May be repeated.")
 @option("--dry-run", is_flag=True, help="Remove nothing.")
