@@ -70,6 +70,8 @@ async def test_only_a_change_of_the_spec_is_another_generation(api: LocalApi) ->
     kept = [await api.request("PATCH", ONE, subject="it", body=change) for change in changes]
     first, noted, changed = (item["metadata"]["generation"] for item in kept)
     assert (noted - first, changed - first) == (0, 1)
+    tried = await api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 3}}, query={"dryRun": "All"})
+    assert (tried["kind"], tried["spec"]["shards"], get_dataset(api)["spec"]["shards"]) == (names.KIND, 3, 2)
 
 
 async def test_what_the_operator_leaves_out_of_an_apply_is_removed_and_what_a_scale_leaves_out_stays(

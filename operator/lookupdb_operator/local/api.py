@@ -192,8 +192,6 @@ class LocalApi:
             return self.put({**body, "metadata": meta})
         applies = method == "PATCH" and "apply-patch" in content_type
         old = self._objects.get((kind.name, namespace, name))
-        if method == "PATCH" and "dryRun" in query:
-            return body
         if old is None and (not applies or kind in (names.POD, names.DATASET_KIND)):
             raise NotFound(subject, f"{kind.name} {name} is not there")
         wanted = (body or {}).get("preconditions" if method == "DELETE" else "metadata") or {}
@@ -215,6 +213,8 @@ class LocalApi:
         if kind == names.DATASET_KIND:
             new = _admit(new, subject)
         new = {**new, "status": old["status"]} if old and "status" in old else new
+        if "dryRun" in query:
+            return new
         return self.put(new, must_save=kind == names.DATASET_KIND)  # a command's change; the operator writes the status
 
     async def close(self) -> None:

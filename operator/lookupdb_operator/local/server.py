@@ -51,6 +51,8 @@ _MAX_BODY_BYTES: Final = 4 << 20
 _HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
 _SHORT_NAMES: Final = ("lds",)
 _VERBS: Final = ("get", "list", "create", "update", "patch", "delete")
+_MAX_COMPARISONS: Final = 2
+"""Comparisons of generations at the same time; others wait."""
 _SAMPLES: Final = "20"
 _MAX_DIFFERENCE_BYTES: Final = 8 << 20
 
@@ -234,6 +236,7 @@ class LocalSource:
         self._api, self._data = api, data
         self._find_url = find_url
         self._client = pods
+        self._comparisons = asyncio.Semaphore(_MAX_COMPARISONS)
 
     def list_datasets(self) -> Sequence[DatasetPods]:
         """See ``ConsoleSource``."""
@@ -275,18 +278,19 @@ class LocalSource:
         """See ``ConsoleSource``. A process of its own compares, so that it can be ended."""
         command, name = dataset.command("diff", before, after), shorten_name(dataset.namespace, dataset.name)
         arguments = ["diff", name, before, after, "--data", str(self._data), "--json", "--samples", _SAMPLES]
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "lookupdb", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=child_environment(),
-        )
-        try:
-            output, problem = await child.communicate()
-        finally:
-            if child.returncode is None:
-                child.kill()
+        async with self._comparisons:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "lookupdb", *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=child_environment(),
+            )
+            try:
+                output, problem = await child.communicate()
+            finally:
+                if child.returncode is None:
+                    child.kill()
         if child.returncode != 0:
             return Elsewhere(problem.decode(errors="replace")[-2000:], command)
         if len(output) > _MAX_DIFFERENCE_BYTES:

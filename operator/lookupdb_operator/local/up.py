@@ -458,7 +458,7 @@ class Up:
         self._api.put({**body, "status": read_status(held or {}) if status is None else status.to_json()})
 
     def _annotate(self, dataset: LocalDataset, annotations: Mapping[str, str]) -> None:
-        """Raises Refused if that cannot be saved."""
+        """Set ``annotations`` of a dataset. Raises Refused if they cannot be saved."""
         held = self._api.get(names.DATASET_KIND, *dataset.key)
         self._api.put(merge_patch(held, {"metadata": {"annotations": annotations}}), must_save=True)
 
