@@ -15,7 +15,7 @@ demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on 
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
 test: $(VENV)/.test native oras ## tests without a cluster: five minutes on two cores
-	$(BIN)/pytest -n 3 --dist worksteal -m "not long" # on two processors: some tests wait; each process collects for 7 s
+	$(BIN)/pytest -n 5 --dist worksteal -m "not long" # on two processors: many tests wait, each process collects for 7 s
 
 test-long: $(VENV)/.test native ## long tests: whole lives, faults at every step, many processes; four minutes
 	$(BIN)/pytest -n 6 --dist worksteal -m long
