@@ -626,8 +626,8 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
     return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
 
 
-# The last builds, in the status. Many checks find the source unchanged: a record with the same outcome as the one
-# before replaces it and counts it, so that it does not push out the builds that people look for.
+# The last builds, in the status. Many checks find the source unchanged: a record with the same outcome and message as
+# the one before replaces it and counts it, so that it does not push out the builds that people look for.
 
 
 MAX_RECORDS: Final = 10
@@ -680,9 +680,9 @@ def record_override(status: DatasetStatus, generation: GenerationStatus, now: da
 
 def _add(status: DatasetStatus, record: BuildRecord) -> DatasetStatus:
     records = status.builds
-    is_new = record.outcome in ("built", "adopted", "overridden")
-    if records and not is_new and (record.outcome, record.reason) == (records[-1].outcome, records[-1].reason):
-        record = replace(record, count=records[-1].count + 1)
+    last = records[-1] if records and record.outcome not in ("built", "adopted", "overridden") else None
+    if last and (last.outcome, last.reason, last.message) == (record.outcome, record.reason, record.message):
+        record = replace(record, count=last.count + 1)
         records = records[:-1]
     checked = record.finished_at if record.outcome in _LOOKED else status.last_checked
     return replace(status, builds=(*records, record)[-MAX_RECORDS:], last_checked=checked)
