@@ -41,8 +41,8 @@ _TEXT: Final = """\
 On {date} at commit {commit}, by `{command}`: {cpu}, {cores} cores, {memory}, {system}, Python {python}, kopf {kopf};
 load average {load} when it began and {load_after} when it ended{verdict}. The operator is the real one; API server,
 controllers, kubelets and routers are simulated over HTTP in another process
-([benchmarks/README.md](../benchmarks/README.md)). Every dataset has {shards} shards of {replicas} servers. In the
-columns are CPU seconds.
+([benchmarks/README.md](../benchmarks/README.md)). Every dataset has {shards} shards of {replicas} servers. Times are
+CPU seconds.
 
 {table}
 
