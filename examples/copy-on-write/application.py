@@ -1,6 +1,6 @@
 """The service that is measured: a typical Flask application that recommends products.
 
-COW_WAY says how it holds them (``ways``), COW_FOLDER where their files are.
+COW_WAY says how it holds the records (``ways``), COW_FOLDER where their files are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def show_process() -> dict[str, int]:
 
 @application.post("/recommendations")
 def recommend() -> dict[str, list[str]]:
-    """Return recommendations for each known customer: their products, without those that are sold out."""
+    """Return the products recommended to each known customer, without those that are sold out."""
     question = flask.request.get_json()
     sold_out = set(question["soldOut"])
     return {

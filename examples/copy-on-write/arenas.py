@@ -1,5 +1,5 @@
-"""Memory that returns after nine of ten records were deleted at random, as from a cache: with Python's own allocator,
-and with the C library's alone (PYTHONMALLOC=malloc).
+"""Measures the memory that a process returns after nine of ten records are deleted at random, as from a cache: with
+Python's own allocator, and with the C library's alone (PYTHONMALLOC=malloc).
 
   run arenas
 """
@@ -54,7 +54,7 @@ def _measure(arguments: Namespace, folder: Path) -> None:
 
 
 def _shrink(folder: Path) -> list[dict[str, Any]]:
-    """Resident memory and arenas at each step."""
+    """Return resident memory and arenas at each step."""
     c_library = ctypes.CDLL(None)
     records = {}
     steps = [_step()]
@@ -82,7 +82,7 @@ def _step() -> dict[str, Any]:
 
 
 def _count_arenas() -> int:
-    """Return pymalloc's mapped arenas, as Python prints them on standard error; 0 without pymalloc."""
+    """Return the number of pymalloc's arenas, which Python prints on standard error; 0 without pymalloc."""
     kept = os.dup(2)
     with tempfile.TemporaryFile("w+") as printed:
         os.dup2(printed.fileno(), 2)

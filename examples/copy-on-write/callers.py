@@ -13,19 +13,19 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 _THREADS: Final = 8
-"""More than there are workers, so that all of them have something to do."""
+"""More than the number of workers, so that all workers are busy."""
 _TIMEOUT: Final = 60.0
 
 
 def get_recommendations(port: int, customers: Sequence[str], sold_out: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The products of each customer who is known. Raises OSError, or RuntimeError when the service has no answer."""
+    """Return the products of each known customer. Raises OSError, or RuntimeError if the service returns an error."""
     question = json.dumps({"customers": customers, "soldOut": sold_out})
     products: dict[str, list[str]] = _ask(port, "POST", "/recommendations", question)
     return products
 
 
 def get_process(port: int) -> dict[str, int]:
-    """The pid of a worker, and how many records it has. Raises as ``get_recommendations``."""
+    """Return a worker's pid and number of records. Raises as ``get_recommendations`` does."""
     process: dict[str, int] = _ask(port, "GET", "/process", None)
     return process
 
@@ -44,8 +44,7 @@ def _ask(port: int, method: str, path: str, body: str | None) -> Any:
 
 
 class Callers:
-    """While this context lasts, look up the products of ``rate`` customers a second, or of as many as the service can
-    answer."""
+    """A context in which threads look up ``rate`` customers a second, or fewer if the service cannot keep up."""
 
     def __init__(self, port: int, customers: Sequence[str], rate: int, batch: int) -> None:
         self._port, self._customers, self._batch = port, customers, batch
@@ -78,7 +77,7 @@ class Callers:
             due += self._seconds
 
     def check(self) -> None:
-        """Raises what a caller has met."""
+        """Raise the error of a caller that failed."""
         for future in self._futures:
             if future.done():
                 future.result()

@@ -1,6 +1,6 @@
-"""The files that the ways of holding the records need, made from a seed: ``python materials.py FOLDER RECORDS WAY...``.
+"""Makes the files for the ways of holding the records, from a seed: ``python materials.py FOLDER RECORDS WAY...``.
 
-A process of its own makes them, because a pickle needs all records in memory. Existing files are kept.
+It runs in its own process, because a pickle needs all records in memory. Existing files are kept.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import ways
 
 
 def make(folder: Path, records: int, names: Iterable[str]) -> None:
-    """Have another process make what the ways ``names`` need. Raises CalledProcessError; it has then said why."""
+    """Make the files of the ways ``names`` in another process. Raises CalledProcessError after an error was printed."""
     subprocess.run([sys.executable, __file__, str(folder), str(records), *names], check=True)
 
 
 def make_source(folder: Path, records: int, seed: int = generators.SEED) -> Path:
-    """The records as JSON lines."""
+    """Write the records as JSON lines."""
     path = folder / ways.SOURCE
     generators.write("recommendations", records, path, seed)
     return path
 
 
 def make_pickle(folder: Path) -> None:
-    """The dict, pickled."""
+    """Write the pickled dict."""
     unfinished = folder / f"{ways.PICKLE}.tmp"
     with unfinished.open("wb") as file:
         pickle.dump(ways.load_dict(folder), file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -41,14 +41,14 @@ def make_pickle(folder: Path) -> None:
 
 
 def make_shelf(folder: Path) -> None:
-    """The records on a shelf."""
+    """Write the records into a shelf."""
     with (folder / ways.SOURCE).open() as file, shelve.open(str(folder / ways.SHELF), flag="n") as shelf:
         for record in map(json.loads, file):
             shelf[record["customer"]] = record["products"]
 
 
 def make_generation(folder: Path, source_folder: Path | None = None) -> None:
-    """The next generation of the dataset, by `lookupdb build`, from the source in its folder or in another."""
+    """Build the dataset's next generation by `lookupdb build`, from the source in ``source_folder`` or ``folder``."""
     source = (source_folder or folder) / ways.SOURCE
     manifest = datasets.manifest(folder, "recommendations", source, shards=4, compression="zstd")
     lookupdb.build(manifest, folder / ways.STORE)

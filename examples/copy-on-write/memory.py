@@ -14,16 +14,16 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In bytes, of /proc/PID/smaps_rollup."""
+    """Bytes from /proc/PID/smaps_rollup."""
 
     private: int
-    """In pages that no other process maps (Private_Clean, Private_Dirty)."""
+    """Pages that no other process maps (Private_Clean, Private_Dirty)."""
     shared: int
-    """In pages that others map, too."""
+    """Pages that other processes map too."""
     anonymous: int
-    """The process's share of heap and stack (Pss_Anon). The kernel can drop none of it."""
+    """The process's share of heap and stack (Pss_Anon). The kernel cannot drop any of it."""
     file: int
-    """Its share of mapped files (Pss_File). They are in the page cache, which the kernel may drop."""
+    """The process's share of mapped files (Pss_File), in the page cache, which the kernel may drop."""
 
     @property
     def resident(self) -> int:
@@ -32,7 +32,7 @@ class Memory:
 
 
 def read_memory(pid: int | None = None) -> Memory:
-    """The memory of process ``pid`` now, by default of this one. Raises OSError when it is gone."""
+    """Return the memory of process ``pid``, by default of this one. Raises OSError if it is gone."""
     lines = Path(f"/proc/{pid or 'self'}/smaps_rollup").read_text().splitlines()[1:]
     fields = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
     return Memory(
@@ -44,13 +44,13 @@ def read_memory(pid: int | None = None) -> Memory:
 
 
 def peak_resident() -> int:
-    """The most bytes that this process had resident (VmHWM)."""
+    """Return the peak resident memory of this process in bytes (VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def reset_peak() -> None:
-    """Let ``peak_resident`` begin again."""
+    """Reset ``peak_resident`` to the current value."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -77,7 +77,7 @@ def in_child(function: Callable[[], Any]) -> Any:
 
 
 def _answer(function: Callable[[], Any], writer: int) -> NoReturn:
-    """Run a child. At its end it does not clean up what it has inherited from its parent."""
+    """Run ``function`` in the child, and exit without cleaning up what it inherited."""
     status = 1
     try:
         with os.fdopen(writer, "w") as stream:

@@ -1,4 +1,4 @@
-"""The bytes that Python's objects add to records: a record as JSON, as objects, and in lookupdb's files.
+"""Measures the bytes that Python's objects add to records: a record as JSON, as objects, and in lookupdb's files.
 
 run objects
 """
@@ -19,7 +19,7 @@ from options import megabytes
 
 
 def main() -> None:
-    """Print sizes, of a record and of all."""
+    """Print the size of a record and of all records."""
     options.run(_measure, options.parser("objects", str(__doc__)).parse_args())
 
 
@@ -59,7 +59,7 @@ def _load(folder: Path) -> dict[str, Any]:
 
 
 def _size(record: tuple[str, list[str]]) -> int:
-    """Return the bytes of all objects of a record, without unused rest of pools and arenas."""
+    """Return the bytes of all objects of a record, without unused space in pools and arenas."""
     key, products = record
     return sys.getsizeof(key) + sys.getsizeof(products) + sum(map(sys.getsizeof, products))
 

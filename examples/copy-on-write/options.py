@@ -1,4 +1,4 @@
-"""Common parts of all commands of the demonstration: options, folder, exit."""
+"""What all commands of the demonstration share: options, folder, exit codes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import Final
 from benchmarks.machine import BenchError
 
 RECORD_BYTES: Final = 1_600
-"""A record's bytes in a dict, with some to spare: `run objects`."""
+"""An upper bound of a record's bytes in a dict, by `run objects`."""
 COMMANDS: Final = """commands, each with its own --help:
   run workers    gunicorn's workers answer requests: whose memory grows? (the default)
   run objects    what Python's objects add to the bytes of the records
-  run writes     what copies the pages that a fork has shared: looking for garbage, reading
-  run reload     memory while new records take the place of the old
-  run arenas     what comes back when nine of ten records are deleted
-  run pressure   what the kernel takes back when memory is short
+  run writes     what copies pages shared by a fork: garbage collection, reading
+  run reload     memory while new records replace the old
+  run arenas     what returns to the system when nine of ten records are deleted
+  run pressure   what the kernel reclaims when memory is short
 docs/concepts/memory.md explains the figures.
 """
 
 
 def parser(topic: str, description: str) -> argparse.ArgumentParser:
-    """A parser with the options that every command has."""
+    """Return a parser with the options that every command has."""
     parser = argparse.ArgumentParser(
         prog=f"run {topic}",
         description=description,
@@ -61,7 +61,7 @@ def run(command: Callable[[argparse.Namespace, Path], None], arguments: argparse
 
 
 def need_memory(needed: int, advice: str) -> None:
-    """Raises BenchError when the machine has less than ``needed`` bytes to give."""
+    """Raise BenchError if less than ``needed`` bytes of memory are available."""
     available = read_meminfo("MemAvailable")
     if available < needed:
         raise BenchError(
@@ -70,13 +70,13 @@ def need_memory(needed: int, advice: str) -> None:
 
 
 def read_meminfo(name: str) -> int:
-    """Bytes of a line of /proc/meminfo."""
+    """Return the bytes in the line ``name`` of /proc/meminfo."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def megabytes(size: float) -> str:
-    """``size`` bytes as people read them: 1,234 MB."""
+    """Format ``size`` bytes: 1,234 MB."""
     number = size / 1e6
     return f"{number:,.0f} MB" if number >= 10 else f"{number:.1f} MB"
 

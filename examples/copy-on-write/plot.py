@@ -1,4 +1,4 @@
-"""The plot: how private memory grows while requests come in, and what all processes take at the end. The SVG needs no
+"""Draws how private memory grows while requests come in, and how much all processes take at the end. The SVG needs no
 other file. ``python plot.py samples.json memory.svg`` draws it again.
 """
 
@@ -27,13 +27,13 @@ _STYLES: Final = {
 }
 """The line of each way, distinguishable without colours."""
 _SHADES: Final = {"1": "heap: what a process must have", "0.3": "mapped files, which the kernel may drop"}
-"""Opacity of a bar's two parts → what they mean."""
+"""The opacity of a bar's two parts, with their meaning."""
 _TICKS: Final = 6
 _BOLD: Final = 'font-weight="bold"'
 
 
 def draw(report: dict[str, Any]) -> str:
-    """The SVG of a report as ``workers`` writes it."""
+    """Return the SVG of a report from ``workers``."""
     setting = (
         f"{report['records']:,} records, {report['workers']} gunicorn workers, "
         f"up to {report['rate']:,} random lookups a second, Python {report['python']}"
@@ -75,7 +75,7 @@ def _draw_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _draw_bars(ways: dict[str, Any]) -> Iterator[str]:
-    """Each way's name and line, which explain the curves, above its bar."""
+    """Draw each way's name and line above its bar, as a legend for the curves."""
     ends = {name: way["samples"][-1] for name, way in ways.items()}
     scale = (_BARS_RIGHT - _BARS_LEFT) / max(end["anonymous"] + end["file"] for end in ends.values())
     step = (_BOTTOM - _TOP) / max(4, len(ways))
@@ -96,7 +96,7 @@ def _draw_bars(ways: dict[str, Any]) -> Iterator[str]:
 
 
 def ticks(end: float) -> list[float]:
-    """Round numbers from 0 to ``end``, seven at most."""
+    """Return at most seven round numbers from 0 to ``end``."""
     if end <= 0:
         return [0.0]
     magnitude = 10.0 ** floor(log10(end / _TICKS))

@@ -1,4 +1,4 @@
-"""gunicorn with pre-forked workers, the application in them."""
+"""Starts gunicorn with the application in pre-forked workers."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ import callers
 import ways
 
 _START_SECONDS: Final = 300
-"""Each worker may read the whole dataset first."""
+"""Long, because each worker may read the whole dataset first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service that answers."""
+    """A running service."""
 
     port: int
     server: Server
     workers: tuple[int, ...]
-    """Their pids."""
+    """The workers' pids."""
 
 
 @contextmanager
 def serving(name: str, folder: Path, workers: int) -> Iterator[Service]:
-    """The application, its records held in the way ``name``, until the context ends. Raises BenchError."""
+    """Run the application, which holds its records in the way ``name``, until the context ends. Raises BenchError."""
     port = free_port()
     words = [sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
     words += ["--preload"] if ways.WAYS[name].is_preloaded else []
@@ -51,7 +51,7 @@ def serving(name: str, folder: Path, workers: int) -> Iterator[Service]:
 
 
 def _wait_for_workers(server: Server, port: int, workers: int) -> tuple[int, ...]:
-    """Return the pids of all workers once each has loaded the application. Each answers one of several requests."""
+    """Return the pids of all workers once each has loaded the application. Each request is answered by one worker."""
     answered: set[int] = set()
     deadline = time.monotonic() + _START_SECONDS
     with ThreadPoolExecutor(2 * workers) as pool:
@@ -61,5 +61,5 @@ def _wait_for_workers(server: Server, port: int, workers: int) -> tuple[int, ...
                 raise BenchError(f"expected {workers} workers, {len(answered)} answer; see {server.log}")
     children = [pid for pid in tree(server.pid) if pid != server.pid]
     if sorted(children) != sorted(answered):
-        raise BenchError(f"a worker has ended: {sorted(answered)} have answered, {sorted(children)} are there")
+        raise BenchError(f"a worker has ended: {sorted(answered)} have answered, {sorted(children)} are running")
     return tuple(sorted(answered))

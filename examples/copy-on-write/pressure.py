@@ -1,5 +1,5 @@
-"""The memory that the kernel reclaims when it is short. A process reads all records, asks the kernel to reclaim what it
-can of the process (MADV_PAGEOUT), and reads all again.
+"""Measures what the kernel reclaims when memory is short. A process reads all records, asks the kernel to reclaim what
+it can of the process (MADV_PAGEOUT), and reads all again.
 
   run pressure
 """
@@ -19,11 +19,11 @@ import ways
 from options import megabytes
 
 _PAGEOUT: Final = 21
-"""madvise's number; Linux 5.4 and newer."""
+"""MADV_PAGEOUT of madvise, in Linux 5.4 and newer."""
 
 
 def main() -> None:
-    """Print the resident memory of each before and after, and once it has read all records again."""
+    """Print the resident memory of each way before and after, and when all records were read again."""
     options.run(_measure, options.parser("pressure", str(__doc__)).parse_args())
 
 
@@ -32,7 +32,7 @@ def _measure(arguments: Namespace, folder: Path) -> None:
     materials.make(folder, arguments.records, ["lookupdb"])
     rows = [[ways.WAYS[name].title, *_reclaim(name, folder)] for name in ("dict", "lookupdb")]
     options.print_table(["", "resident, all read", "reclaimed", "all read again"], rows)
-    print(f"\nSwap: {megabytes(options.read_meminfo('SwapTotal'))}. With some, a dict is written there and read again.")
+    print(f"\nSwap: {megabytes(options.read_meminfo('SwapTotal'))}. With swap, the dict goes there and back.")
 
 
 def _reclaim(name: str, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Memory of a process while new records replace the old. A dict is parsed again, and swapped when it is complete; a
+"""Measures a process while new records replace the old. A dict is parsed again, and swapped when it is complete; a
 mapping of lookupdb switches to the next generation, which another process has built. Both answer meanwhile.
 
   run reload
@@ -22,7 +22,7 @@ from options import megabytes
 
 
 def main() -> None:
-    """Print what each has before, at most, and after."""
+    """Print the resident memory of each way before, at most, and after."""
     options.run(_measure, options.parser("reload", str(__doc__)).parse_args())
 
 
@@ -52,7 +52,7 @@ def _follow(today: Path, tomorrow: Path) -> list[str]:
     try:
         return _watch(lambda: (mapping.reload(), _read(mapping)))
     finally:
-        shutil.rmtree(mapping.facts.folder)  # the folder is kept with the generation of today
+        shutil.rmtree(mapping.facts.folder)  # keep only today's generation in the folder
 
 
 def _read(records: ways.Records) -> int:
@@ -61,7 +61,7 @@ def _read(records: ways.Records) -> int:
 
 
 def _watch(change: Callable[[], object]) -> list[str]:
-    """Resident memory before the change, at most, and after it."""
+    """Return resident memory before the change, at most, and after it."""
     before = memory.read_memory()
     memory.reset_peak()
     change()

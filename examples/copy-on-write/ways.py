@@ -1,6 +1,6 @@
 """The ways to hold the records: each gives a mapping from a customer to ten product ids.
 
-``application`` holds them in one of these ways, ``materials`` makes the files that they need.
+``application`` uses one of these ways; ``materials`` makes their files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Records = Mapping[str, Any]
 
 
 def load_dict(folder: Path) -> Records:
-    """The file, parsed into a dict, as most services do."""
+    """Parse the file into a dict, as most services do."""
     with (folder / SOURCE).open() as file:
         return {record["customer"]: record["products"] for record in map(json.loads, file)}
 
 
 def load_frozen_dict(folder: Path) -> Records:
-    """The same, as Python's documentation of ``gc.freeze`` advises before a fork: collect no garbage until then, and
-    never among the loaded objects."""
+    """Do the same as Python's documentation of ``gc.freeze`` advises before a fork: collect no garbage until the fork,
+    and never among the loaded objects."""
     gc.disable()
     records = load_dict(folder)
     gc.freeze()
@@ -41,19 +41,19 @@ def load_frozen_dict(folder: Path) -> Records:
 
 
 def load_pickle(folder: Path) -> Records:
-    """A dict that somebody has pickled."""
+    """Load a pickled dict."""
     with (folder / PICKLE).open("rb") as file:
         records: Records = pickle.load(file)
     return records
 
 
 def open_shelf(folder: Path) -> Records:
-    """A shelf, in the best format that this Python knows: ``dbm.gnu``, ``dbm.ndbm``, or else ``dbm.dumb``."""
+    """Open a shelf, in the best format that this Python has: ``dbm.gnu``, ``dbm.ndbm`` or ``dbm.dumb``."""
     return shelve.open(str(folder / SHELF), flag="r")
 
 
 def open_lookupdb(folder: Path) -> Records:
-    """The files of the newest generation, mapped."""
+    """Map the files of the newest generation."""
     import lookupdb
 
     mapping: Records = lookupdb.open(dataset_folder(folder))

@@ -1,9 +1,9 @@
-"""The same records behind gunicorn with pre-forked workers, held in several ways. Requests come in, and the memory of
-each process is sampled: the pages that a fork has shared become private where reference counts are written to them.
+"""Compares ways to hold the same records behind gunicorn with pre-forked workers. While requests come in, the memory of
+each process is sampled: pages shared by a fork become private when a reference count in them is written.
 
   run                                  a million records, a minute for each way: ten minutes, 7 GB of memory
-  run --records 100000 --seconds 5     to see how it goes
-  run --ways dict,lookupdb --folder /tmp/cow    keeps the files, so that the next run begins sooner
+  run --records 100000 --seconds 5     a quick look
+  run --ways dict,lookupdb --folder /tmp/cow    keeps the files, so that the next run starts sooner
 
 Ways: {ways}.
 Writes memory.svg and samples.json into --out, and prints a table.
@@ -79,7 +79,7 @@ def _compare(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def _measure(name: str, folder: Path, customers: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The samples of one way, from before the first request on."""
+    """Return the samples of one way, beginning before the first request."""
     with prefork.serving(name, folder, arguments.workers) as service:
         samples = [_sample(service, 0.0, 0)]
         busy, began = service.server.cpu_seconds(), time.monotonic()
@@ -93,7 +93,7 @@ def _measure(name: str, folder: Path, customers: list[str], arguments: argparse.
 
 
 def _sample(service: prefork.Service, seconds: float, lookups: int) -> dict[str, Any]:
-    """Memory now: private and shared bytes of each worker, and what all processes have resident together."""
+    """Return the current private and shared bytes of each worker, and the resident bytes of all processes together."""
     master = read_memory(service.server.pid)
     workers = [read_memory(pid) for pid in service.workers]
     return {

@@ -1,5 +1,5 @@
-"""Actions that copy pages shared by a fork. A child of a process that holds the dict does one thing, and its private
-memory is read before and after. Nothing changes the dict.
+"""Measures actions that copy pages shared by a fork. A child of a process that holds the dict does one thing, and its
+private memory is read before and after. Nothing changes the dict.
 
   run writes
 """
@@ -49,7 +49,7 @@ def _measure(arguments: Namespace, folder: Path) -> None:
 
 
 def _act(action: Callable[[], object]) -> list[str]:
-    """Private memory of a child before and after the action."""
+    """Return the private memory of a child before and after the action."""
 
     def measure() -> list[int]:
         before = memory.read_memory().private
@@ -66,7 +66,7 @@ def _read(records: ways.Records, read: Callable[[list[str]], object], step: int 
 
 
 def _look_through(products: list[str]) -> bool:
-    """The work of a service that leaves out sold-out products."""
+    """Compare each product, as a service does that leaves out sold-out ones."""
     return any(product == "" for product in products)
 
 

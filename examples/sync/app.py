@@ -4,7 +4,7 @@
     LOOKUPDB_SYNC_DIR=/var/lib/lookupdb gunicorn --workers 8 app:app
 
 `lookupdb sync` beside it keeps the files; deployment.yaml has both. Do not use --preload: each worker opens the
-dataset, and the files are still in memory only once. The master would keep the generation of its start.
+dataset, and the files are still in memory only once. gunicorn's master would keep the first generation mapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ people = lookupdb.open(os.environ.get("DATASET", "team/people"))
 
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """GET /people/KEY."""
-    path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")  # as WSGI has it: no escapes are left
+    path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")  # WSGI has decoded all escapes
     try:
         status, value = "200 OK", people[path.removeprefix("/people/")]
     except KeyError:
