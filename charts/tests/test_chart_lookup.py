@@ -93,7 +93,7 @@ class _TlsExchange(socketserver.BaseRequestHandler):
             self._answer(peer, "200 OK", b'{"name": "John F Kennedy"}')
         else:
             self.server.plain += peer.recv(65536)
-            self._answer(peer, "400 Bad Request", b'{"detail": "this port speaks TLS: ask by https"}')
+            self._answer(peer, "400 Bad Request", b'{"detail": "this port speaks TLS: use https"}')
         peer.close()
 
     def _answer(self, peer: socket.socket, status: str, body: bytes) -> None:

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``lookupdb.open``, which opens a dataset as a mapping in this process: imported when first used."""
+    """Return ``lookupdb.open``, which opens a dataset as a mapping in this process. It is imported when first used."""
     if name == "open":
         return importlib.import_module("lookupdb.mapped").open_dataset
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,7 +36,7 @@ _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _SUBJECT: Final = re.compile(r"system:serviceaccount:([^:\s]+):([^:\s]+)")
 _HEADER_MEMBERS: Final = frozenset({"alg", "kid", "typ"})
 _MAX_HEADER: Final = 512
-"""In base64. The API server's headers have about 100."""
+"""In base64 digits; the API server's headers have about 100."""
 _MAX_KID: Final = 256
 _ALGORITHMS: Final = jwt.PyJWS(["RS256", "ES256"])
 _OPTIONS: Final[Options] = {
@@ -89,7 +89,7 @@ def find_key_id(token: str) -> str:
     if len(token) > MAX_ACCOUNT_TOKEN_BYTES:
         raise InvalidToken("size", f"the token has more than {MAX_ACCOUNT_TOKEN_BYTES} bytes")
     if not _COMPACT.fullmatch(token):
-        raise InvalidToken("form", "the token is no signed JWT")
+        raise InvalidToken("form", "the token is not a signed JWT")
     encoded = token[: token.index(".")]
     try:
         header = orjson.loads(decode_part(encoded)) if len(encoded) <= _MAX_HEADER else None
@@ -135,7 +135,7 @@ def _verify_token(token: str, key: VerificationKey, audiences: Sequence[str], no
     if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
         raise InvalidToken("claims", "the token names no namespace")
     if subject is None or subject[1] != namespace:
-        raise InvalidToken("claims", "the token's subject is no service account of the namespace that it names")
+        raise InvalidToken("claims", "the token's subject is not a service account of its namespace")
     return Caller(namespace, subject[2]), expires
 
 
@@ -164,8 +164,8 @@ class TokenCache:
         return len(self._entries)
 
     def verify(self, token: str) -> tuple[Caller, float] | None:
-        """Return the caller of ``token``, and until when that is valid while the keys are the same; None if its key is
-        unknown. Raises InvalidToken."""
+        """Return the caller of ``token``, and the time until which this holds unless the keys change; None if its key
+        is unknown. Raises InvalidToken."""
         keys, now = self._keys.current, self._now()
         if keys is not self._verified_with:
             self._entries.clear()
@@ -191,7 +191,7 @@ _MAX_KEYS: Final = 100
 
 
 def parse_keys(text: bytes) -> dict[str, VerificationKey]:
-    """Return the keys of a JWKS that verify signatures, by id. Raises ValueError if there are none."""
+    """Return the signature keys of a JWKS, by id. Raises ValueError if there are none."""
     members = orjson.loads(text)
     entries = members.get("keys") if isinstance(members, dict) else None
     if not isinstance(entries, list):
@@ -241,7 +241,7 @@ def _identify(keys: Mapping[str, VerificationKey]) -> dict[str, tuple[str, Any]]
     return {key_id: (key.algorithm, key.key.public_numbers()) for key_id, key in keys.items()}
 
 
-# Service accounts: judges their tokens by the cluster's public keys, and by the list of allowed accounts.
+# Service accounts: their tokens are judged by the cluster's public keys and the list of allowed accounts.
 
 
 NO_KEYS: Final = "the keys of the cluster's service accounts are not known yet"
@@ -291,7 +291,7 @@ class ServiceAccounts:
         """Judge ``token``."""
         try:
             if not self.current:
-                find_key_id(token)  # what is not a JWT is invalid with any keys
+                find_key_id(token)  # a malformed token is invalid, whatever the keys
                 return Denied(Denial.UNDECIDED, NO_KEYS)
             verified = self._tokens.verify(token)
         except InvalidToken as error:

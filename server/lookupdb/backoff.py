@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 _MAX_DOUBLINGS: Final = 30
-"""More than any limit needs, and no overflow."""
+"""Enough for any limit, and too few to overflow."""
 
 
 def delay_after(failures: int, first: float, longest: float) -> float:

@@ -87,12 +87,12 @@ class Denied:
 #
 # The operator has the release key, the routers of a dataset its key, and a shard server the hash of its shard's
 # password. The hash is public: a password has 256 random bits. A router sends a password before a server has proven
-# anything, so an impostor at one shard's address learns only that shard's. Each value is derived only from the one
-# before, so it can be computed again.
+# anything, so an impostor at one shard's address learns only that shard's password. Each value is derived only from the
+# one before, so it can be computed again.
 
 
 KEY_BYTES: Final = 32
-"""Size of a release key, and of a dataset's."""
+"""Size of a release key and of a dataset's key."""
 FINGERPRINT_DIGITS: Final = 8
 
 
@@ -107,7 +107,7 @@ def fingerprint_key(dataset_key: bytes) -> str:
 
 
 def derive_password(dataset_key: bytes, rollout: str, shard: int) -> str:
-    """Return the password of the servers of ``shard`` of ``rollout``, as ``r34``: 64 hexadecimal digits."""
+    """Return the password for the servers of ``shard`` in ``rollout`` (such as ``r34``): 64 hexadecimal digits."""
     return hmac.digest(dataset_key, b"shard\0%b\0%d" % (rollout.encode(), shard), "sha256").hex()
 
 

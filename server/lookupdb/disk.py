@@ -51,13 +51,13 @@ def exchange(path: Path, other: Path) -> None:
 
 # Open files and sockets: the limit of this process.
 #
-# Distributions keep the soft limit at 1,024 for programs that use ``select``; others must raise it.
+# Distributions keep the soft limit at 1,024 for programs that use ``select``; other programs must raise it.
 
 
 log = logging.getLogger(__name__)
 
 MAX_DESCRIPTORS: Final = 1 << 20
-"""Limit of what is requested: some hosts allow a thousand million, which nothing here could use."""
+"""The highest limit to request: some hosts allow a billion, which nothing here could use."""
 _OPEN_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
@@ -83,7 +83,7 @@ def raise_limit() -> int:
 def free_descriptors() -> int:
     """Return the number of files that this process can still open, after raising its limit."""
     try:
-        open_files = sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
+        open_files = sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them opens one more
     except OSError:
         open_files = 0
     return max(0, raise_limit() - open_files)

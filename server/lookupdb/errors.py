@@ -5,7 +5,7 @@ LookupdbError (1)
 │   ├── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
 │   ├── FolderDenied (2)     a folder of this machine cannot be written to
 │   └── EngineMissing (2)    Spark, Java or a library for them is missing, or too old
-│       ├── RightsMissing (2)  Spark's driver may not make executors in Kubernetes
+│       ├── RightsMissing (2)  Spark's driver lacks the rights to make executors in Kubernetes
 │       └── ExecutorsRefused (2)  Kubernetes would not let executors in
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
 │   └── SourceMissing (3)    a file of it does not exist
@@ -14,11 +14,11 @@ LookupdbError (1)
 │   ├── StoreUnreachable (5) its server does not answer
 │   ├── ListingTooLong (5)  more objects or folders than lookupdb creates
 │   ├── StoreDenied (5)      it refuses our credentials
-│   ├── GenerationMissing (5)  it holds no such whole generation
+│   ├── GenerationMissing (5)  it lacks the generation, or a part of it
 │   ├── GenerationExists (5) the generation exists, from another spec or another build
 │   ├── AdoptionFailed (5)   no generation of the named dataset can be adopted
 │   ├── PushRejected (5)     a pushed generation is damaged, or does not fit the spec
-│   ├── NotOnVolume (5)      the folder to serve from still lacks it, or cannot be read
+│   ├── NotOnVolume (5)      the folder to serve from lacks the generation or shard, or cannot be read
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── RegistryError (5)        a registry of images does not answer, or not correctly
 │   └── RegistryDenied (5)   it refuses our credentials
@@ -33,7 +33,7 @@ LookupdbError (1)
     └── InvalidAnswer (1)    the server is not a router, or its answer is incomplete
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
-each map these errors in one place. Below are words for errors of files and TLS, and for a Redis port.
+each map these errors in one place. Below are messages for errors of files and TLS, and for requests to a Redis port.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LookupdbError(Exception):
     reason: str = "Failed"
     """CamelCase and stable: the operator uses it as a condition's reason."""
     may_pass: bool = True
-    """True if another attempt may succeed although nobody changes anything: for example, a disk has room again."""
+    """True if a retry may succeed without a correction by the user, for example when a disk has room again."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class InvalidManifest(UsageError):
 
 
 class FolderDenied(UsageError):
-    """A folder of this machine cannot be written to. For that of a store, see StoreDenied."""
+    """A folder of this machine cannot be written to. For a store's folder, see StoreDenied."""
 
     reason = "FolderDenied"
 
@@ -144,7 +144,7 @@ class StoreError(LookupdbError):
 
 
 class StoreUnreachable(StoreError):
-    """The store's server does not answer yet, or no longer."""
+    """The store's server does not answer."""
 
 
 class ListingTooLong(StoreError):
@@ -158,7 +158,7 @@ class StoreDenied(StoreError):
 
 
 class GenerationMissing(StoreError):
-    """The store holds no such whole generation."""
+    """The store lacks the generation, or a part of it."""
 
     reason = "GenerationMissing"
 
@@ -266,8 +266,8 @@ class Unavailable(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.keys = keys
-        """All keys of the call, if a client of the router raises it: a router does not say which keys of a batch are
-        unavailable, except in a partial answer."""
+        """All keys of the call, if a client of the router raises this error: a router does not say which keys of a
+        batch are unavailable, except in a partial answer."""
         self.reason = reason
         self.detail = message if detail is None else detail
         """A sentence for people."""
@@ -287,8 +287,8 @@ class UnknownGeneration(LookupFailed):
         self.generation = generation
         """The requested generation."""
         self.active = active
-        """The generation that answers requests without one; several during a shard-by-shard rollout; empty if the
-        router does not say."""
+        """The generation that answers requests that name none; several during a shard-by-shard rollout; empty if
+        unknown."""
 
 
 class RequestRefused(LookupFailed):
@@ -306,11 +306,11 @@ class RequestRefused(LookupFailed):
         self.problem = problem
         """The name of the problem, such as ``unauthenticated``; empty if the answer has none."""
         self.limit = limit
-        """For ``too-many-keys``: the limit of a batch, if the router says it."""
+        """For ``too-many-keys``: the limit of a batch, if the router gives it."""
 
 
 class InvalidAnswer(LookupFailed):
-    """The server is not a router, or its answer is not well-formed. No part of it is used."""
+    """The server is not a router, or its answer is not well-formed. Nothing of the answer is used."""
 
     reason = "InvalidAnswer"
 
@@ -346,18 +346,18 @@ def reading_error(path: Path, offset: int, number: int) -> StoreError:
     )
 
 
-# Errors of TLS in words, for clients of routers and other servers. This code reads errors without importing ssl.
+# Descriptions of TLS errors, for clients of routers and of other servers. This code does not import ssl.
 
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
-"""OpenSSL's names, in any version, for an answer to its greeting that is not TLS."""
+"""OpenSSL's names, in all its versions, for a reply that is not TLS."""
 _SSL_ERROR_EOF: Final = 8
 _NONE_SHOWN: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants its clients to have a certificate",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "refuses the handshake; perhaps it wants its clients to have a certificate",
 }
-"""OpenSSL's name for the alert of a server that got no client certificate: in TLS 1.3, and before, when it was
-ambiguous."""
+"""OpenSSL's names for the alert of a server that got no client certificate: in TLS 1.3, and the ambiguous one before
+it."""
 _NOT_ACCEPTED: Final = re.compile(
     r"ALERT_(BAD_CERTIFICATE|UNKNOWN_CA|UNSUPPORTED_CERTIFICATE|CERTIFICATE_(?:EXPIRED|REVOKED|UNKNOWN))$"
 )
@@ -380,7 +380,7 @@ def has_ended_early(error: BaseException) -> bool:
 
 
 def find_certificate_refusal(error: BaseException, *, has_shown_one: bool) -> str | None:
-    """Return how a server refuses the client's certificate; None if ``error`` is another one."""
+    """Return how a server refuses the client's certificate; None for another ``error``."""
     reason = getattr(error, "reason", None) or ""
     if not isinstance(reason, str):
         return None
@@ -392,7 +392,7 @@ def find_certificate_refusal(error: BaseException, *, has_shown_one: bool) -> st
 
 
 def is_not_valid_now(error: BaseException) -> bool:
-    """Return whether a server's certificate was not trusted only because of its dates."""
+    """Return whether a server's certificate was rejected only because of its dates."""
     return getattr(error, "verify_code", None) in _NOT_VALID_NOW
 
 

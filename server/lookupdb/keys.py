@@ -128,8 +128,7 @@ def shard_number(key: bytes, shards: int) -> int:
 
 
 def make_sampler(halvings: int) -> Callable[[bytes], bool]:
-    """Return the function that says whether an encoded key is in the sample of one in ``2 ** halvings`` (0 to 63) of
-    all keys.
+    """Return the function that says whether an encoded key is in a sample of one in ``2 ** halvings`` keys (0 to 63).
 
     It uses the upper bits of the hash, which are independent of the shard, so that every shard has its part. A smaller
     sample is part of a larger one.

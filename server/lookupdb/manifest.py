@@ -56,7 +56,7 @@ def generation_number(generation: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object of the source, as it was when it was read."""
+    """An object of the source, as it was when a build read it."""
 
     url: str
     bytes: int
@@ -82,7 +82,7 @@ class DictionaryChoice:
     """Why a generation has its compression dictionary."""
 
     outcome: str
-    """``kept``: it is that of the generation that was active; or ``trained``."""
+    """``kept`` from the generation that was active, or ``trained``."""
     reason: str
     sha256: str
     """Checksum of the dictionary."""
@@ -134,12 +134,12 @@ class Refusal:
     active: str
     """The generation that the gates compared with; empty for none."""
     unjudged: tuple[str, ...] = ()
-    """Those of the reasons that only say that the active generation could not be read. A retry may pass."""
+    """The reasons that only say that the active generation could not be read. A retry may pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedGeneration:
-    """The generation of an earlier dataset that was copied."""
+    """The original of a generation that was copied from an earlier dataset."""
 
     uid: str
     """The whole uid of that dataset."""
@@ -184,10 +184,10 @@ class Manifest:
     overridden: tuple[str, ...] = ()
     """Reasons of failed gates that somebody has overridden."""
     adopted: AdoptedGeneration | None = None
-    """For a copy, the original. All but its uid, generation and build are the original's."""
+    """The original of a copy. The copy differs from it only in uid, generation and build."""
     build: str | None = None
-    """The caller's name for the build; None if there is none. It tells apart two builds of the same number, which exist
-    if the first was forgotten."""
+    """The caller's name for the build; None if there is none. It distinguishes two builds of the same number, which
+    exist if the first was forgotten."""
     dictionary: DictionaryChoice | None = None
     """None without compression, and if an older builder did not record it."""
 
@@ -291,8 +291,8 @@ _ANNOUNCEMENT_FORMAT: Final = 1
 ANNOUNCEMENT_NOTE: Final = "active.json"
 MAX_ANNOUNCEMENT_BYTES: Final = 4096
 LOST_HINT: Final = (
-    "it was removed, or has not arrived yet: `lookupdb up` or an operator announces the next one;"
-    " if neither runs, remove that file to follow the newest generation"
+    "that generation was removed, or has not arrived yet: `lookupdb up` or an operator announces the next one;"
+    " if neither runs, remove active.json to follow the newest generation"
 )
 WRITE_AGAIN: Final = "`lookupdb up` or an operator writes it again at the next cutover; until then remove or correct it"
 
@@ -341,7 +341,7 @@ def parse_announcement(content: bytes, where: str) -> Announcement:
             raise ValueError(f"generation is {generation!r:.80}, expected g1, g2, …")
         number = _check_type(members["version"], int, "version", "a whole number")
         if number < 0:
-            raise ValueError(f"version is {number}, expected a whole number")
+            raise ValueError(f"version is {number}, expected 0 or more")
         announced_at = _check_type(members["announcedAt"], str, "announcedAt", "text")
         if datetime.datetime.fromisoformat(announced_at).tzinfo is None:
             raise ValueError(f"announcedAt must name its time zone (Z), found {announced_at!r}")
@@ -354,8 +354,7 @@ def parse_announcement(content: bytes, where: str) -> Announcement:
 
 
 def is_stale(announced: str, newest: str | None) -> bool:
-    """Return whether to follow the ``newest`` whole generation, because it is newer than ``announced``, which the store
-    no longer has.
+    """Return whether to follow ``newest``, a whole generation, because it is newer than the lost ``announced`` one.
 
     Only for a directory: its listings are complete, and the `lookupdb up` that announced may have ended. A bucket's
     listing may be late, and its operator builds lost generations again.
@@ -371,7 +370,7 @@ def _check_type(value: Any, kind: type, name: str, expected: str) -> Any:
 
 def check_shard_size(path: Path, shard: ShardFile) -> None:
     """Raise CorruptFile if the file is missing or has another size than in the manifest; StoreError or NotEnoughRoom if
-    it cannot be opened. Call this before mapping a file: touching a page behind its end kills the process."""
+    it cannot be opened. Call this before mapping a file: touching a page beyond its end kills the process."""
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:

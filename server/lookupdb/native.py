@@ -1,6 +1,6 @@
 """Choose between the native kernels (``server/native``, in Rust) and the Python fallback.
 
-Both give the same bytes; docs/concepts/architecture.md has the boundary. ``LOOKUPDB_NATIVE=0`` selects Python,
+Both give the same bytes; docs/concepts/architecture.md describes the boundary. ``LOOKUPDB_NATIVE=0`` selects Python,
 ``LOOKUPDB_NATIVE=1`` requires the kernels; by default they are used if they are installed.
 """
 
@@ -46,7 +46,7 @@ def kernels() -> ModuleType | None:
 
 
 def set_aside(reason: str) -> None:
-    """Log that Python replaces a native kernel, and why. Raises UsageError if ``LOOKUPDB_NATIVE=1`` requires it."""
+    """Log that Python replaces a native kernel, and why. Raises UsageError if ``LOOKUPDB_NATIVE=1``."""
     if os.environ.get(VARIABLE) == "1":
         raise UsageError(f"{VARIABLE}=1 requires native kernels: {reason}", hint="unset LOOKUPDB_NATIVE")
     log.warning("Python replaces a native kernel: %s", reason)

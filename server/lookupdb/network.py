@@ -1,7 +1,7 @@
 """Connections to web servers and object stores: explain failures to users, trust certificates, and bypass proxies for
 this machine.
 
-obstore's errors show its libraries' view, layer within layer; only their text has the cause.
+obstore's errors nest those of its libraries; only their text has the cause.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClientPanicked(OSError):
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise ClientPanicked for a panic of native code in the block; all else passes, interruptions too.
+    """Raise ClientPanicked for a panic of native code in the block; all other exceptions pass, interruptions too.
 
     The class of a panic is derived from BaseException, and cannot be imported.
     """
@@ -56,7 +56,7 @@ def panics_as_errors() -> Iterator[None]:
         if type(error).__name__ not in _PANICS:
             raise
         raise ClientPanicked(
-            f"its client crashed ({error}), by a defect or by a setting that it cannot read"
+            f"its client crashed ({error}), because of a defect or a setting that it cannot read"
         ) from error
 
 
@@ -65,9 +65,7 @@ def describe_failure(error: BaseException) -> str:
     text = str(error)
     host = _find_host(text)
     if lacks_credentials(error):
-        return (
-            f"there are no credentials: none are in the environment, and {host}, which gives machines theirs, has none"
-        )
+        return f"there are no credentials, neither in the environment nor at {host}, which provides those of a machine"
     if fault := _CERTIFICATE.search(text):
         return f"the certificate of {host} is not trusted: {fault[1]}"
     if "InvalidContentType" in text:
@@ -132,12 +130,12 @@ def _find_host(text: str) -> str:
     return urlsplit(url[0]).netloc.rpartition("@")[2] if url else "the server"
 
 
-# Trusted certificates: those of this machine's CAs, and of further ones in a file.
+# Trusted certificates: those of this machine's CAs, and those of CAs in a file.
 
 
 def trust_also(ca_file: str | os.PathLike[str] | None, named_by: str) -> ssl.SSLContext:
-    """Return a client's context that trusts this machine's CAs, and those in ``ca_file`` (PEM), if any. Raises
-    UsageError, which says that the file was ``named_by``, if it cannot be used."""
+    """Return a client's context that trusts this machine's CAs, and those in ``ca_file`` (PEM), if any. If the file
+    cannot be used, raises UsageError, which says what it was ``named_by``."""
     context = ssl.create_default_context()
     if ca_file:
         try:

@@ -1,5 +1,5 @@
-"""The plugin of pytest, which it finds by an entry point: the fixture ``lookupdb_serve``. It imports nothing before a
-test asks for it."""
+"""The plugin for pytest, with the fixture ``lookupdb_serve``. pytest finds it by an entry point. It imports nothing
+else until a test uses the fixture."""
 
 from __future__ import annotations
 

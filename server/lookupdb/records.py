@@ -1,8 +1,8 @@
-"""A record between builders, routers and clients: the columns of its key, its JSON value, the frames of a batch.
+"""The forms of records that builders, routers and clients share: key columns, JSON values, and frames of a batch.
 
 Builders and readers share ``join_columns``, so that all find the same record. Readers and gates parse values with
-``decode_json``. Clients import this module, so it needs nothing but Python. It imports orjson for the first value only,
-because that takes half of the import time of the whole client.
+``decode_json``. Clients import this module, so it imports only the standard library, and orjson at the first value:
+orjson takes half of the import time of the whole client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 Key = str | tuple[str | int, ...]
-"""A key, as readers give it: text, or the columns of a key of several columns."""
+"""A key as readers give it: text, or a tuple if keys have several columns."""
 K = TypeVar("K", bound=Key)
 
 
@@ -77,7 +77,7 @@ def decode_json(text: bytes | bytearray) -> Any:
     # a search for long numbers.
     try:
         is_same = orjson.dumps(value) == text
-    except TypeError:  # deeper than it writes: it reads four times as deep
+    except TypeError:  # orjson writes only a quarter of the depth that it reads
         is_same = False
     if not is_same:
         digits = text.translate(_DIGITS)
@@ -87,7 +87,7 @@ def decode_json(text: bytes | bytearray) -> Any:
 
 
 def _decode_slowly(text: bytes | bytearray) -> Any:
-    """Return the same from Python's decoder, which supports long integers, exponents beyond floats and lone
+    """Return the value by Python's decoder, which supports long integers, exponents beyond floats and lone
     surrogates."""
     return json.loads(text.decode(), parse_constant=_refuse_constant)
 

@@ -7,7 +7,7 @@ dictionary give the same bytes. The generation's name is in manifest.json beside
 
 A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying
 it; or a zstd frame of that, without magic number, checksum and dictionary id, if it is smaller. The first byte shows
-which: ``$`` has the bit 0x04 set, and such a frame does not, because it is its header's checksum bit.
+which: the bit 0x04 is set in ``$``, but not in such a frame, where it is the header's checksum bit.
 
 A checksum proves the whole file before it is served. Later damage by disk or memory shows in single values, which
 ``expand`` and ``is_framed`` check, so that a damaged value affects its own key alone.
@@ -47,7 +47,7 @@ _OPENING_ERRNOS: Final = (*OPEN_FILES_ERRNOS, errno.ENOMEM, errno.EACCES, errno.
 """Errors of LMDB that say nothing about a file's content."""
 
 _LMDB_META: Final = struct.Struct("=16x I 20x I 92x Q Q")
-"""A meta page of LMDB: its magic number, the size of pages, the last page's number, the transaction's."""
+"""A meta page of LMDB: magic number, size of a page, number of the last page, number of the transaction."""
 _LMDB_MAGIC: Final = 0xBEEFC0DE
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
@@ -263,13 +263,13 @@ def _check_length(path: Path) -> None:
         os.close(descriptor)
     if found < needed:
         raise CorruptFile(
-            f"{path} is cut short: it is {found} bytes long, and says of itself {needed}",
+            f"{path} is cut short: it is {found} bytes long, but its header says {needed}",
             hint="it is damaged: fetch or build it again",
         )
 
 
 def _needed_bytes(descriptor: int) -> int:
-    """Return the file's length by LMDB's newer meta page; 0 if it has none."""
+    """Return the file's length according to LMDB's newer meta page; 0 if it has none."""
     first = os.pread(descriptor, _LMDB_META.size, 0)
     if len(first) < _LMDB_META.size or _LMDB_META.unpack(first)[0] != _LMDB_MAGIC:
         return 0

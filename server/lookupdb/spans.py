@@ -1,7 +1,7 @@
 """Spans through the SDK of OpenTelemetry, which only ``lookupdb.telemetry`` imports, and only if spans are wanted.
 
-Spans wait in a bounded queue for the exporter's thread. A full queue drops new spans, and a collector that fails drops
-those of a batch: both are counted, and neither delays the caller. A span never contains a key, a value or a message.
+Spans wait in a bounded queue for the exporter's thread. A full queue drops new spans, and a failing collector loses a
+whole batch: both are counted, and neither delays the caller. A span never contains a key, a value or a message.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 QUEUE_SPANS: Final = 2048
 """The SDK's default, which OTEL_BSP_MAX_QUEUE_SIZE overrides."""
 _QUIET_SECONDS: Final = 60.0
-"""The least time between two log lines of the exporter."""
+"""The shortest time between two log lines of the exporter."""
 
 
 class TimedSpan:
-    """A span that runs."""
+    """A running span."""
 
     def __init__(self, span: trace.Span, tracer: trace.Tracer) -> None:
         self._span = span
@@ -122,7 +122,7 @@ class Spans:
         return TimedSpan(span, self._tracer)
 
     def close(self, seconds: float) -> None:
-        """Export what waits, for ``seconds`` at most."""
+        """Export the queued spans, for ``seconds`` at most."""
         # Not in this thread: the processor would wait up to 30 seconds for a dead collector.
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
@@ -152,7 +152,7 @@ class _CountingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """End attempts that wait."""
+        """End retries that wait."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
@@ -176,7 +176,7 @@ class _BoundedProcessor(BatchSpanProcessor):
 
 
 class _OccasionalFilter(logging.Filter):
-    """Lets a line pass now and then: a dead collector fails for every batch, several times."""
+    """Passes a line now and then, because a dead collector logs several failures for every batch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOG_FILE: Final = "LOOKUPDB_LOG_FILE"
-"""The variable with the file to which `lookupdb up` lets a build write its log, besides the terminal."""
+"""The variable that names the file to which a build of `lookupdb up` writes its log, besides the terminal."""
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=MappingProxyType({}))
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -119,8 +119,8 @@ def is_wanted() -> bool:
 
 
 def open_spans(service: str, *, samples_roots: bool) -> Spans | None:
-    """Return what makes and exports the spans of ``service``; None, with a warning, if the environment wants spans and
-    they are impossible.
+    """Return the maker of the spans of ``service``; None if the environment wants no spans, or, with a warning, if they
+    are impossible.
 
     ``samples_roots``: keep spans without a parent. A sampler in the environment takes precedence.
     """
@@ -170,7 +170,7 @@ class SpanHandle:
             self._span.describe(**attributes)
 
     def settle(self, outcome: str, *, is_failure: bool) -> None:
-        """Note the ``outcome``, a word, because messages may contain data."""
+        """Record the ``outcome``, a single word, because messages may contain data."""
         if self.is_settled:
             return
         self.is_settled = True
@@ -180,7 +180,7 @@ class SpanHandle:
                 span.fail(outcome)
 
     def begin_phase(self, name: str, total: int | None, unit: str) -> None:
-        """Begin a child, as a display of progress does."""
+        """Begin a child span for a phase, like a progress display."""
         if self._span is not None:
             self._phase = self._span.begin_child(name)
 

@@ -126,7 +126,7 @@ def _write_source(folder: Path, records: Mapping[Any, Any], shards: int, normali
         try:
             source.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
         except (TypeError, ValueError) as error:
-            raise UsageError(f"values are what JSON can hold, or all are bytes: {error}") from error
+            raise UsageError(f"values must be JSON values, or all of them bytes: {error}") from error
     spec = {
         "source": {"url": source.name},
         "key": {"columns": columns, "separator": _SEPARATOR, "normalize": list(normalize)},
@@ -157,7 +157,7 @@ def _start(stack: ExitStack, folder: Path, name: str, words: Sequence[str]) -> s
 
 
 def _wait(process: subprocess.Popen[bytes], folder: Path, name: str, awaited: Path | None) -> None:
-    """Wait until ``awaited`` exists, without it until the process ends. Raises LookupdbError if it fails."""
+    """Wait until ``awaited`` exists; if it is None, until the process ends. Raises LookupdbError if that fails."""
     end = time.monotonic() + START_SECONDS
     while awaited is None or not awaited.exists():
         code = process.poll()

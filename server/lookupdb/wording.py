@@ -26,7 +26,7 @@ _QUERY: Final = re.compile(r"\?[^/?]*=.*", re.DOTALL)
 
 
 def format_count(number: int, noun: str) -> str:
-    """ "1 record", "1,234 records"."""
+    """Return "1 record", or "1,234 records"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -51,7 +51,7 @@ def needs_escape(character: str) -> bool:
 
 
 def escape_controls(text: str) -> str:
-    """``text`` for a terminal or a log: what controls it becomes escapes, as \\x1b. Line breaks and tabs stay."""
+    """Return ``text`` for a terminal or a log, with all control characters escaped except line breaks and tabs."""
     if text.replace("\n", "").isprintable():
         return text
     return "".join(
@@ -74,7 +74,7 @@ def to_utf8(text: str) -> str:
 
 def strip_secrets(url: str) -> str:
     """Return ``url`` without user, password and query, even if it is mistyped (https:/user:password@host). "?…"
-    replaces the query of a path or a bucket's url, which has none."""
+    replaces a query in a path or a bucket's URL."""
     url = _USER.sub(r"\1", _ODD_PASSWORD.sub(r"\1", url))
     return _QUERY_OF_HTTP.sub("", url) if _HTTP.match(url) else _QUERY.sub("?…", url)
 

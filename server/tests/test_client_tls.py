@@ -170,7 +170,7 @@ def test_a_certificate_of_another_host_is_refused(url: str, kind: Kind, ca_file:
 
 
 def test_a_router_whose_certificate_has_expired_is_unavailable(tmp_path: Path, kind: Kind, ca_file: Path) -> None:
-    """Its owners see to that, and clients have nothing to change."""
+    """The router's owners must renew it; clients have nothing to change."""
     expired = make_identity("localhost", by=authority(), days=-1).write(tmp_path / "expired")
     with greeting(expired) as url, blocking(kind, url, timeout=30, ca_file=ca_file) as client:
         with pytest.raises(Unavailable, match="is not trusted: certificate has expired") as told:
@@ -275,7 +275,7 @@ def test_files_that_cannot_be_used_are_named(kind: Kind, tmp_path: Path) -> None
 def test_plain_http_and_tls_do_not_speak_to_each_other(
     url: str, plain_router: Router, ca_file: Path, kind: Kind
 ) -> None:
-    refused = pytest.raises(RequestRefused, match="this port speaks TLS: ask by https")
+    refused = pytest.raises(RequestRefused, match="this port speaks TLS: use https")
     with blocking(kind, url.replace("https", "http"), token=TOKEN, timeout=30) as client, refused:
         client.get("a")
     address = f"localhost:{plain_router.port}"

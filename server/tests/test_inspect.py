@@ -161,7 +161,7 @@ def test_a_file_that_is_cut_short_is_said_to_be_and_never_mapped(dataset: Stored
             commands += [["inspect", target], ["inspect", target, "--verify"]]
             messages += [f"{path} is {keep} bytes long, its index says {shard.bytes}"] * 2
     commands.append(["inspect", str(alone)])
-    messages.append(f"{alone} is cut short: it is 30000 bytes long, and says of itself {shard.bytes}")
+    messages.append(f"{alone} is cut short: it is 30000 bytes long, but its header says {shard.bytes}")
     for (code, errors), message in zip(run_elsewhere(tmp_path, *commands), messages, strict=True):
         assert code == 5, errors
         assert message in errors

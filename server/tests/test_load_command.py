@@ -190,14 +190,14 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
         (["--rate", "5", "--ramp", "1:5:2"], 2, "--rate and --ramp say different things"),
         (["--ramp", "1:5"], 2, "is not a ramp"),
         (["--fail-if", "p99"], 2, "is not a condition"),
-        (["--distribution", "zipf"], 2, "--distribution zipf is none"),
+        (["--distribution", "zipf"], 2, "--distribution zipf is unknown"),
         (["--header", "Authorization: Bearer x"], 2, "would show a secret"),
         (["--report", "load.pdf"], 2, "none of the endings"),
         (["--at", "13"], 2, "a generation is called g1"),
         (["--at", "g13"], 1, "does not serve g13: g1 is active"),
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read: No such file"),
         (["--batch", "101"], 1, "give a smaller --batch"),
-        (["--batch", "501"], 2, "batches of 501 keys need as many, found 500"),
+        (["--batch", "501"], 2, "a batch of 501 keys needs as many, found 500"),
         (["--rate", "1000000", "--beyond-default-bounds"], 1, "this machine does not keep up: for 3 s"),
     ],
 )
@@ -223,7 +223,7 @@ def test_keys_of_another_dataset_are_not_sampled(
 
 
 def test_a_folder_of_another_namespace_is_sampled(url: str, tmp_path: Path) -> None:
-    """As the hint says: what was built elsewhere may have been built for another one."""
+    """As the hint says: a generation from elsewhere may have been built for another namespace."""
     write_generation(tmp_path, RECORDS, shards=1, value_format="json", namespace="other", name="sample")
     code, document, said = load(url, "--sample-from", str(tmp_path / "g1"), "--duration", "0.3", "--warmup", "0")
     assert code == 0, said
@@ -280,7 +280,7 @@ def test_more_than_the_default_bound_can_be_asked_for(url: str, key_file: str) -
     ("target", "code", "told"),
     [
         ("nothing", 4, "no `lookupdb up` serves nothing"),
-        ("127.0.0.1:80", 2, "is no dataset's name"),
+        ("127.0.0.1:80", 2, "is not a dataset's name"),
         ("http://user@127.0.0.1", 2, "no user and no password"),
         ("http://127.0.0.1:{free}", 4, "refuses connections"),
         ("http://nowhere.invalid", 4, "does not resolve"),
@@ -467,7 +467,7 @@ def test_senders_end_with_the_program_that_has_started_them(url: str, key_file: 
 
 @pytest.mark.parametrize("seconds", [0, 0.1, 2], ids="after {} s".format)
 def test_a_sender_that_is_killed_is_reported(url: str, key_file: str, seconds: float) -> None:
-    """Before it has read its plan, too."""
+    """Even before it has read its plan."""
     process = _start(url, key_file, "--rate", "50", "--warmup", "0")
     until(lambda: len(children(process.pid)) == 1, "a sender")
     time.sleep(seconds)

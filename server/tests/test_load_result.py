@@ -253,7 +253,7 @@ def test_keys_of_another_dataset_are_remarked() -> None:
         document["plan"]["hitRatio"] = hit_ratio
         return render_summary(document)
 
-    told = "all keys are missing: are those of keys.txt keys of shop/people?"
+    told = "all keys are missing: check that keys.txt has keys of shop/people"
     assert told in summarize(1.0, missing=5)
     assert told not in summarize(1.0, missing=4, found=1)
     assert told not in summarize(1.0, missing=4, unavailable_keys=1)

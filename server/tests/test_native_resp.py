@@ -178,7 +178,7 @@ def test_the_lookups_of_clients_that_ask_at_once_are_answered_each_to_its_own(sh
 
 
 def test_clients_that_ask_at_once_and_read_nothing_hold_no_more_than_the_budget(tmp_path: Path) -> None:
-    """Three hundred ask for 4 MB each, and all of them are ready in one turn."""
+    """Three hundred clients ask for 4 MB each, and all of them are ready in one turn."""
     path = write_generation(tmp_path, {"big": os.urandom(4_000_000)}) / file_name(0, 1)
     with InProcessWorker(path, "native", ServerLimits(max_held_bytes=16 << 20)) as worker:
         clients = [worker.connect(1 << 14) for _ in range(300)]
@@ -194,7 +194,7 @@ def test_clients_that_ask_at_once_and_read_nothing_hold_no_more_than_the_budget(
 
 
 def test_a_client_is_answered_though_others_before_it_always_leave_more_than_a_turn_hands_over(tmp_path: Path) -> None:
-    """Each poll begins with the same clients, and what one leaves is all that a turn hands over."""
+    """Each poll begins with the same clients, and one client's unread replies are all that a turn hands over."""
     path = write_generation(tmp_path, {"big": os.urandom(4_000_000), "a": b"1"}) / file_name(0, 1)
     for kernels in KINDS:
         with InProcessWorker(path, kernels) as worker:
@@ -286,5 +286,5 @@ def test_a_file_that_the_kernel_cannot_read_is_served_by_python(
         worker.send(client, request(b"GET", b"a"))
         assert worker.replies(client) == b"$1\r\n1\r\n"
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: served by Python, because the native kernel cannot: expected pages of 4096 bytes, found 16384"
+        f"{path}: served by Python, because the native kernel cannot read it: expected pages of 4096 bytes, found 16384"
     ]

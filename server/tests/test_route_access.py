@@ -298,7 +298,7 @@ async def test_clients_that_are_left_out_are_told_of_once(
     access.stop()
     problem = "there are 2 files: the last 1 by name are not read"
     assert reported == [{"version": 1, "tokens": 1, "problems": [problem]}]
-    assert [record.getMessage() for record in caplog.records] == [f"who may look up: {problem}"]
+    assert [record.getMessage() for record in caplog.records] == [f"access rules: {problem}"]
 
 
 _FUZZ_EXAMPLES = os.environ.get("LOOKUPDB_FUZZ_EXAMPLES")

@@ -29,7 +29,7 @@ LARGE = b"x" * (LARGE_REPLY_BYTES + 1)
 
 
 class Watched(ServerConnection):
-    """A connection whose transitions are checked against the table, and its invariants after all that comes."""
+    """A connection that checks its transitions against the table, and its invariants after each event."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "reading" and hasattr(self, "reading") and value is not self.reading:
@@ -74,7 +74,7 @@ class Wire:
             self.connection.data_received(data[start : start + step])
 
     async def receive_now(self, *pieces: bytes) -> None:
-        """Within one turn of the loop."""
+        """Receive all ``pieces`` within one turn of the loop."""
         for piece in pieces:
             self.receive(piece)
 
@@ -164,7 +164,7 @@ class TestReplies:
                     wire = Wire().used()
                     wire.asked = 2
                     wire.receive(b"*2\r\n" + first + f"{kind}200000000\r\n".encode(), step)
-                    assert wire.closed == ["answered something other than RESP: an element that is no value"]
+                    assert wire.closed == ["answered something other than RESP: an element that is not a value"]
                     assert not wire.replies
                     assert wire.budget.used == 0
 

@@ -97,7 +97,7 @@ def test_what_is_not_valid_is_refused_with_a_sentence() -> None:
         (changed(["version"], True), "version must be a whole number, found bool"),
         (changed(["version"], -1), "version must not be negative, found -1"),
         (changed(["dataset", "uid"], ""), "dataset: uid must not be empty"),
-        (changed(["active"], "g7"), "active generation 'g7' is none of its generations (g1)"),
+        (changed(["active"], "g7"), "active generation 'g7' is not in its generations (g1)"),
         (changed(["generations"], []), "generations must have 1 to 16 entries, found 0"),
         (changed(["generations"], [entry([[A]]), entry([[B]])]), "names a generation twice: g1, g1"),
         (changed(["generations", 0, "generation"], "G1"), "generations[0].generation must be g1, g2, …, found 'G1'"),
@@ -130,7 +130,7 @@ def test_a_mixed_table_that_is_not_valid_is_refused_with_a_sentence() -> None:
     for content, sentence in (
         (
             table_file(mixed(entry([[B], [B]], "g2"), entry([[A], [A]]), {1}), formatVersion=1),
-            "generations[0].shards[1] must not name a generation in format version 1, in which the entry does",
+            "generations[0].shards[1] must not name a generation in format version 1, in which the entry names it",
         ),
         (mixed_file(generation="12"), "generations[0].shards[1].generation must be g1, g2, …, found '12'"),
         (mixed_file(generation=None), "generations[0].shards[1]: generation must be text, found NoneType"),

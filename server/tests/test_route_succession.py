@@ -51,7 +51,7 @@ def test_who_has_another_table_of_the_same_version_says_so_in_words_that_are_kno
 def test_a_router_of_one_dataset_takes_no_table_of_another() -> None:
     own, other = table(entry([[A]])), table(entry([[A]]), dataset=OTHER, version=9)
     sentence = (
-        "it is the table of default/sample with uid 'made again', and this router is of the dataset with uid 'local'"
+        "it is the table of default/sample with uid 'made again', and this router serves the dataset with uid 'local'"
     )
     for current in (None, own):
         assert diagnose_refusal(own, current, "local") is None

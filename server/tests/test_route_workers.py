@@ -184,7 +184,7 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
 
 def test_a_router_of_one_dataset_serves_no_other(table: Path) -> None:
     with starting(table, "--dataset-uid", "another") as router:
-        sentence = "uid 'local', and this router is of the dataset with uid 'another'"
+        sentence = "uid 'local', and this router serves the dataset with uid 'another'"
         until(lambda: sentence in (router.reports("error")[0] or ""), "the table is refused")
         assert router.reports("datasetUid") == [None]
         assert router.get("/v1/lookup/k1")[0] == 503

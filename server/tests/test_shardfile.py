@@ -88,7 +88,7 @@ def test_what_is_no_lmdb_file_is_refused(tmp_path: Path, content: bytes) -> None
 def test_a_file_that_is_cut_short_is_refused_before_it_is_mapped(tmp_path: Path, keep: int) -> None:
     path = write(tmp_path / "s.lmdb")
     os.truncate(path, keep)
-    with pytest.raises(CorruptFile, match=f"is cut short: it is {keep} bytes long, and says of itself"):
+    with pytest.raises(CorruptFile, match=f"is cut short: it is {keep} bytes long, but its header says"):
         ShardReader(path)
 
 
@@ -102,13 +102,13 @@ def test_the_newer_meta_page_says_how_long_a_file_is(tmp_path: Path) -> None:
         with ShardReader(path) as shard:
             assert shard.find(b"more%d" % grown) is not None
         os.truncate(path, whole - 1)
-        with pytest.raises(CorruptFile, match=f"says of itself {whole}$|says of itself {whole}\n"):
+        with pytest.raises(CorruptFile, match=f"its header says {whole}$|its header says {whole}\n"):
             ShardReader(path)
         os.truncate(path, whole)
 
 
 class TestWhatCannotBeOpened:
-    """It is not said to be damaged, which would have it fetched or built again."""
+    """Such a file is not called damaged: then users would fetch or build it again."""
 
     @pytest.fixture
     def no_descriptors(self, tmp_path: Path) -> Iterator[Path]:

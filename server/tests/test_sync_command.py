@@ -189,7 +189,7 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("words", "says"),
         [
-            ((), "nothing is to be kept"),
+            ((), "there is nothing to keep"),
             (("--dataset", "a/b/c"), "is not a dataset"),
             (("--dataset", f"team/people@{UID}", "--dataset", f"team/people@{OTHER_UID}"), "named with two uids"),
             (("--dataset", "people", "--keep", "0"), "--keep"),

@@ -45,9 +45,9 @@ def test_keys_of_several_columns_and_raw_values() -> None:
     [
         ({}, "at least one record"),
         ({"a": 1, ("b", "c"): 2}, "the same number of columns"),
-        ({"a": {1, 2}}, "values are what JSON can hold"),
-        ({"a": float("nan")}, "values are what JSON can hold"),
-        ({"a": 1, "b": b"1"}, "values are what JSON can hold"),
+        ({"a": {1, 2}}, "values must be JSON values"),
+        ({"a": float("nan")}, "values must be JSON values"),
+        ({"a": 1, "b": b"1"}, "values must be JSON values"),
         ({"a": 1, "x" * 600: 2}, "only 1 of 2 records can be served|511"),
     ],
 )

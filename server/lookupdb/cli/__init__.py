@@ -40,7 +40,7 @@ VERBS: Final = {
     "copy": "Copy generations between stores, or between clusters' parts of a store.",
     "image": "Package the shards of a generation as container images, and push them.",
     "sweep": "Remove data of deleted datasets from a store.",
-    "prune": "Remove the generations of a dataset that nothing needs.",
+    "prune": "Remove unneeded generations of a dataset.",
     "ls": "List the datasets of `lookupdb up`.",
     "status": "Show a dataset on one screen: what serves, what is in progress, what it waits for.",
     "history": "List the builds and generations of a dataset.",
@@ -99,7 +99,7 @@ EXTRAS: Final = {
     "serve": ("hiredis", ("fetch", "get", "load", "route", "serve", "sync", "token", *_UP)),
     "operator": ("kopf", ("console", "gateway", "operator", "kubectl-lookupdb")),
 }
-"""Extra → a package that comes with it alone, and the commands that need it."""
+"""Extra → a package that only this extra installs, and the commands that need it."""
 
 
 def check_extras(command: str) -> None:

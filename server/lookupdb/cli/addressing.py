@@ -137,7 +137,7 @@ class GenerationLocator:
 
 
 def complete_datasets(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the datasets of `lookupdb up` that begin with ``incomplete``; after the first, its generations."""
+    """Return the datasets of `lookupdb up` that begin with ``incomplete``; after a dataset, its generations."""
     data, given = context.params.get("data_dir") or DATA_DIRECTORY, context.params.get("targets")
     if given:
         namespace, _slash, name = given[0].rpartition("/")
@@ -154,8 +154,8 @@ def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_dataset(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --data, --store, --cluster-id and --uid, for a command whose argument is a dataset. Without --store it is in
-    the folder of `lookupdb up`. The command gets ``locate``, which returns the ``NamedDataset`` of a name."""
+    """Add --data, --store, --cluster-id and --uid, for a command whose argument is a dataset, by default one in the
+    folder of `lookupdb up`. The command gets ``locate``, which returns the ``NamedDataset`` of a name."""
 
     @data_dir_option
     @option("--store", "store_url", metavar="URL", show_default=False, help="A store, in place of --data.")
@@ -178,7 +178,7 @@ def with_dataset(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class NamedDataset:
-    """A dataset in a store, and its LookupDataset if it is one of `lookupdb up`; else empty."""
+    """A dataset in a store, and its LookupDataset, which is empty unless the dataset is one of `lookupdb up`."""
 
     locator: GenerationLocator
     resource: Mapping[str, Any]
@@ -241,7 +241,7 @@ def find_router_url(dataset: str, data: Path) -> str:
         return str(state["url"])
     if re.fullmatch(r"[^/]*:\d+/?", dataset):
         raise UsageError(
-            f"{dataset} is no dataset's name", hint=f"a router's URL begins with its scheme: http://{dataset}"
+            f"{dataset} is not a dataset's name", hint=f"a router's URL begins with its scheme: http://{dataset}"
         )
     if is_locked(run_directory(*place)):
         raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")

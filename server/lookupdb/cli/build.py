@@ -92,7 +92,7 @@ _threads_option = option(
 @option(
     "--active-records",
     type=click.IntRange(min=0),
-    help="Number of its records. Gates use it if the store has lost all generations.",
+    help="Number of records in the --active generation. Gates use it if the store has lost all generations.",
 )
 @option(
     "--override-gates",
@@ -215,8 +215,8 @@ def command(
     """Build one generation of the dataset that MANIFEST describes.
 
     Reads the source, sorts its records within the memory limit, writes one file per shard, and publishes the generation
-    into the store. If a gate fails, the generation is marked as rejected. --json prints the result as one line, also
-    that of a failure. --explain writes no JSON.
+    into the store. If a gate fails, the generation is marked as rejected. --json prints the result, or the failure, as
+    one line. --explain writes no JSON.
 
     \b
         lookupdb build -f examples/airports.yaml

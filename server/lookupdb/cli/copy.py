@@ -393,7 +393,7 @@ def _find_shards(
 def _show_phase(
     style: str, verb: str, generation: StoredGeneration, shards: Sequence[int], *, passes: int
 ) -> Iterator[Callable[[int], None]]:
-    """Show progress while the block runs, which reads the files ``passes`` times at most. Yields what advances it."""
+    """Show progress while the block reads the files, at most ``passes`` times. Yields the function that advances it."""
     size = passes * sum(generation.manifest.shards[shard].bytes for shard in shards)
     with open_progress(style) as progress:
         progress.begin_phase(f"{verb} {generation.manifest.generation}", size, "bytes")

@@ -1,4 +1,4 @@
-"""`lookupdb fetch` and `lookupdb sync`: bring one shard, or whole datasets and what follows them, to a local folder."""
+"""`lookupdb fetch` and `lookupdb sync`: bring one shard, or the active generation of datasets, to a local folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(
 
     The file is verified (size, SHA-256) before it gets its name, and manifest.json is written last. A whole file is not
     fetched again, and leftovers of an interrupted fetch are removed. Written data do not stay in the page cache, which
-    belongs to the serving processes. --json prints the result as one line, also that of a failure.
+    belongs to the serving processes. --json prints the result, or the failure, as one line.
     """
     with report_outcome(termination_log, as_json, dataset=dataset, generation=generation, shard=shard) as result:
         check_path(folder)
@@ -81,7 +81,7 @@ def command(
 
 
 def _find_names(namespace: str | None, dataset: str) -> tuple[str, str]:
-    """Return the namespace and the name of ``dataset``. Raises UsageError if it has another namespace than is given."""
+    """Return the namespace and the name of ``dataset``. Raises UsageError if the two name different namespaces."""
     own, slash, name = dataset.rpartition("/")
     if slash and not own:
         raise UsageError(f"--dataset {dataset} names no namespace", hint=f"give {name} for that of --namespace")
@@ -190,7 +190,7 @@ def sync(
 
     if not names and not tables:
         raise UsageError(
-            "nothing is to be kept", hint="name a dataset with --dataset, or its routing table with --table"
+            "there is nothing to keep", hint="name a dataset with --dataset, or its routing table with --table"
         )
     subscriptions = tuple(dict.fromkeys(map(Subscription.parse, names)))
     if len({str(subscription) for subscription in subscriptions}) < len(subscriptions):
@@ -227,7 +227,7 @@ def sync(
 
 
 def _has_calls_left() -> bool:
-    """Return whether a check or a fetch still waits for a store. One with its answer needs a moment to end."""
+    """Return whether a check or a fetch still waits for a store. Calls that have their answer get a moment to end."""
     deadline = time.monotonic() + _LAST_CALLS_SECONDS
     while launch.are_unfinished() and time.monotonic() < deadline:
         time.sleep(0.01)

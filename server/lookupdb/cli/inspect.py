@@ -67,7 +67,7 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
 
 
 def _check_file(path: Path, *, with_checksum: bool) -> None:
-    """Compare a single file with the manifest beside it, which is required only for its checksum."""
+    """Compare a single file with the manifest beside it. Only the checksum requires a manifest."""
     try:
         entry = find_shard_entry(path)
     except StoreError as error:

@@ -56,8 +56,8 @@ def init(
 
     It looks at the first rows of one file, at most 10,000, and guesses the format, the delimiter, the key, the types
     and the number of shards. It prints each guess with its reason, and writes it into the manifest as a comment, so
-    that you can check and change it. The key is a column whose values differ in all these rows; of several, one with
-    a name such as id, key, email or code.
+    that you can check and change it. The key is a column whose values differ in all these rows, if possible one with a
+    name such as id, key, email or code.
 
     A later row may not fit a guess. Then the build fails, and says which row and why. `lookupdb build --explain` shows
     what a build would do, and `lookupdb validate` checks a manifest that you have changed.
@@ -115,9 +115,9 @@ def validate(paths: tuple[Path, ...]) -> int:
         lookupdb validate manifests/
 
     Reads no source, and needs no network, cluster or store: use it before a commit and in CI. It checks what a
-    cluster checks when you apply a manifest, except rules that compare it with the one before. In a FOLDER and its
-    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others. Another kind
-    of lookupdb.dev is a problem. It skips hidden subfolders, such as .lookupdb. `lookupdb build -f FILE --explain` also
+    cluster checks when you apply a manifest, except rules that compare it with the previous one. In a FOLDER and its
+    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others. Another kind of
+    lookupdb.dev is a problem. It skips hidden subfolders, such as .lookupdb. `lookupdb build -f FILE --explain` also
     looks at the source.
 
     Exit codes: 0 all are valid, 1 there are problems, 2 a path does not exist, or a folder has no manifest.

@@ -98,7 +98,7 @@ class ManifestPath(click.Path):
     """The path of a manifest."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Return what to do: users give the path alone."""
+        """Return what to do, because users often give the path without -f."""
         return "Give the manifest as -f people.yaml."
 
 

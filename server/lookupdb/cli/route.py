@@ -33,7 +33,7 @@ _OPTIONS: Final = {
     "idle_timeout_seconds": "idle_timeout",
     "write_timeout_seconds": "write_timeout",
 }
-"""Fields of RouterLimits whose option has a name without the unit."""
+"""Fields of RouterLimits whose option has another name."""
 
 
 DIRECTIVES: Final = re.compile("[a-z][a-z-]*(=[A-Za-z0-9-]+)?(, ?[a-z][a-z-]*(=[A-Za-z0-9-]+)?)*")
@@ -193,7 +193,7 @@ def command(
       GET  /v1/lookup/KEY                       the value; 404 missing; 503 unavailable
       POST /v1/lookup  {"keys": ["a", "b"]}     {"generation": …, "found": {…}, "missing": […]}
       GET  /v1/dataset                          generation, records, shards, age
-      …    /v1/datasets/NAME/lookup…, /dataset  the same of one --dataset
+      …    /v1/datasets/NAME/lookup…, /dataset  the same for one --dataset
       GET  /healthz, /readyz                    for load balancers, without a token
 
     With --resp-port any Redis client can ask too: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL
@@ -295,8 +295,8 @@ def token(hashes: bool) -> None:
     """Create a token for a client of a dataset with spec.router.auth.tokens.
 
     Standard output gets only the token. Standard error gets its hash, the command that makes a Secret of the hash, and
-    where `lookupdb route` looks for it. Give the token only to the client: keep it in a file or in a Secret of the
-    client.
+    the place where `lookupdb route` looks for the hash. Give the token only to the client: keep it in a file or in a
+    Secret of the client.
 
     \b
         lookupdb token > web.token
@@ -306,7 +306,7 @@ def token(hashes: bool) -> None:
         shown = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 2).strip()
         try:
             click.echo(hash_token(read_bearer_token(b"Bearer " + shown)))
-        except NoToken as error:  # which does not show it
+        except NoToken as error:  # its message does not show the token
             raise UsageError(
                 f"standard input holds no token that a router would take: {error}",
                 hint="make one with `lookupdb token`",

@@ -133,7 +133,7 @@ def _choose_hash(password: str | None, password_sha256: str | None) -> str | Non
     """Return the SHA-256 of the password, or None without one. Raises UsageError."""
     if password is not None and password_sha256 is not None:
         raise UsageError(
-            "a password and the hash of one are given",
+            "both a password and the hash of one are given",
             hint="give either --password-sha256, or --password-file or LOOKUPDB_PASSWORD",
         )
     if password is not None:

@@ -147,7 +147,7 @@ def render_difference(document: Mapping[str, Any]) -> Iterator[str]:
     if before["normalize"] != after["normalize"]:
         yield f"note     keys are normalised differently: {before['normalize']} and {after['normalize']}"
     if not document["isWhole"]:
-        yield "note     these are the keys that were compared, and not all"
+        yield "note     not all keys were compared: the counts are of a sample"
     yield f"same     {document['same']:,}"
     for kind in ("added", "removed", "changed"):
         count, samples = document[kind], document["samples"].get(kind, ())
@@ -375,7 +375,7 @@ def sweep(
         lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living living.json --dry-run
 
     For live datasets, the newest generations stay (as many as the dataset keeps), and so do those that the list
-    protects and all newer ones: they may have become active since the list was read. If it protects none, all stay.
+    protects and all newer ones: they may have become active since the list was written. If it protects none, all stay.
 
     The first sweep that misses a dataset in the list marks it. A later sweep removes it once the mark is older than the
     grace period. A generation whose builder is alive stays, and so does every unknown file.

@@ -30,7 +30,7 @@ Arrivals = Literal["poisson", "uniform"]
 
 FAILURE_KINDS: Final = ("unavailable", "httpErrors", "broken", "invalid")
 GENERATION_FIELD: Final = "Lookupdb-Generation"
-MAX_LABELS: Final = 50  # labels of a kind of failure, and generations: answers must not fill memory
+MAX_LABELS: Final = 50  # labels per kind of failure, and generations: answers must not fill memory
 OTHER_LABELS: Final = "(others)"
 MAX_KEYS: Final = 1_000_000
 DEFAULT_SAMPLE: Final = 100_000
@@ -62,7 +62,7 @@ class RateSegment:
             return 0.0
         slope = (self.end - self.start) / self.seconds
         root = math.sqrt(max(0.0, self.start * self.start + 2 * slope * count))
-        return min(self.seconds, 2 * count / (self.start + root))  # subtracts no numbers that are nearly equal
+        return min(self.seconds, 2 * count / (self.start + root))  # avoids a difference of nearly equal numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def parse_distribution(text: str) -> float:
         if text == "uniform" or (name == "zipf" and 0 < float(digits) <= _MAX_EXPONENT):
             return float(digits or 0)
     raise UsageError(
-        f"--distribution {text} is none", hint=f"give uniform, or zipf:S with S up to {_MAX_EXPONENT:g}, as zipf:1.1"
+        f"--distribution {text} is unknown", hint=f"give uniform or zipf:S, with S up to {_MAX_EXPONENT:g}, as zipf:1.1"
     )
 
 
@@ -265,7 +265,7 @@ class LoadOrder:
 
     sender: SenderPlan  # the first sender's; the others differ by their number
     facts: DatasetFacts
-    is_asked_by_name: bool  # generation of --at
+    is_asked_by_name: bool  # --at names the generation
     key_source: str
 
 

@@ -24,8 +24,8 @@ KIND: Final = "LoadResult"
 HIGHEST_MICROSECONDS: Final = 300_000_000  # longer than any request may take; larger values count as this
 PERCENTILES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for step in range(16 * 5 + 1))
-"""Percentiles from 0 to 99.999, closer together near the end: even steps of the logarithm of the rest to 100."""
-MAX_POINTS: Final = 600  # points of a load: a longer load has longer points
+"""Percentiles from 0 to 99.999, closer together near the end: even steps of the logarithm of the distance to 100."""
+MAX_POINTS: Final = 600  # the points of a longer load cover more time
 LABELS: Final = dict(
     zip(FAILURE_KINDS, ("unavailable", "HTTP error", "broken connection", "invalid answer"), strict=True)
 )
@@ -36,7 +36,7 @@ COUNTS: Final = (
     *("scheduled", "answered", "unavailable", "http-errors", "broken", "invalid", "timeouts", "unsent", "held-back"),
     *("errors", "found", "missing", "mixed", "generations"),
 )
-"""Counts for conditions: found and missing are keys, the others requests. errors are all requests without an answer:
+"""Counts for conditions: found and missing count keys, the others requests. errors are all requests without an answer:
 failures of all kinds, timeouts and unsent ones."""
 _EDGE_SECONDS: Final = 0.05  # seconds by which an interval may begin before its point
 _SUMS: Final = tuple(count.name for count in fields(Tally) if count.type in ("int", "float"))
@@ -161,8 +161,8 @@ class Recording:
         self._reached = [0] * processes  # the last point of each sender
 
     def take(self, process: int, begin: float, tally: Tally) -> None:
-        """Take a report about an interval that began ``begin`` seconds after measuring. One that began in the warm-up
-        may hold requests due just after it. Answers after the end belong to the last point."""
+        """Take a report about an interval that began ``begin`` seconds after measuring did. An interval that began in
+        the warm-up may hold requests due just after the warm-up. Answers after the end belong to the last point."""
         index = min(max(0, int((begin + _EDGE_SECONDS) / self.width)), self._last)
         if begin < -_EDGE_SECONDS:
             tally.busy = 0.0
@@ -438,7 +438,7 @@ def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
         )
     if keys["missing"] and keys["missing"] == keys["asked"] and plan["hitRatio"]:
         dataset = f"{document['target']['namespace']}/{document['target']['name']}"
-        yield f"all keys are missing: are those of {plan['keySource']} keys of {dataset}?"
+        yield f"all keys are missing: check that {plan['keySource']} has keys of {dataset}"
     if document["mixed"]:
         yield f"{format_count(document['mixed'], 'answer')} came from several generations"
     if document["isInterrupted"]:

@@ -1,6 +1,5 @@
-"""Run a load. First one request checks that the router accepts it, and reports a refusal as a sentence. Then sender
-processes are started and watched, progress is shown, and their reports become the result.
-"""
+"""Run a load. First one request checks that the router accepts the load, and reports a refusal as a sentence. Then
+sender processes are started and watched, progress is shown, and their reports become the result."""
 
 from __future__ import annotations
 
@@ -185,7 +184,7 @@ class Preflight:
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_router(answer) from error
         text = "".join(character if character.isprintable() else " " for character in text[:_MAX_DETAIL])
-        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # it names a header; use the option instead
+        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # the text names a header, the hint an option
             text = text.partition(f"; leave {GENERATION_FIELD} out")[0]
         message = f"the router answered {answer.status}: {text}"
         if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
@@ -255,7 +254,7 @@ def run_load(
     order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition] = ()
 ) -> tuple[dict[str, Any], int]:
     """Load a router. Return the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending,
-    with a result; the next one ends it at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
+    with a result; the next one ends all at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
     try:
         return asyncio.run(_Load(order, display).run(conditions))
     except asyncio.CancelledError as error:

@@ -42,7 +42,7 @@ REPORT_SECONDS: Final = 0.25
 STOP_SECONDS: Final = 2.0  # seconds for pending requests when the load is stopped early
 _MAX_BURST: Final = 1000  # requests sent before answers are read
 _FIRST_CONNECTIONS: Final = 16  # connections opened before the first request
-_MAX_BACKLOG: Final = 1_000_000  # waiting requests; more count as not sent at once
+_MAX_BACKLOG: Final = 1_000_000  # waiting requests; further ones count as unsent at once
 _SENDABLE_SHARE: Final = 0.5  # share of the timeout for which a request may wait for a connection
 _MAX_UNREAD_BYTES: Final = 64 << 20  # bytes of unread reports
 _MAX_LABEL: Final = 60
@@ -111,7 +111,7 @@ def _judge_refusal(status: int, body: bytes, keys: int) -> AnswerVerdict:
 
 
 class LoadConnection(asyncio.Protocol):
-    """A kept-alive connection with one request at a time; ``intended`` and ``keys`` are its owner's."""
+    """A kept-alive connection with one request at a time; ``intended`` and ``keys`` belong to its owner."""
 
     intended = 0.0
     keys = 0

@@ -46,7 +46,7 @@ their connection."""
 _METHODS: Final = ("GET", "HEAD")
 _VERSIONS: Final = ("1.0", "1.1")
 _READY_FILE_SECONDS: Final = 1.0
-"""How long a service waits until it writes its ready file again."""
+"""The pause before another attempt to write the ready file."""
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -69,7 +69,7 @@ class _Request:
 
 
 class _BadRequest(Exception):
-    """The bytes are no valid request."""
+    """The bytes are not a valid request."""
 
 
 class ProbeServer:
@@ -377,7 +377,7 @@ def build_info(component: str) -> MetricFamily:
 
 
 def process_families(pids: Sequence[int], labels: Labels) -> Iterator[MetricFamily]:
-    """Yield what Prometheus' libraries report of a process, here of this one and of ``pids``, its workers."""
+    """Yield the process metrics of Prometheus' libraries, for this process and its workers, ``pids``."""
     figures = [found for pid in (os.getpid(), *pids) if (found := memory.process_figures(pid))]
     ended = sum(os.times()[2:4])  # of workers that have ended, so that the sum never falls
     for name, help_text, value in (
@@ -521,7 +521,7 @@ async def run_service(service: Service) -> None:
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:
-    """Announce the ports once the service is ready: that is the only way to learn free ports."""
+    """Announce the ports once the service is ready: nothing else shows which free ports it took."""
     await supervisor.wait_ready()
     ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
     kernels = supervisor.workers[0].report["kernels"]

@@ -149,7 +149,7 @@ def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
 log = logging.getLogger(__name__)
 
 _MAX_MESSAGE: Final = 500
-"""Limit of characters: escaped and with everything else, less than the 4096 bytes that Kubernetes keeps."""
+"""Limit in characters: even escaped, a report then fits into the 4096 bytes that Kubernetes keeps."""
 
 
 def describe_error(error: LookupdbError) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def bind_admin(host: str, port: int) -> socket.socket:
 def bind(host: str, port: int) -> socket.socket:
     """Return a TCP socket bound to ``host`` and ``port`` (0 for a free one). Raises UsageError if that fails.
 
-    ``::`` also accepts IPv4 clients. So does ``*``, which on a machine without IPv6 accepts only those.
+    ``::`` also accepts IPv4 clients, and so does ``*``. On a machine without IPv6, ``*`` accepts IPv4 clients only.
     """
     if host == ANY_ADDRESS:
         return bind("::" if _has_ipv6() else "0.0.0.0", port)  # noqa: S104 - as requested
@@ -126,8 +126,8 @@ MIN_DESCRIPTORS: Final = 160
 def max_client_connections(limit: int, endpoints: int = 0) -> int:
     """Return the number of clients that may connect with ``limit`` descriptors. Each of ``endpoints`` needs one, too.
 
-    The next routing table may add as many endpoints before the current ones close. They get as many of the available
-    descriptors, but at most half.
+    The next routing table may add as many endpoints before the current ones close. As many descriptors are kept for
+    them, but at most half of the available ones.
     """
     available = max(0, limit - RESERVED_DESCRIPTORS - endpoints)
     return max(1, available - min(endpoints, available // 2))

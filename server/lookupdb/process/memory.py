@@ -164,7 +164,7 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 def resident_bytes(path: Path) -> int | None:
     """Return the bytes of the file in the page cache, or None if the kernel would not tell the truth.
 
-    mincore works only for those that own or may write the file, and calls everything resident for others.
+    mincore works only for those that own or may write the file, and reports everything as resident to others.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -57,7 +57,7 @@ class Restarts:
         return delay_after(self.failures, FIRST_DELAY, LONGEST_DELAY)
 
 
-# A worker beats every ``BEAT_SECONDS`` from its event loop. What counts is the time for which the supervisor has
+# A worker beats every ``BEAT_SECONDS`` from its event loop. Its silence is the time for which the supervisor has
 # *watched* it without a beat. Each check adds at most two intervals, however long ago the previous one was. So a paused
 # container, a sleeping machine or a supervisor without CPU cannot make all workers look dead.
 
@@ -69,7 +69,7 @@ HUNG_SECONDS: Final = 15.0
 """A worker without a beat for this long is killed. The limit is higher, because a worker that recovers keeps its
 clients' connections."""
 START_SECONDS: Final = 120.0
-"""Time until the first beat: the worker imports modules and opens its file, perhaps after others."""
+"""Time until the first beat, in which the worker imports modules and opens its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Fleet:
 
 
 def reported_error(report: Mapping[str, Any]) -> str:
-    """Return what keeps a worker from being ready, or has ended it, according to ``report``; empty for nothing."""
+    """Return what keeps a worker from being ready, or what ended it, according to ``report``; empty for nothing."""
     failure = report.get("failed")
     return str(failure["message"] if failure else report.get("error") or "")
 

@@ -36,9 +36,9 @@ class _File(NamedTuple):
 class WatchedFiles:
     """Calls ``on_content`` with the content of all files, at once and after each change.
 
-    ``list_paths`` is called for each poll; of more than ``MAX_FILES`` paths, only the first are read. If it raises
-    OSError, the previous content stays. Files read together need not have been written together; after a mixture,
-    another call follows with the complete later version.
+    ``list_paths`` is called for each poll; of more than ``MAX_FILES`` paths, only the first are read. If the call
+    raises OSError, the previous content stays. Files read together need not have been written together; after a
+    mixture, another call follows with the complete later version.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The worker's side of supervision: boot configuration, counters, heartbeat and reports.
 
 A worker starts with the number of a memory file that holds its ``WorkerBoot`` as JSON, so that no secret appears in a
-process listing. It inherits its listening sockets, the counters, and two pipes. ``alive`` ends when the supervisor
-does, which ends the worker. Into ``reports`` the worker writes one JSON object per line.
+process listing. It inherits its listening sockets, the counters, and two pipes. The pipe ``alive`` closes when the
+supervisor ends, and that ends the worker. Into ``reports`` the worker writes one JSON object per line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ITEM: Final = 8
 
 class Counters:
     """Counters called ``names`` in anonymous shared memory, with a slot of 64-bit numbers for each of ``slots``
-    workers. A slot has ``blocks`` of them, for example one for each dataset.
+    workers. A slot has all counters ``blocks`` times, for example once for each dataset.
 
     ``index[name]`` is the place of a counter in ``slot(i)``. ``fd`` maps the memory of another process's Counters of
     the same names, slots and blocks; without it, new memory is made, all zero. The worker's heartbeat follows the
@@ -102,7 +102,7 @@ format: the text format that the admin port writes cannot carry them."""
 REQUEST_BOUNDS: Final = tuple(round(seconds * 1e9) for seconds in REQUEST_SECONDS)
 """The same in nanoseconds."""
 _SUM_AT: Final = len(REQUEST_BOUNDS) + 1
-"""The place of the sum in nanoseconds behind the first bucket."""
+"""The place of the sum, in nanoseconds, counted from the first bucket."""
 
 
 def histogram_names(name: str) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def histogram_names(name: str) -> tuple[str, ...]:
 
 
 def observe(counters: memoryview, histogram: int, arrived: int, count: int = 1, counter: int | None = None) -> None:
-    """Add ``count`` requests that arrived at ``arrived``, of ``monotonic_ns``, and are answered now. Also add them to
+    """Add ``count`` requests that arrived at ``arrived`` (by ``monotonic_ns``) and are answered now. Also add them to
     ``counter``."""
     nanoseconds = monotonic_ns() - arrived
     counters[histogram + bisect_left(REQUEST_BOUNDS, nanoseconds)] += count

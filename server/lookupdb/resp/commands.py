@@ -18,8 +18,8 @@ from lookupdb.resp.requests import NIL, OK, PONG, Command, array, bulk, error, i
 
 # The fields of a value are the members of its JSON object, for HGET and similar commands.
 #
-# A string answers its text. Any other value answers its JSON as stored, digit for digit; ``null`` is no field. The last
-# of several members with the same name counts. The content of a member's value is skipped, not parsed.
+# A string is answered with its text, any other value with its JSON as stored, digit for digit. ``null`` is not a field.
+# The last of several members with the same name counts. The content of a member's value is skipped, not parsed.
 
 
 class FieldReader:
@@ -63,7 +63,7 @@ _ESCAPES: Final = re.compile(rb"(?:\\u[0-9A-Fa-f]{4})+|\\.", re.DOTALL)
 
 
 def _read_members(text: bytes) -> dict[bytes, bytes] | None:
-    """Return the members of the object ``text``, with values as written, or None if it is no object."""
+    """Return the members of the object ``text``, with values as written, or None if it is not an object."""
     begin = _BEGIN.match(text)
     if begin is None:
         return None
@@ -536,7 +536,7 @@ def _getrange(session: RespSession, command: Command, value: bytes | None, _: bo
         return _refuse(session, "ERR value is not an integer or out of range")
     text = value or b""
     start, end = (max(bound + len(text), 0) if bound < 0 else bound for bound in bounds)
-    # Redis compares bounds that both count from the end before it counts them from the start.
+    # If both bounds count from the end, Redis compares them before it converts them.
     return bulk(b"" if bounds[1] < bounds[0] < 0 else text[start : end + 1])
 
 

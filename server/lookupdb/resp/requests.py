@@ -1,7 +1,7 @@
 """RESP requests: cuts a client's bytes into commands. Also encodes simple replies.
 
 ``GET_HEADS`` and the lists beside it recognise a lone GET with a few operations at C speed. ``RequestParser`` reads
-everything else: any valid request in any pieces, also inline, with every limit. hiredis' parser is as fast, but
+everything else: any valid request in any pieces, also inline, and checks every limit. hiredis' parser is as fast, but
 allocates what a header announces (``*1000000000\r\n``) before it arrives.
 """
 

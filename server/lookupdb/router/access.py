@@ -41,7 +41,7 @@ class TokenHashes:
 
     digests: frozenset[bytes]
     problems: tuple[str, ...]
-    """Sentences about ignored files, without any value."""
+    """Sentences about ignored files. They quote no content."""
 
 
 def hash_token(token: bytes) -> str:
@@ -114,11 +114,11 @@ _CREDENTIALS: Final = re.compile(rb"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)(?: +([A-
 
 
 class NoToken(Exception):
-    """There is no acceptable token. The message shows nothing of it."""
+    """The client sent no acceptable token. The message quotes nothing of it."""
 
 
 def read_bearer_token(field: bytes | None) -> bytes:
-    """Return the token in the value of an Authorization field, None if absent. Raises NoToken."""
+    """Return the token in ``field``, the value of an Authorization field (None if absent). Raises NoToken."""
     if field is None:
         raise NoToken("expected a token, as Authorization: Bearer …")
     if len(field) > MAX_TOKEN_BYTES:
@@ -154,7 +154,7 @@ _UNKNOWN: Final = "the token is not accepted"
 
 
 class Gatekeeper:
-    """Judges clients by tokens, service accounts or both; one suffices.
+    """Judges clients by tokens, service accounts or both; either suffices.
 
     ``version`` grows with each change of the rules; clients admitted before must be judged again.
     """
@@ -203,7 +203,7 @@ class Gatekeeper:
                 return verdict
             denied = verdict
             if self._takes_tokens and verdict.denial is Denial.UNAUTHENTICATED:
-                denied = Denied(verdict.denial, f"{_UNKNOWN}; as a service account's, {verdict.detail}")
+                denied = Denied(verdict.denial, f"{_UNKNOWN}; as a service account's token it fails: {verdict.detail}")
         if self._takes_tokens and not self._hashes.digests and denied.denial is Denial.UNAUTHENTICATED:
             return Denied(Denial.UNDECIDED, NO_TOKENS)
         return denied
@@ -277,7 +277,7 @@ class AccessWatch:
         if self._logs and problems != self._logged:
             self._logged = problems
             for problem in problems:
-                log.warning("who may look up: %s", problem)
+                log.warning("access rules: %s", problem)
         self._on_change()
 
 

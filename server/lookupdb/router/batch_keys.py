@@ -68,12 +68,12 @@ class ShardKeys:
         return ShardKeys(self.shard, self.keys[start:end], self.positions[start:end])
 
     def select(self, mask: list[bool]) -> ShardKeys:
-        """Return the keys that are true in ``mask``, which has an entry per key."""
+        """Return the keys whose entry in ``mask`` is true."""
         return ShardKeys(self.shard, list(compress(self.keys, mask)), list(compress(self.positions, mask)))
 
 
 class BatchValues:
-    """The values found for the keys of a batch. A key that nothing was recorded for is missing."""
+    """The values found for the keys of a batch. A key without a recorded value is missing."""
 
     __slots__ = ("unavailable_count", "values")
 

@@ -37,8 +37,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class RouterLimits:
-    """The limits of ``spec.Router``, which a worker cannot import: the schema's libraries would cost memory. The CRD
-    has the defaults."""
+    """The limits of ``spec.Router``, which workers do not import: the schema's libraries would cost memory. The CRD has
+    the defaults."""
 
     deadline_milliseconds: int
     hedge_milliseconds: int
@@ -80,14 +80,14 @@ this."""
 PARSED_FACTOR: Final = 8
 """The most bytes that a byte of a body becomes during parsing: copies, and text of four bytes per character."""
 COUNTED_SHARE: Final = 0.75
-"""The share of the remaining memory that is budgeted; the allocator cannot use the rest."""
+"""The share of the remaining memory that is budgeted; the rest is lost to the allocator."""
 MIN_BUDGET_BYTES: Final = 8 * MIB
 MIN_CONNECTIONS: Final = 64
 """A worker with too little memory for these two minimums exceeds its limit, and says so at startup."""
 UNLIMITED_WORKER_BYTES: Final = 448 * MIB
 """A worker's memory if no limit is known: a router with one worker then stays within 504 MiB."""
 MAX_ANSWER_BYTES: Final = 64 * MIB
-"""Limit of the values of one batch together, if the budget is twice as large. The schema keeps each value below it."""
+"""Limit of one batch's values together, if the budget is twice as large. The schema keeps each value below it."""
 
 
 class RouterBudget:

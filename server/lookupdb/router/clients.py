@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 # Limits of client connections that no dataset sets, in bytes.
 
 HIGH_WATER_BYTES: Final = 4 * 1024
-"""Unsent answers. Beyond it, no request of the connection begins or is read, and unsent bytes are counted in the
-worker's budget. Up to it, they are part of a connection's fixed cost."""
+"""Limit of unsent answers. Beyond it, no request of the connection begins or is read, and unsent bytes are counted in
+the worker's budget. Up to it, they are part of a connection's fixed cost."""
 
 Answer = bytes | list[bytes]
 """One piece, or consecutive pieces."""
@@ -194,7 +194,7 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
         CLOSED: _BROKEN,
     },
     LINGERING: {
-        CLOSING: _END + ", or others linger already that came beyond the limit",
+        CLOSING: _END + ", or too many connections beyond the limit linger",
         CLOSED: _BROKEN,
     },
     CLOSING: {
@@ -394,8 +394,8 @@ class ConnectionLife(asyncio.Protocol):
             self._refuse_overloaded()
 
     def _fail(self, exchange: Any, error: Exception) -> None:
-        """Close the connection, because ``exchange`` could not be begun: a bug, or memory is short."""
-        log.error("a request could not be begun", exc_info=error)
+        """Close the connection, because ``exchange`` could not begin: a bug, or memory is short."""
+        log.error("a request could not begin", exc_info=error)
         self.budget.release(exchange.charge)
         exchange.charge = 0
         self.abort()
@@ -476,7 +476,7 @@ _USED: Final = INDEX["budget_used_bytes"]
 
 
 class ClientFront:
-    """All client connections of one worker, which counts in ``counters``."""
+    """All client connections of one worker, counted in ``counters``."""
 
     def __init__(
         self,
@@ -581,7 +581,7 @@ class ClientFront:
         for connection in overdue:
             connection.handle_deadline()
         gatekeeper = self._gatekeeper
-        if gatekeeper is not None:  # all connections ask again after a change, else those whose time has passed
+        if gatekeeper is not None:  # after a change, all are judged again; otherwise those whose time is over
             ended_before = time.time() if gatekeeper.version == self._access_version else math.inf
             self._access_version = gatekeeper.version
             for connection in self._connections:

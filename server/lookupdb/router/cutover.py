@@ -65,7 +65,7 @@ def may_still_ask_for_previous(new: RoutingTable, old: RoutingTable, previous: R
 
 
 # A routing table with its connections. Endpoints that appear in the old and the new table under the same identity keep
-# theirs.
+# their connections.
 
 
 _TAG_DIGITS: Final = 16
@@ -119,7 +119,7 @@ class LiveTable:
 
     @property
     def candidates(self) -> list[RoutedGeneration]:
-        """The generations requested by name; no cutover waits for them."""
+        """The generations that serve only requests by name; no cutover waits for them."""
         return [generation for generation in self.generations.values() if generation is not self.active]
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -217,8 +217,8 @@ class EndpointPool:
 log = logging.getLogger(__name__)
 
 READY_SECONDS: Final = 10.0
-"""After this time in effect, a table is ready with one reached shard. A shard that is down must not keep every new
-router out of service."""
+"""After a table was in effect for this long, one reached shard makes it ready. A shard that is down must not keep every
+new router out of service."""
 PREVIOUS_SECONDS: Final = 10.0
 """The default ``drainSeconds``, for which the old servers stay."""
 WAITING: Final = "no routing table yet"

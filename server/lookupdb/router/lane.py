@@ -44,15 +44,15 @@ from lookupdb.router.server_connection import SKIPPED, ServerAddress, ServerConn
 # When batches leave: as soon as an iteration of the event loop brings nothing new for any endpoint of the worker.
 #
 # Each batch costs a write and a read on both ends, whatever its size. A lone lookup leaves after one poll of the
-# sockets; of a thousand that arrive together, those of one shard leave together.
+# sockets; if a thousand arrive together, those of one shard leave together.
 
 
 MAX_ITERATIONS: Final = 4
 """Event loop iterations for which lookups wait while more arrive. With 100 clients and 4 shards, 0 gives batches of 5
-to 7 keys, 4 of 10 to 12. Higher values were better with 16 and 256 clients and worse with 100, within the noise."""
+to 7 keys, 4 gives 10 to 12. Higher values were better with 16 and 256 clients and worse with 100, within the noise."""
 
 ENOUGH_KEYS: Final = 64
-"""A batch of this size pays for itself, so it waits for no more."""
+"""A batch of this size pays for itself, so it waits for no more keys."""
 
 
 class Coalescer:
@@ -280,7 +280,7 @@ class StallWatch:
 
 
 class FairQueue:
-    """A deque of slices, except that ``popleft`` rotates over requests, so that none waits for all of another's."""
+    """A deque of slices whose ``popleft`` rotates over requests, so that none waits for all slices of another."""
 
     def __init__(self) -> None:
         self._gathers: deque[ScatterGather] = deque()
@@ -323,7 +323,7 @@ class FairQueue:
 _TARGET_SHARE: Final = 1 / 8
 """Share of a lookup's deadline: a large reply that takes longer leads to smaller batches."""
 _SAMPLED: Final = 16
-"""One in this many batches is timed with a precise clock; the event loop's has milliseconds."""
+"""One in this many batches is timed with a precise clock; the event loop's counts milliseconds."""
 _KINDS: Final = frozenset((bytes, NoneType))
 _READABLE_KINDS: Final = _KINDS | {hiredis.ReplyError, type(SKIPPED)}
 _FOUND: Final = INDEX["keys_found"]
@@ -338,7 +338,7 @@ Queue = deque[PendingLookup] | FairQueue
 
 
 class Lane:
-    """A lane to ``address``, which calls ``on_state`` like ``LinkUser.on_state_change``.
+    """A lane to ``address``. It calls ``on_state`` as ``LinkUser.on_state_change``.
 
     Invariants: at most one batch is in flight, and only with a connection; ``outstanding`` counts the keys in the queue
     and in flight.
@@ -481,7 +481,7 @@ class Lane:
             self._coalescer.add(self)
 
     def _finish(self, batch: ShardBatch) -> None:
-        """Learn from the answered ``batch`` the size of the next one, and time it if it is sampled."""
+        """Learn the size of the next batch from the answered ``batch``, which is timed if it is sampled."""
         self._in_flight = None
         self.outstanding -= batch.key_count
         self.answered_at = now = self._now()

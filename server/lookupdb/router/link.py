@@ -132,7 +132,7 @@ class ShardIdentity:
 
 
 class NotProven(Exception):
-    """The endpoint serves something else than it should, or does not report what it serves."""
+    """The endpoint serves something other than it should, or does not report what it serves."""
 
 
 async def connect(
@@ -230,7 +230,7 @@ CONNECT_SECONDS: Final = 2.0
 """Limit to resolve, connect and verify."""
 FIRST_BACKOFF_SECONDS: Final = 0.05
 MAX_BACKOFF_SECONDS: Final = 2.0
-"""A replica that returns is used again within this time. Backoffs are randomly halved to spread routers out."""
+"""A replica that returns is used again within this time. Backoffs are shortened at random, to spread routers out."""
 STEADY_SECONDS: Final = 1.0
 """An endpoint that was ready for this long is reconnected quickly."""
 _BROKEN: Final = INDEX["endpoints_broken"]
@@ -359,7 +359,7 @@ class Link:
             self._lost.set()
 
     def _fail(self, why: str) -> None:
-        """Note ``why`` there is no connection, and report it to the user."""
+        """Record ``why`` there is no connection, and report it to the user."""
         if why != self.last_failure:
             self.last_failure = why
             log.warning("endpoint not usable: %s", why, extra=self._log_fields)

@@ -212,7 +212,7 @@ class PendingLookup:
         raise NotImplementedError
 
     def may_receive(self, size: int, budget: RouterBudget) -> bool:
-        """Return whether a value may be received that brings this try to ``size`` bytes. If not, answer the request
+        """Return whether this try may receive a value that brings it to ``size`` bytes. If not, answer the request
         now."""
         if budget.has_room(size):
             return True
@@ -331,7 +331,7 @@ class RequestDeadlines:
 
 
 class Deadlines:
-    """Starts a second try of each open lookup, and ends it after ``deadline`` seconds.
+    """Starts a second try of each open lookup, and ends the lookup after ``deadline`` seconds.
 
     The second try begins after ``hedge`` seconds. If that is 0, it begins after half of the deadline, when the first
     counts as timed out.
@@ -386,7 +386,7 @@ class Deadlines:
             self._timer = self._loop.call_later(self._tick_seconds, self._sweep) if is_due else None
 
     def _problem(self, lookup: PendingLookup) -> Problem:
-        """Return the problem of an overdue lookup. It distinguishes a silent server, a slow one and none."""
+        """Return the problem of an overdue lookup. It distinguishes a silent server, a slow server, and no server."""
         shard, seconds, target = lookup.replicas.number, f"{self._deadline:g} s", lookup.first_target
         if target is None:
             finding = f"no server came back within {seconds}"
@@ -410,7 +410,7 @@ LARGE_SLICE_KEYS: Final = 16
 
 
 class ScatterGather:
-    """Gathers the values of a batch until all its slices have arrived. Counts them in ``budget``."""
+    """Gathers the values of a batch until all its slices have arrived. Counts their bytes in ``budget``."""
 
     __slots__ = (
         "_slices",
@@ -570,7 +570,7 @@ class ShardSlice(PendingLookup):
 
     def _count(self, size: int) -> bool:
         """Count ``size`` bytes of values toward the gather's limit, only once if two endpoints send them. Return False
-        if that exceeds it."""
+        if they exceed the limit."""
         more, self.counted_bytes = size - self.counted_bytes, size
         return self.gather.count_bytes(more)
 

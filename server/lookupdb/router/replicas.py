@@ -260,7 +260,7 @@ class ShardReplicas:
             lookup.give_up(problem or Problem("Unreachable", detail, self.number))
 
     def _forget_later(self) -> None:
-        """Remove finished lookups after each deadline, because no endpoint or lookup may come for hours."""
+        """Remove finished lookups after each deadline, because the next endpoint or lookup may be hours away."""
         self._forget_done()
         seconds = self._settings.deadline_seconds
         self._forget_timer = self._loop.call_later(seconds, self._forget_later) if self._parked else None

@@ -62,7 +62,7 @@ PREFIX: Final = "lookupdb_router"
 
 
 class DatasetLabels:
-    """The labels of each block of counters. With several ``names``, the first block has no dataset's.
+    """The labels of each block of counters. With several ``names``, the first block belongs to no dataset.
 
     Workers report the datasets of their routing tables; until then the namespace is unknown.
     """
@@ -132,7 +132,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """Settings of the router. A port 0 is a free one."""
+    """Settings of the router. Port 0 means a free one."""
 
     table: str | None
     dataset_uid: str | None

@@ -38,7 +38,7 @@ from lookupdb.router.server_connection import ServerAddress
 # key, or without one if it needs no password. This holds in both format versions: a router that does not know passwords
 # is rejected by the servers, and keeps its table.
 #
-# An entry whose keys have several columns names these, and what joins them: ``"keyColumns": ["country", "id"],
+# An entry whose keys have several columns names the columns and their separator: ``"keyColumns": ["country", "id"],
 # "separator": ":"``. Routers pass them on to clients.
 #
 # An entry may have ``"content"``, a checksum of its files. Outside a cluster, where all datasets have the same uid, it
@@ -94,8 +94,8 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class GenerationEntry:
-    """One generation of a table, active or available by name. In a mixed table, the new generation, and for each shard
-    the generation that serves it."""
+    """One generation of a table, active or available by name. The entry of a mixed table is that of the new generation;
+    each shard names the generation that serves it."""
 
     generation: str
     rollout: str
@@ -175,7 +175,7 @@ def parse_table(content: bytes) -> RoutingTable:
     if len(set(names)) != len(names):
         _fail(f"the routing table names a generation twice: {', '.join(names)}")
     if table.active not in names:
-        _fail(f"the routing table's active generation {table.active!r} is none of its generations ({', '.join(names)})")
+        _fail(f"the routing table's active generation {table.active!r} is not in its generations ({', '.join(names)})")
     if not may_mix:
         return table
     if len(table.entries) > 1:
@@ -275,7 +275,7 @@ def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> Sh
         _fail(f"{where} must name the rollout of its passwordKey")
     if "generation" in members:
         if not may_mix:
-            _fail(f"{where} must not name a generation in format version {FORMAT_VERSION}, in which the entry does")
+            _fail(f"{where} must not name a generation in format version {FORMAT_VERSION}, in which the entry names it")
         own_generation = _generation_member(members, where)
         if own_generation != generation:
             generation, built_at, content = own_generation, _moment_member(members, where), ""
@@ -401,7 +401,7 @@ def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str |
     """
     if uid is not None and new.dataset.uid != uid:
         return (
-            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router is of the dataset with "
+            f"it is the table of {new.dataset} with uid {new.dataset.uid!r}, and this router serves the dataset with "
             f"uid {uid!r}"
         )
     if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
@@ -412,7 +412,7 @@ def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str |
 
 
 def describe_contradiction(version: int) -> str:
-    """Return the phrase by which the operator recognises that a router has another table ``version`` than it was given.
+    """Return the phrase by which the operator recognises that a router has a different table of the same ``version``.
     Only a greater version resolves that."""
     return f"version {version} {_CONTRADICTION}"
 

@@ -8,8 +8,8 @@
     END       nothing until the loop has polled the socket once more: a reply is complete, but more may follow it
     CLOSED    nothing
 
-A reply is handed over only if no further bytes follow it. Its user may send the next request at once, and earlier bytes
-are no answer to that. Further bytes end the connection, and the reply before them is dropped.
+A reply is handed over only if no further bytes follow it. Its user may send the next request at once, and bytes that
+arrived earlier cannot answer that. Further bytes end the connection, and the reply before them is dropped.
 
 Invariants: there is a sink, except in PROVING, or if it was closed while PROVING. Only ELEMENTS has an element reader.
 Chunks are kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no list, because it
@@ -83,7 +83,7 @@ class ElementReader:
         self._sink = sink
         self._line = b""
         self._remaining = 0
-        """Missing bytes of the current value, including its line end."""
+        """Bytes of the current value that are still to come, including its line end."""
         self._value: io.BytesIO | None = None
         """The current value, unless it is skipped."""
         self._size = 0
@@ -158,7 +158,7 @@ class ElementReader:
         elif kind == b"_" and not rest:
             self._add(None)
         else:
-            raise NotResp("an element that is no value")
+            raise NotResp("an element that is not a value")
 
     def _add(self, value: Any) -> None:
         self._values.append(value)
@@ -311,8 +311,8 @@ class ServerConnection(asyncio.Protocol):
             self.close(f"answered something other than RESP: {error}")
 
     def _hand_over(self, reply: Any, data: bytes) -> None:
-        """Hand over a reply that ends with ``data``. If more may follow that, first check for it: it would end the
-        connection."""
+        """Hand over a reply that ends with ``data``. If more may follow, check that first, because more bytes would end
+        the connection."""
         if len(data) < READ_BYTES:
             self.on_reply(reply)
             return
@@ -355,7 +355,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _describe(self, data: bytes) -> str:
         """Describe unexpected data, without quoting it if it may be a value."""
-        return repr(data[:20]) if self.sink is None else f"{len(data)} bytes that begin otherwise"
+        return repr(data[:20]) if self.sink is None else f"{len(data)} bytes of something else"
 
     def _keep(self, data: bytes) -> None:
         """Keep a chunk of an incomplete reply, in case the reply turns out to be large."""

@@ -33,7 +33,7 @@ from lookupdb.router.counters import CERTIFICATE_EXPIRY, INDEX
 
 
 MAX_HELLO_BYTES: Final = 16 << 10
-"""Limit of a client's first message, which has 2 KiB with keys for several exchanges."""
+"""Limit of a client's first message, which takes 2 KiB if it has keys for several exchanges."""
 HANDSHAKE: Final = 0x16
 """The type of a plain-text handshake record: the first byte of a TLS client."""
 _RECORD: Final = 5
@@ -47,7 +47,7 @@ class PlainRecords:
 
     def __init__(self) -> None:
         self._head = b""
-        """The incomplete head of a record and the message that it begins with."""
+        """The incomplete head of a record, and of the message that begins it."""
         self._record_left = 0
         self._message_left = 0
 
@@ -408,7 +408,7 @@ class Certificates:
         self._stop_waiting()
 
     def encrypt(self, accept_plain: Callable[[], ConnectionLife]) -> Callable[[], _TlsConnection]:
-        """Return a factory of TLS connections, each with the certificate that is current then."""
+        """Return a factory of TLS connections. Each gets the certificate that is current when it is made."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
         def accept() -> _TlsConnection:
@@ -465,7 +465,7 @@ class Certificates:
         self.problem = f"TLS: {problem}"
         self._counters[_REFUSED] += 1
         self._on_change()
-        kept = "the one before stays in use" if self.context else "nothing is served before there is one"
+        kept = "the previous one stays in use" if self.context else "nothing is served before there is one"
         log.warning("the certificate is not used: %s; %s", problem, kept)
 
     def _stop_waiting(self) -> None:

@@ -152,7 +152,7 @@ class _Datasets:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether a dataset can be asked: one that fails leaves others alone."""
+        """Return whether any dataset can be asked: one that fails does not affect the others."""
         return any(cutover.is_complete for cutover in self._cutovers.values())
 
     def describe(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ async def route(boot: WorkerBoot) -> None:
 
 
 def _open_spans(counters: memoryview) -> Spans | None:
-    """Return what makes spans and counts them; None if the environment wants none."""
+    """Return the maker of spans, which counts them; None if no spans are wanted or possible."""
     if not telemetry.is_wanted():
         return None
     take_in_tls()

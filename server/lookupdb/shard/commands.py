@@ -170,7 +170,7 @@ def _open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies 
             slice_seconds=TIME_SLICE_SECONDS,
         )
     except (OSError, ValueError) as problem:
-        log.warning("%s: served by Python, because the native kernel cannot: %s", shard.path, problem)
+        log.warning("%s: served by Python, because the native kernel cannot read it: %s", shard.path, problem)
         return None
     return NativeReplies(kernel, DamageReport(shard.path, slot))
 
@@ -374,13 +374,13 @@ def _exists(session: Session, command: Command) -> Reply:
         cost += _LOOKUP_COST + len(reply or b"")
         if cost > CHUNK_BYTES:
             cost = 0
-            del reply  # not held, uncounted, while other clients have their turn
-            yield b""  # its time slice may be over
+            del reply  # no budget counts it while other clients have their turn
+            yield b""  # the client's time slice may be over
     yield integer(found)
 
 
 _LOOKUP_COST: Final = 256
-"""Cost of a lookup, in bytes of a value that could be decompressed in the time."""
+"""Cost of a lookup, in bytes of a value that could be decompressed in the same time."""
 
 
 def _read(session: Session, command: Command) -> Reply:

@@ -57,7 +57,7 @@ class ReplyOutput:
         self._slot = slot
         self.unsent = bytearray()
         self.is_paused = False
-        """True if too much is unsent to read and answer more."""
+        """True if so much is unsent that nothing more is read and answered."""
 
     def send(self, data: bytes, high: int) -> None:
         """Write ``data`` now, or when the client reads. More than ``high`` unsent bytes pause the client."""
@@ -109,8 +109,8 @@ class Poller:
         self.protocols = bytearray()
         """The RESP version of each client on the hot path, by file descriptor."""
         self.park: Callable[[Any], None] | None = None
-        """Set while data is cold. Then no client is on the hot path: its connection passes itself to this function,
-        which reads the pages for what is ``parked`` and then calls ``unpark``."""
+        """Set while data is cold. Then no client is on the hot path: connections pass themselves to this function,
+        which reads the pages for their ``parked`` requests and then calls ``unpark``."""
 
     def add(self, fd: int) -> None:
         """Wait for ``fd`` to be readable."""
@@ -177,7 +177,7 @@ _MADE: Final = "all replies are made, and the client has taken enough of them"
 _TERM: Final = "the worker ends"
 _LAST: Final = "QUIT, or bytes that are not RESP, and the client has not taken the reply to it"
 _EOF: Final = "the client ends its stream, or " + _LAST
-_END: Final = "an event of the first column of the table above"
+_END: Final = "a cause in the table above"
 
 TRANSITIONS: Final[dict[RespState, dict[RespState, str]]] = {
     READING: {SENDING: _UNSENT, ANSWERING: _MORE, DRAIN_READING: _TERM, CLOSING: _LAST, CLOSED: _END},

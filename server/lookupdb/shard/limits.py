@@ -14,7 +14,7 @@ READ_BYTES: Final = 16 << 10
 CHUNK_BYTES: Final = 64 << 10
 """Replies to lookups are made up to this size, and written before more are made."""
 TIME_SLICE_SECONDS: Final = 0.01
-"""A client's further replies then wait for its next turn, after all others."""
+"""After this time, a client's further replies wait for its next turn, after all other clients."""
 
 WarmPolicy = Literal["auto", "always", "never"]
 """Policy for keeping the file in the page cache after verification. auto: keep it if it fits into memory."""
@@ -47,7 +47,7 @@ class ServerLimits(CommandLimits):
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """The data that a worker reports to serve. The router checks it before it uses a connection."""
+    """What a worker says it serves. The router checks this before it uses a connection."""
 
     format_version: int
     dataset: str

@@ -87,7 +87,7 @@ def locate_shard(path: Path, shard: int | None) -> ServedShard:
         if not path.exists():
             raise UsageError(f"{path}: no such file or directory") from None
         raise CorruptFile(
-            f"{directory}: expected {FILE_NAME} in it, found none, so this is no complete generation",
+            f"{directory}: expected {FILE_NAME} in it, found none, so this is not a complete generation",
             hint="build it again, or fetch manifest.json together with the shard file",
         ) from None
     except OSError as error:
@@ -270,7 +270,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
     except (FileNotFoundError, NotADirectoryError):
         raise NotOnVolume(_describe_gap(path), hint=_SHOULD_SHOW) from None
     except OSError as error:
-        raise NotOnVolume(f"{path} cannot be read: {error.strerror}", hint="look at the volume") from error
+        raise NotOnVolume(f"{path} cannot be read: {error.strerror}", hint="check the volume") from error
 
 
 def _describe_gap(path: Path) -> str:
@@ -438,7 +438,7 @@ def shard_service(settings: ServerSettings) -> Service:
 
 
 def _compare_tables(manifest: Manifest) -> None:
-    """Warn if keys were normalised with other Unicode tables than this lookupdb has, and likely its router."""
+    """Warn if keys were normalised with other Unicode tables than this lookupdb, and probably its router, has."""
     if not has_same_normalization(manifest.normalize, manifest.unicode):
         log.warning(
             "keys were normalised with another version of Unicode: keys with characters of the newer version may not "

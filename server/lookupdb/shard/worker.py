@@ -57,13 +57,13 @@ log = logging.getLogger(__name__)
 
 
 COLD_FAULTS: Final = 100
-"""Data is never cold with fewer page faults per second: except on the slowest disks, they take 1 % of the time."""
+"""Data is never cold with fewer page faults per second: on all but the slowest disks, they take at most 1 % of the
+time."""
 COLD_WAITS: Final = 1.0
 """Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
 WARM_WAITS: Final = 0.1
-"""Data becomes warm when the loop, if it read the pages itself, would wait less than this part of the time that it
-computes. It computes more while data is cold.
-"""
+"""Data becomes warm when the loop, if it read the pages itself, would wait less than this share of its computing time,
+which is longer while data is cold."""
 WARM_READS: Final = 100
 """With fewer pages read per second, data is warm in any case."""
 SECONDS: Final = 1.0
@@ -210,7 +210,7 @@ def make_turn(worker: WorkerContext, poller: Poller) -> NativeTurn | PythonTurn:
 
 
 class LateEvents:
-    """Events that are no lookups, in order of arrival.
+    """Events other than lookups, in order of arrival.
 
     Each may take a client's time slice. A turn handles only some of them, so that lookups and the worker's heartbeat
     come in between.
@@ -242,7 +242,7 @@ class LateEvents:
 
 
 class NativeTurn:
-    """Lets the kernel poll, read and answer until something is no lookup, or a client does not read."""
+    """Lets the kernel poll, read and answer until something other than a lookup arrives, or a client does not read."""
 
     def __init__(self, worker: WorkerContext, poller: Poller, replies: NativeReplies) -> None:
         self._connections = worker.connections
@@ -259,7 +259,7 @@ class NativeTurn:
             handed, events, is_slow, arrived = run(epoll, poller.fast_path, poller.protocols, wait)
             report_damage()
             end = now() + TIME_SLICE_SECONDS
-            for fd, failure, *progress in handed:  # before any event, which could accept a client on one of these
+            for fd, failure, *progress in handed:  # before events, which could accept clients on these descriptors
                 try:
                     if failure:
                         raise OSError(failure, os.strerror(failure))
@@ -288,10 +288,10 @@ class PythonTurn:
 
 
 _UNREACHABLE: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-"""Errors of a client's socket that are no ConnectionError: its node is lost, and sent bytes are not acknowledged."""
+"""Errors of a client's socket that are not a ConnectionError: its node is lost, and sent bytes are not acknowledged."""
 _TOO_MANY: Final = error("ERR max number of clients reached")
 _MAX_UNAUTHENTICATED: Final = 1024
-"""Limit of clients that have not authenticated, if it is at most a quarter of all."""
+"""Limit of clients that have not authenticated, or a quarter of all clients if that is less."""
 _ACCEPTED: Final = 64
 """Limit of clients accepted at once, because connected clients wait meanwhile."""
 
@@ -330,7 +330,7 @@ class WorkerLoop:
         self._turn.run(self)
 
     def handle(self, fd: int, events: int) -> None:
-        """Handle an event that is no lookup."""
+        """Handle an event other than a lookup."""
         connection = self._worker.connections.get(fd)
         if connection is not None:
             connection.handle_events(events)
@@ -400,7 +400,7 @@ class WorkerLoop:
             worker.slot[limits.OPEN_CONNECTIONS] = len(worker.connections)
 
     def stop_accepting(self) -> None:
-        """Stop accepting until the next sweep: clients that connect wait."""
+        """Stop accepting until the next sweep; new clients wait."""
         if self._accepting:
             self._accepting = False
             self._poller.remove(self._listener.fileno())

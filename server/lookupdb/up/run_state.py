@@ -103,7 +103,7 @@ def is_locked(directory: Path) -> bool:
 
 def renew_build_log(folder: Path, generation: str) -> Path:
     """Return an empty file in a dataset's run ``folder`` for the log of the build of ``generation``. The log of the
-    build before stays. Raises OSError."""
+    previous build stays. Raises OSError."""
     for _, old in list_build_logs(folder)[:-1]:
         old.unlink(missing_ok=True)
     path = folder / f"build-{generation}.log"

@@ -110,7 +110,7 @@ _POST: Final = b"POST "
 _BATCH_FIELDS: Final = _FIELDS | {CONTENT_TYPE, CONTENT_LENGTH}
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
 _MAX_DIGITS: Final = len(str(SLICE_BYTES))
-"""Digits of a length: at most a slice is matched."""
+"""Digits of the longest length that is matched: a repeat fits in a slice."""
 
 EAGER_ATTEMPTS: Final = 16
 ATTEMPT_EVERY: Final = 256
@@ -174,12 +174,12 @@ class RepeatedBatch:
 
 
 RepeatedRequest = RepeatedLookup | RepeatedBatch
-"""``match`` returns the exchange of bytes that begin a request, or None if they are no valid repeat."""
+"""``match`` returns the exchange of bytes that begin a request, or None if they are not a valid repeat."""
 
 
 def _recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatched: int) -> RepeatedRequest | None:
-    """Return a recogniser of ``request``, the last of ``unmatched`` without repeat. It must be a lookup or batch that
-    keeps the connection open, and ``data`` must hold nothing else. That costs a tenth of a batch."""
+    """Return a recogniser of ``request``, after ``unmatched`` requests without a repeat. None unless it is a lookup or
+    batch that keeps the connection open, and all of ``data``. Recognising costs a tenth of a batch."""
     is_worth_it = unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
     if request.connection_field is CLOSE or not is_worth_it or exchange.lookups is not exchange.connection.lookups:
         return None
@@ -258,7 +258,7 @@ class HttpConnection(ConnectionLife):
         self._answered_at_once = 0
         """Requests answered on arrival since other connections had their turn."""
         self.arrived = monotonic_ns()
-        """When the next request's first byte was read. Bytes that are unread longer count from there."""
+        """When the first byte of the next request arrived. Bytes that wait unread keep that time."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
@@ -543,7 +543,7 @@ class HttpConnection(ConnectionLife):
 
     def encode_tls_refusal(self) -> bytes:
         """Return the answer to a client that does not use TLS."""
-        problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: ask by https")
+        problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: use https")
         return b"".join(self.answers.encode_problem(problem, CLOSE))
 
     def _is_due(self) -> bool:

@@ -412,7 +412,7 @@ class BatchExchange(Exchange):
         if problem and not self.partial:
             detail = (
                 f"{values.unavailable_count} of {len(self.keys)} keys cannot be looked up now; send them again, or "
-                f'with "partial": true to get what can be had; the first: {problem.detail}'
+                f'with "partial": true to get the others; the first problem: {problem.detail}'
             )
             self.unavailable(Problem(problem.reason, detail, problem.shard, problem.is_of_client))
             return

@@ -34,10 +34,10 @@ answered 431.
 """
 
 MAX_PIPELINE: Final = 64
-"""Pending requests of one connection; a batch is alone. Others wait, and nothing is read meanwhile."""
+"""Limit of pending requests of one connection; a batch is alone. Others wait, and nothing is read meanwhile."""
 
 MAX_HELD_ANSWERS_BYTES: Final = 256 * 1024
-"""Answers that wait for an earlier one. Beyond it, no request of the connection begins or is read."""
+"""Limit of answers that wait for an earlier one. Beyond it, no request of the connection begins or is read."""
 
 MAX_REPEATED_HEAD_BYTES: Final = 2 * 1024
 """A request with a longer head is not remembered, so its repeats are parsed."""

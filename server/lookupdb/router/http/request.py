@@ -1,7 +1,7 @@
 """Cuts requests out of a client's bytes, and decodes their Accept fields, targets and batches. Does no I/O.
 
 llhttp, the parser in httptools, rejects by itself: two lengths, a length beside chunks, lengths and chunk sizes that
-are no plain numbers or overflow, white space before a colon, folded lines, bare CR and LF, NUL and other control
+are not plain numbers or overflow, white space before a colon, folded lines, bare CR and LF, NUL and other control
 characters.
 
 This module also rejects: transfer codings other than ``chunked``, chunks in HTTP/1.0, HTTP/0.9 and 2.0, CONNECT, a
@@ -167,14 +167,14 @@ def decode_key_in_query(query: bytes) -> str:
 
 
 def refuse_key_in_query(query: bytes, why: str) -> None:
-    """Raise HttpProblem if ``query`` has a key that does not belong there; ``why`` explains where it does."""
+    """Raise HttpProblem if ``query`` has a key that does not belong there; ``why`` says where it belongs."""
     if any(name == b"key" for name, _, _ in _split(query)):
         raise HttpProblem(problems.INVALID_TARGET, f"the query holds a key, and {why}")
 
 
 def split_dataset(target: bytes) -> tuple[str, bytes]:
-    """Return the dataset that ``target`` names after ``/v1/datasets/``, and the target without that name. So the URL of
-    a dataset, ``/v1/datasets/{name}``, is also that of a router of this dataset alone: ``/v1`` may follow it again."""
+    """Return the dataset that ``target`` names after ``/v1/datasets/``, and the target without that name. So
+    ``/v1/datasets/{name}`` serves as the URL of a router of this dataset alone: ``/v1`` may follow it again."""
     name, _, rest = target[len(DATASETS) :].partition(b"/")
     return name.decode("latin-1"), b"/v1/" + (rest.removeprefix(b"v1/") or b"dataset")
 
@@ -302,8 +302,8 @@ _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
 
 _LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE, IF_NONE_MATCH, TRACEPARENT))
-"""Fields that may be repeated, which joins their values to a list. A list is no valid deadline or traceparent, so it is
-ignored."""
+"""Fields that may be repeated, which joins their values to a list. A list is not a valid deadline or traceparent, so it
+is ignored."""
 
 _LOWER: Final = {
     name.encode(): name
@@ -326,7 +326,7 @@ _FIELDS: Final = (
     | {name.title().encode(): name for name in _LOWER.values()}
     | {spelling.encode(): "" for name in _IGNORED for spelling in (name, name.lower())}
 )
-"""The fields that matter here in their usual spellings, and common fields that do not ("")."""
+"""The fields that matter here in their usual spellings, and common fields that do not matter ("")."""
 
 _SLASH: Final = ord("/")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
@@ -561,7 +561,7 @@ class RequestReader:
                 request.refusal = problem
                 request.is_plain = False
         if request.method == b"CONNECT":
-            raise self._refuse(problems.MALFORMED, "the router is no proxy and does not support CONNECT")
+            raise self._refuse(problems.MALFORMED, "the router is not a proxy and does not support CONNECT")
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
             request.is_plain = False
             self._check_head(request)

@@ -1,7 +1,7 @@
 """Spans of sampled requests: one of the request, and a child for the keys that went to one shard.
 
 An exchange whose request is not sampled stays as it is. Any other gets a ``TracedConnection``, whose lookup core makes
-pending lookups that note when they end. Children are made after the answer has been written. No span contains a key:
+pending lookups that record when they end. Children are made after the answer has been written. No span contains a key:
 its path is that of the resource, and a problem is named by its reason.
 
 Nothing is sent to shards: a batch has the keys of many requests, and the protocol has no place for their spans.
@@ -68,7 +68,7 @@ _PROBE_PATHS: Final = tuple(path.decode() for path in target.PROBES)
 
 
 def _find_resource(requested: bytes) -> str | None:
-    """Return the path of the resource, with the names of what varies; None if there is no such resource."""
+    """Return the path of the resource, with ``{key}`` and ``{name}`` for what varies; None if there is none."""
     path, prefix = requested.partition(b"?")[0], ""
     if not path.startswith(b"/"):
         path = target.to_origin_form(path)
@@ -103,14 +103,14 @@ class RequestTrace:
         self._is_ended = False
 
     def note_dataset(self, core: LookupCore) -> None:
-        """Note the dataset that is asked."""
+        """Record which dataset is asked."""
         if core.live is not None:
             dataset = core.live.table.dataset
             self._span.describe(namespace=dataset.namespace, dataset=dataset.name)
             self.fields["dataset"] = f"{dataset.namespace}/{dataset.name}"
 
     def note_batch(self, lookup: PendingLookup, key_count: int, start: int, outcome: str) -> None:
-        """Note that the keys of ``lookup`` are answered, given up or abandoned."""
+        """Record that the keys of ``lookup`` are answered, given up or abandoned."""
         self._batches.append(_ShardBatch(lookup, key_count, start, time.time_ns(), outcome))
         if outcome is _ABANDONED:  # no answer follows if the client is gone
             asyncio.get_running_loop().call_soon(self.end, None)
@@ -233,7 +233,7 @@ class _TracedSlice(ShardSlice):
                 super().give_up(problem)
 
     def end(self) -> None:
-        """End the lookup, and note that."""
+        """End the lookup, and record that."""
         if not self.is_done:
             self._trace.note_batch(self, self._sent_keys, self._start, self._outcome)
         super().end()

@@ -2,7 +2,7 @@
 
 A connection has one pending exchange: GETs that arrived together, up to ``GROUP_KEYS``, one other lookup command, or
 one EXEC. Meanwhile the connection reads nothing, so that GETs from a client's many threads gather in the socket.
-Between MULTI and EXEC commands are queued. All other commands are answered at once. Nothing begins while the client
+Between MULTI and EXEC, commands are queued. All other commands are answered at once. Nothing begins while the client
 does not read its replies. The worker's budget counts everything beyond the fixed cost of a connection.
 
 ``clients`` has the phases of a connection and everything that ends it.
@@ -114,7 +114,7 @@ class RedisClientConnection(ConnectionLife):
         self._is_paused = False
         """True if reading is paused because of unread bytes or a rest. (``clients`` pauses it for blocked clients.)"""
         self.arrived = monotonic_ns()
-        """When the first byte of the next command was read. Commands that are unread longer count from there."""
+        """When the first byte of the next command arrived. Commands that wait unread keep that time."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Clean up after the connection has closed or broken."""
@@ -276,7 +276,7 @@ class RedisClientConnection(ConnectionLife):
             self._begin(GetsExchange(self, lookups.keys, lookups.size))
 
     def _execute(self, command: Command) -> None:
-        """Answer ``command`` or queue it for EXEC. It is no GET, and an MGET only if it is invalid."""
+        """Answer ``command`` or queue it for EXEC. It is not a GET, and it is an MGET only if it is invalid."""
         session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
         refusal = find_refusal(session, command)
         if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:
@@ -322,7 +322,7 @@ class RedisClientConnection(ConnectionLife):
         self.observe(histogram, self.arrived)
 
     def reply_at_once(self, command: Command) -> bytes:
-        """Return the reply to ``command``, which is valid and no lookup."""
+        """Return the reply to ``command``, which is valid and not a lookup."""
         return b"".join(COMMANDS[command[0].upper()][2](self.session, command))
 
     def _begin(self, exchange: RespExchange) -> None:

@@ -206,7 +206,7 @@ class ExchangeOwner(Protocol):
         """Send ``answer``, the last part of the answer to ``exchange``, and count ``commands`` in ``histogram``."""
 
     def reply_at_once(self, command: Command) -> bytes:
-        """Return the reply to ``command``, which is valid and no lookup."""
+        """Return the reply to ``command``, which is valid and not a lookup."""
 
     def send_part(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, a part of the answer to ``exchange``."""
@@ -420,8 +420,8 @@ class KeysExchange(RespExchange):
             self.gather.abandon()
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable: an error, because nil
-        would mean missing."""
+        """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable. The answer is then an
+        error, because nil would mean missing."""
         if problem is None:
             self.connection.answer(self, self._encode(values, size, b"", is_list=True), BATCH)
         else:
@@ -457,7 +457,7 @@ class GetsExchange(KeysExchange):
         self.commands = len(keys)
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer each."""
+        """Answer each GET."""
         refusal = b""
         if problem is not None:
             count = values.unavailable_count

@@ -1,8 +1,8 @@
 """Cuts a client's RESP bytes into lookups and other commands. Does no I/O.
 
-``BatchKeys.cut`` cuts GETs and MGETs, and leaves unusual spellings of them to ``RequestParser``. That reads everything
-else, and lookups after it in the same read; it accepts any valid command and checks every limit. ``CommandReader``
-combines the two.
+``BatchKeys.cut`` cuts GETs and MGETs, and leaves unusual spellings of them to ``RequestParser``, which also reads
+everything else, and lookups after that in the same read. It accepts any valid command and checks every limit.
+``CommandReader`` combines the two.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ SLICE_BYTES: Final = 16 * 1024
 """Bytes that the parser gets per turn: 2,300 words of two microseconds each."""
 
 REPLY_BYTES: Final = 16 * 1024
-"""Collected replies of one turn, after which they are sent."""
+"""Size of the collected replies of one turn at which they are sent."""
 
 MAX_ARGUMENTS: Final = 100_001
-"""Words of one command, as in a shard server, so that too many keys are answered with an error. Beyond it, or beyond
+"""Limit of words in one command, as in a shard server. Too many keys get only an error; beyond this limit, or beyond
 ``maxBodyBytes``, the connection is closed."""
 
 MAX_INLINE_BYTES: Final = 64 * 1024
 """Limit of an inline command or a length line, as in Redis. Beyond it, the connection is closed."""
 
 PART_RATIO: Final = 32
-"""The limit of reading each byte of an incomplete lookup again natively."""
+"""The number of times that the native reader may read each byte of an incomplete lookup."""
 
 
 BEFORE_AUTH: Final = CommandLimits(
@@ -62,7 +62,7 @@ class LookupCommands:
 
 
 class CommandReader:
-    """Returns lookups and commands: call ``feed``, then ``next`` until it is None, and again next turn if
+    """Returns lookups and commands: call ``feed``, then ``next`` until it returns None, and again in the next turn if
     ``has_more``."""
 
     __slots__ = (
@@ -161,7 +161,7 @@ class CommandReader:
             self._begin_parsing()
 
     def _next_in_turn(self) -> LookupCommands | Command | None:
-        """Return the next from the parser, which gets another slice if it has nothing complete."""
+        """Return the parser's next lookups or command. It gets another slice if it has nothing complete."""
         was_partial = self.is_partial
         parsed = self._next_parsed()
         if parsed is None and self._backlog and self._may_feed:
@@ -245,7 +245,7 @@ class CommandReader:
         return self._make_lookups(GETS, gets) if gets else None
 
     def _parse(self) -> Command | None:
-        """Return the next command, or None. Raises an error behind GETs only at the next call."""
+        """Return the next command, or None. An error behind GETs is raised only at the next call."""
         if self._problem is not None:
             raise self._problem
         if self._command is not None:
