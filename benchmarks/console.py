@@ -95,7 +95,7 @@ def _make_status(number: int, shards: int) -> dict[str, Any]:
 
 
 class FullSource:
-    """``datasets`` of ``shards`` with two replicas, and two routers each."""
+    """A source of ``datasets``, each with two routers and ``shards`` of two replicas."""
 
     def __init__(self, datasets: int, shards: int) -> None:
         from lookupdb_operator.console.dataset import Dataset, DatasetPods

@@ -97,7 +97,7 @@ class _Measurement:
         self._measure_images()
 
     def _build(self) -> None:
-        """Return records of a seed. Only keys of the first shard are asked for."""
+        """Build a generation of seeded records. Only keys of its first shard are asked for."""
         source = self._scratch / "people.csv"
         rows = self._options.megabytes * (1 << 20) // (_VALUE_BYTES * 4 // 3 + 40)
         chance = random.Random(1)

@@ -26,8 +26,8 @@ class _Stretch(ctypes.Structure):
 
 
 def evict(file: Path, pids: Sequence[int]) -> None:
-    """Evict ``file``, which only the processes ``pids`` and their descendants map. A page that two of them map stays;
-    so each round of one begins by evicting what the other has touched. Raises BenchError if much of the file stays."""
+    """Evict ``file``, which only the processes ``pids`` and their descendants map. A page that two processes map stays,
+    so each side's round begins by evicting what the other touched. Raises BenchError if much of the file stays."""
     for _ in range(_TRIES):
         for process in [descendant for pid in pids for descendant in memory.tree(pid)]:
             for start, end in _mappings(process, file):

@@ -19,8 +19,8 @@ class Memory:
     """A process's memory, in bytes."""
 
     private: int
-    """Pages that no other process maps, clean or dirty, without a shard file's: the page cache keeps those once for
-    all, and can reclaim them."""
+    """Pages that no other process maps, clean or dirty, except a shard file's: the page cache keeps those once for all
+    processes, and can reclaim them."""
     anonymous: int
     """Heap and stacks, which cannot be reclaimed. A part of ``private``."""
     shard: int

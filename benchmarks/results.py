@@ -63,7 +63,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One side's value to another's: of the medians, and the least and greatest of one round."""
+    """The ratio of one side's value to another's: of the medians, and the least and greatest of one round."""
 
     value: float
     least: float

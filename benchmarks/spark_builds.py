@@ -27,7 +27,7 @@ from typing import Final
 
 STANDALONE: Final = "standalone"
 MASTERS: Final = ("", "local[2]", "local-cluster[2,1,1024]", STANDALONE)
-"""An empty one is the local engine."""
+"""Masters of Spark; an empty one means the local engine."""
 _MANIFEST: Final = """\
 apiVersion: lookupdb.dev/v1alpha1
 kind: LookupDataset

@@ -17,7 +17,7 @@ from e2e.support.scenario import BRISK, Scenario
 WORKERS: Final = 8
 RECORDS: Final = 5_000
 SEEN_SECONDS: Final = 5
-"""From the routers' confirmation: announce, notice, fetch, swap and map it."""
+"""The time from the routers' confirmation until workers see a generation: it is announced, fetched and mapped."""
 
 
 @pytest.mark.under_load

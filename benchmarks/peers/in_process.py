@@ -39,7 +39,7 @@ def fill(path: Path, records: Iterator[tuple[str, bytes]]) -> None:
 
 
 def open_ours(folder: str, kernels: str) -> Any:
-    """Open the mapping with these kernels. It follows nothing, but checks as often as it would."""
+    """Open the mapping with these kernels. It has nothing to follow, but checks as often as if it had."""
     os.environ[native.VARIABLE] = kernels
     return lookupdb.open(folder)
 

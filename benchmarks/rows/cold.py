@@ -1,4 +1,4 @@
-"""Batches whose pages are on disk: native kernels read them together, those of Python one by one."""
+"""Batches whose pages are on disk: native kernels read them together, the Python kernels one by one."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ CARE: Final[dict[str, dict[str, int | str]]] = {
 
 @contextmanager
 def odd_keys() -> Iterator[str]:
-    """A `lookupdb up` of ``KEYS``, each its own value, and its URL."""
+    """Run a `lookupdb up` in which each of ``KEYS`` is its own value. Yield its URL."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         (data / "odd.yaml").write_text(MANIFEST)

@@ -29,7 +29,7 @@ CLIENT_SECONDS: Final = 300
 
 @contextmanager
 def serving(manifest: Path) -> Iterator[int]:
-    """A `lookupdb up` of the dataset of ``manifest``, and its RESP port."""
+    """Run a `lookupdb up` of the dataset of ``manifest``. Yield its RESP port."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         words = ["up", "-f", str(manifest), "--data-dir", folder, "--port", "0"]

@@ -1,6 +1,6 @@
 // Enforces NetworkPolicies on one node. sigs.k8s.io/kube-network-policies decides about the first packet of each
 // connection, which it gets from a queue of the kernel. The library's rules fail on kernels without nft_queue. So this
-// program writes them, with xtables' target of that name, which nft_compat offers.
+// program writes its own rules, with xtables' target NFQUEUE, which nft_compat offers.
 package main
 
 import (

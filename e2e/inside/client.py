@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 10
 AUTHORITY = "/ca/ca.crt"
 """The authority whose certificates are trusted, for https:// URLs."""
 ROUTER_MEDIA_TYPES = ("application/json", "application/problem+json")
-"""The paths that describe the dataset, and report that it cannot be described."""
+"""The media types of a router's description of its dataset, and of its report that it cannot describe it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Connection:
     """One connection. Opens with the first request, and again after the router closed it. All other faults raise."""
 
     def __init__(self, url: str, generation: str = "", token: str | None = None) -> None:
-        """Insist on ``generation`` unless it is empty. Show the router ``token``, or LOOKUPDB_TOKEN by default; none if
-        empty."""
+        """Insist on ``generation`` unless it is empty. Send the router ``token``, by default LOOKUPDB_TOKEN; none if it
+        is empty."""
         token = os.environ.get("LOOKUPDB_TOKEN", "") if token is None else token
         self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
         parts = urlsplit(url)

@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def list_processes() -> list[str]:
-    """Yield all processes but this one, whose arguments belong to the scenario."""
+    """Return all processes but this one, whose arguments belong to the scenario."""
     return [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
 
 

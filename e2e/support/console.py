@@ -1,4 +1,4 @@
-"""The console of the release under test, through its Service, and browsers of it without a screen."""
+"""The console of the release under test, through its Service, and clients that browse it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pod() -> Manifest:
 
 @contextmanager
 def forwarded() -> Iterator[str]:
-    """Return a URL of the console's Service, until the block ends."""
+    """Yield a URL of the console's Service, which works until the block ends."""
     words = ["kubectl", "port-forward", f"service/{service()}", ":80", "--namespace", release.NAMESPACE]
     process = subprocess.Popen([*words, "--address", "127.0.0.1"], stdout=subprocess.PIPE, text=True)
     try:

@@ -2,8 +2,8 @@
 
 It finds and reads the pods through the API server (``kubectl proxy``), so it needs no image and no rights in the
 cluster. What it reads and which rules it evaluates comes from the chart: PodMonitors and PrometheusRule are read as the
-Prometheus operator reads them, although the cluster need not know these kinds. Where NetworkPolicies are enforced, the
-API server must reach admin ports (networkPolicies.monitoring).
+Prometheus operator reads them, although the cluster need not know these kinds. If NetworkPolicies are enforced, the API
+server must reach admin ports (networkPolicies.monitoring).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from e2e.support.kubectl import Manifest, proxy_address, until
 
 BINARY: Final = ROOT / ".tools" / "bin" / "prometheus"
 INTERVAL: Final = "2s"
-"""Between reads of metrics, and between evaluations of rules."""
+"""The time between two reads of metrics, and between two evaluations of rules."""
 FASTER: Final = 30
 """Every duration of the rules is divided by this: an hour passes in two minutes."""
 Labels = Mapping[str, str]

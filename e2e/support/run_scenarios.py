@@ -65,7 +65,7 @@ ALONE: Final = Part("alone", "not (node_lost or side_by_side or under_load)")
 
 def run_all(scenarios: Callable[[Part, bool], int], *, again: bool, wait_lost: Callable[[Future[int]], None]) -> int:
     """Run all scenarios and return the exit code. ``scenarios`` runs a part, the second time only what failed, and
-    returns pytest's code. ``wait_lost`` waits until the lost node takes no more pods, or that scenario has ended."""
+    returns pytest's code. ``wait_lost`` waits until the lost node takes no more pods, or its scenario has ended."""
     with ThreadPoolExecutor(1) as executor:
         lost = executor.submit(scenarios, NODE_LOST, False)
         wait_lost(lost)

@@ -72,7 +72,7 @@ class Router:
 
 
 class Asking:
-    """Return what is seen of ``router`` with the token ``t``."""
+    """Asks ``router`` with the token ``t``."""
 
     def __init__(self, keep: ModuleType, router: Router) -> None:
         self._keep, self._router = keep, router
