@@ -1,4 +1,4 @@
-"""Who may see the console of a cluster, and what of it: tokens, proxies, and those who try without."""
+"""Who may see what in the console of a cluster: tokens, proxies, and attempts without either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console of a cluster by HTTP: logins, cookies, and those who try to get in without, or further than they may."""
+"""The console of a cluster by HTTP: logins, cookies, and attempts to get in without them, or further than allowed."""
 
 from __future__ import annotations
 

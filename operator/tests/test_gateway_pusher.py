@@ -1,5 +1,4 @@
-"""Pushes through the gateway: the service account of whoever pushes reaches the pushes to one dataset, and nothing
-else."""
+"""Pushes through the gateway: the pusher's service account reaches the pushes to one dataset, and nothing else."""
 
 from __future__ import annotations
 

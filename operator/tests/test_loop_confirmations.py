@@ -1,4 +1,4 @@
-"""A drain is measured by one process, whatever the clocks say that noted its start."""
+"""A drain is measured by one process, whatever the clock that dated its start says."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ async def test_what_is_somebody_elses_is_not_taken(bench: Bench) -> None:
 
 @pytest.mark.parametrize("answer", [NotFound, Conflict, Refused])
 async def test_a_router_pod_that_is_gone_by_now_is_no_refusal(bench: Bench, answer: type[ApiError]) -> None:
-    """An API server says of it that it may not be created."""
+    """An API server says that it may not be created."""
     bench.observer.observed = Observed(DATASET, pods=(Pod("airports", "u-3", "router"),))
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Pod"), manifest("Job")))
     bench.cluster.failures["apply Pod"] = answer("Pod airports", "pods is forbidden: cannot create resource")

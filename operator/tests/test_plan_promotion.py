@@ -63,7 +63,7 @@ class TestMayTakeEffect:
 
 
 class TestPromotedTooEarly:
-    """Before its generation is built an annotation promotes unseen data."""
+    """Before its generation is built, an annotation promotes unseen data."""
 
     def _promoted(self) -> World:
         world = serving(rollout=MANUAL)

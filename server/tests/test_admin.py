@@ -1,4 +1,4 @@
-"""The admin port under clients that hold it, and figures that do not come: real sockets."""
+"""The admin port with clients that hold connections, and with figures that do not arrive. Real sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lookupdb.process.admin import MAX_CONNECTIONS, AdminPort, Collector, Metric
 
 
 class SlowCollector:
-    """Figures that come when they are let."""
+    """Figures that arrive when the test allows it."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()

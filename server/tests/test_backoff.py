@@ -1,4 +1,4 @@
-"""Delays double up to a limit, are spread by what chance says, and begin again after a success."""
+"""Delays double up to a limit, are spread by chance, and begin again after a success."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The benchmarks' report: what it compares, and how it reckons."""
+"""The benchmarks' report: what it compares, and how it computes."""
 
 from collections.abc import Callable
 from typing import Any

@@ -80,7 +80,7 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 class TestOpenFiles:
     def test_too_few_are_reported_in_a_sentence_before_anything_is_read(self, tmp_path: Path) -> None:
-        done = build(tmp_path, 512, open_files=1024)  # there is no source even
+        done = build(tmp_path, 512, open_files=1024)  # there is not even a source
         result = result_of(done)
         assert (done.returncode, result["reason"]) == (6, "NotEnoughRoom")
         assert "this build needs 1,152 open files, the limit is 1,024" in result["message"]
@@ -109,7 +109,7 @@ class TestMemory:
     LEAST: Final = 396 * MIB
 
     def test_less_than_is_needed_is_reported_in_a_sentence(self, tmp_path: Path) -> None:
-        done = build(tmp_path, 1024, "--memory-limit", "256MiB")  # there is no source even
+        done = build(tmp_path, 1024, "--memory-limit", "256MiB")  # there is not even a source
         result = result_of(done)
         assert (done.returncode, result["reason"]) == (6, "NotEnoughRoom")
         assert "a build of 1,024 shards needs 608 MiB or more" in result["message"]

@@ -86,7 +86,7 @@ class TestResult:
         assert project.built("--unless-fingerprint", fingerprint)["generation"] == "g3"
 
     def test_a_source_written_again_as_it_was_is_unchanged(self, project: Project) -> None:
-        """As a ConfigMap is that the kubelet mounts again."""
+        """For example, a ConfigMap that the kubelet mounts again."""
         fingerprint = project.built()["fingerprint"]
         project.rows(1000)
         os.utime(project.folder / "people.csv", (1, 1))

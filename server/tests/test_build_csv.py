@@ -199,7 +199,7 @@ def test_a_bad_file_is_reported_with_its_row(tmp_path: Path, content: bytes | st
 
 
 def test_a_header_that_is_a_whole_file_without_line_ends_is_reported_at_once_and_in_short(tmp_path: Path) -> None:
-    """To compare each name with each takes an hour."""
+    """Comparing every pair of names would take an hour."""
     header = ",".join(f"k{number // 2:06}" for number in range(400_000))
     with pytest.raises(BadSource, match="its header names 'k000000', 'k000001', ") as caught:
         read_file(tmp_path, "f.csv", header)
@@ -489,7 +489,7 @@ def test_backslashes_of_other_files_are_text(tmp_path: Path, content: str, optio
 
 
 def test_what_spark_writes_is_read_with_an_escape_and_loses_no_row_without(tmp_path: Path) -> None:
-    """Random files, dense in quotes: of those that are no error without an escape, none has rows that became one."""
+    """Random files, dense in quotes: if a file is valid without an escape, none of its rows were joined into one."""
     chance = random.Random(7)
     refused = 0
     for _ in range(60):

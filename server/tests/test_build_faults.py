@@ -141,7 +141,7 @@ def test_an_interrupted_build_can_be_run_again(
 
 
 def test_of_two_builds_of_one_generation_exactly_one_wins(builds: Builds) -> None:
-    """The other reports that the generation is being built; or it comes later, and finds it, of the same spec."""
+    """The other builder reports that the generation is being built; or it comes later, and finds it whole."""
     with builds.start("--generation", "g1") as one, builds.start("--generation", "g1") as other:
         told = [process.communicate(timeout=150) for process in (one, other)]
     results = [json.loads(out.splitlines()[-1]) for out, _ in told]

@@ -1,4 +1,4 @@
-"""A source whose server does not say how long it is, as one that makes it on the fly does."""
+"""A source whose server does not announce its length, for example because it makes the file on the fly."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_it_is_read_to_its_end(tmp_path: Path, web: str, path: str) -> None:
 def test_what_is_sent_in_gzip_is_unpacked_once(
     tmp_path: Path, web: str, form: str, coding: str, name: str, source: dict[str, str]
 ) -> None:
-    """A server may mean by it the file that it has, or what it does to it on the way."""
+    """Content-Encoding may describe the server's file, or what the server does to it on the way."""
     spec = dataset(None, f"{web}/{quote(coding)}/{form}{name}", source=source)
     (item,) = resolve_source(spec, volume=None)
     assert item.compression == "gzip"

@@ -1,7 +1,7 @@
 """Only the build that published a generation may take it over.
 
-An operator that lost its status, or got an older one back, uses numbers again. The generations with these numbers are
-whole and of the same spec, but they are not today's data.
+An operator that lost its status, or got back an older one, reuses numbers. The generations with these numbers are whole
+and of the same spec, but they are not today's data.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_a_build_whose_source_comes_slowly_ends_and_leaves_nothing(tmp_path: Pat
 
 
 def test_a_build_whose_bucket_does_not_answer_is_ended(tmp_path: Path, silent: socket.socket) -> None:
-    """It waits in native code, which takes no signal: nothing is undone in order."""
+    """The build waits in native code, which handles no signals, so it ends without an orderly clean-up."""
     write_dataset(tmp_path)
     process = start_build(tmp_path, "s3://lookups/people", **variables(url(silent)))
     with silent.accept()[0]:
@@ -198,7 +198,7 @@ async def test_up_kills_a_builder_that_takes_no_signal(tmp_path: Path, silent: s
 
 
 def test_a_builder_ends_with_an_up_that_is_killed(tmp_path: Path, silent: socket.socket) -> None:
-    """Nobody is left to interrupt it, and the next one would wait for its claim."""
+    """Otherwise nobody could interrupt the builder, and the next one would wait for its claim."""
     (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
     words = ["up", "-f", "people.yaml", "--port", "0", "--resp-port", "0"]
     with (tmp_path / "output").open("w") as output:

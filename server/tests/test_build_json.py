@@ -1,4 +1,4 @@
-"""JSON lines and JSON arrays: the same records from either, numbers digit for digit, bad ones told with their row."""
+"""JSON lines and JSON arrays: the same records from either, numbers digit for digit, and errors with their row."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ JUST = "[" * 249 + "1.50" + "]" * 249
     "deep", [DEEP, "[" * 100_000 + "]" * 100_000, '{"a":[' * 500 + '"]"' + "]}" * 500, "[" + JUST + "]"]
 )
 def test_rows_nested_too_deeply_are_rejected(tmp_path: Path, deep: str) -> None:
-    """It may be anywhere in the row, and behind anything: for example, a number that is parsed again."""
+    """The deep value may be anywhere in the row, for example after a number that is parsed again."""
     rows = ['{"k":"a","x":1}', f'{{"k":"b","v":{deep}}}', f'{{"x":1.5,"k":"c","v":{deep}}}', '{"k":"d"}']
     found = read_rows(tmp_path, "jsonl", rows, value={"columns": ["x"]})
     assert list(found.values) == ["a", "d"]
@@ -362,7 +362,7 @@ def test_a_long_number_that_is_no_key_is_reported_briefly(tmp_path: Path, kind: 
 
 
 def test_a_row_is_searched_once_for_a_negative_zero() -> None:
-    """Not once for each nested value, which would take the square of the row's size."""
+    """One search for each nested value would take time that grows with the square of the row's size."""
 
     class Text(bytes):
         searches = 0

@@ -1,4 +1,4 @@
-"""`lookupdb build --keep`: a builder removes of its own dataset what no sweep can, in a store that no sweep knows."""
+"""`lookupdb build --keep`: a builder removes old generations of its own dataset, in a store that no sweep knows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestTwoClustersFromOneSnapshot:
     """They have one id, the same datasets with the same uids, and so one folder in a store that both name."""
 
     def test_with_one_id_a_builder_removes_what_the_other_serves(self, project: Project) -> None:
-        """Nothing in the store tells that g2 serves elsewhere: hence the warning in docs/operations/recovery.md."""
+        """Nothing in the store says that g2 serves elsewhere: hence the warning in docs/operations/recovery.md."""
         project.built("--keep", "1", "--protect", "g5")
         assert "g2" not in project.dataset.published_generations()
 
@@ -144,7 +144,7 @@ def test_a_damaged_generation_goes_when_it_is_old(project: Project) -> None:
 
 
 def test_nothing_goes_when_what_is_to_be_built_is_there(project: Project) -> None:
-    """Or a generation would be built again under a number that had another before."""
+    """Otherwise a number could be used again for another generation."""
     result = project.built("--keep", "1", "--protect", "g5", "--generation", "g3")
     assert result["outcome"] == "adopted"
     assert len(project.dataset.generations()) == 5

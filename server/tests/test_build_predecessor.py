@@ -1,4 +1,4 @@
-"""A dataset that was made again adopts what the one before it has left: asked for by uid, and of the same spec."""
+"""A recreated dataset adopts a generation of its predecessor, which it names by uid and whose spec is the same."""
 
 from __future__ import annotations
 

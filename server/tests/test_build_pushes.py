@@ -79,7 +79,7 @@ class Project:
         return self.store.dataset_at(replace(self.address, is_inbox=True))
 
     def put(self, name: str, content: bytes) -> None:
-        """Put a file beside the pushes, as whoever may write there can."""
+        """Put a file beside the pushes, as anybody with write access can."""
         path = f"{self.inbox.address.path}/{name}"
         if "://" in self.url:
             Bucket(self.url).objects.put(path, content)
@@ -101,7 +101,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 in_each_store = pytest.mark.parametrize("project", ["directory", "s3"], indirect=True)
-"""For what each kind of store does in a way of its own. What only looks at an index needs one of them."""
+"""Use it for tests of what differs between kinds of stores. What only looks at an index needs one of them."""
 
 
 @in_each_store

@@ -1,4 +1,4 @@
-"""A large source is cut into slices that several processes read: what comes of it is as if one had read it alone."""
+"""A large source is cut into slices that several processes read: the result is that of one process alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The success file: nothing of the source is read before it is there, nor while it is still that of the last build."""
+"""The success file: the source is not read before that file exists, nor while it is unchanged since the last build."""
 
 from __future__ import annotations
 

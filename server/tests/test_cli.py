@@ -52,7 +52,7 @@ OWN_VARIABLES = {("load", "--rate"): "LOOKUPDB_LOAD_RATE"}
 
 
 def test_every_option_has_a_variable_of_its_name() -> None:
-    """But for those that say how one answer is shown, which --help of the program names, and for the commands that
+    """Exceptions are the options that only shape one result, which the program's --help names, and the commands that
     `kubectl lookupdb` has too."""
     without = {"--json", "--verify", "--exit-code"}
     assert cli.help
@@ -116,7 +116,7 @@ def test_one_manifest_is_built_at_a_time(flag: str) -> None:
 
 
 def test_words_are_completed_behind_a_second_manifest() -> None:
-    """Running them reports the mistake."""
+    """Only running the command reports the second manifest."""
     completion = click.shell_completion.ShellComplete(cli, {}, "lookupdb", "_LOOKUPDB_COMPLETE")
     found = completion.get_completions(["up", "-f", "a.yaml", "-f", "b.yaml"], "--wa")
     assert [item.value for item in found] == ["--watch", "--watch-seconds"]

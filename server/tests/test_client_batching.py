@@ -288,7 +288,7 @@ async def test_a_batch_has_the_trace_of_its_first_caller_and_not_of_those_before
 
 
 async def test_lookups_go_on_after_all_tasks_were_cancelled_at_whatever_step() -> None:
-    """As programs do that end what is under way, and look something up before they end themselves."""
+    """Programs that cancel their tasks may look something up before they end."""
     for steps in range(6):
         with scripted() as router:
             async with AsyncClient(router.url) as client:

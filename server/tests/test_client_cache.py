@@ -1,4 +1,4 @@
-"""The client's own cache: of one generation, no longer than it may be trusted, and no larger than it may be."""
+"""The client's own cache holds values of one generation, for a limited time and up to a limited size."""
 
 from __future__ import annotations
 

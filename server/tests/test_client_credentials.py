@@ -1,4 +1,4 @@
-"""The token that a client shows, while its file is replaced and while several callers find that it was."""
+"""The token that a client sends, while its file is replaced and several callers notice that."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_that_is_half_written_leaves_the_token_before_in_use(
 
 
 def test_a_token_that_is_not_accepted_is_read_again_even_if_its_file_looks_as_before(tmp_path: Path) -> None:
-    """Written again within the same moment, of the same length, as far as its file system tells."""
+    """Rewritten with the same length and, as far as its file system can tell, at the same moment."""
     file = tmp_path / "token"
     file.write_text("token-1")
     source = TokenSource(None, file)

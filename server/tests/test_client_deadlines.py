@@ -43,7 +43,7 @@ def test_each_caller_has_its_own_timeout(kind: Kind) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
-    """It was led itself, until its leader's time was over, and asks for all with what is left of its own time."""
+    """A follower whose leader's time is over asks for all keys, with the rest of its own time."""
     slow = threading.Event()
 
     def hang(connection: socket.socket, asked: Asked) -> bytes:
@@ -73,7 +73,7 @@ def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
         (5.0, 5.0, True),  # one caller, or several of one turn
         (4.0, 5.0, True),
         (2.5, 5.0, True),
-        (2.4, 5.0, False),  # who has little time left does not end the others'
+        (2.4, 5.0, False),  # a caller with little time left does not end the others' requests
         (0.0, 5.0, False),
         (-1.0, 5.0, False),
         (-1.0, -1.0, False),
@@ -85,7 +85,7 @@ def test_who_may_leave_together(first: float, last: float, expected: bool) -> No
 
 @pytest.mark.usefixtures("patient")
 def test_callers_with_little_time_left_leave_before_those_with_much(kind: Kind) -> None:
-    """So the router answers by when each hangs up: none of them is late because of another's shard."""
+    """So the router answers before each caller gives up, and none is late because of another's shard."""
     gate = Gate()
     with scripted(gate) as router, calling(kind, router.url, timeout=6) as client:
         lookups = [client.start("get", "first")]
@@ -181,7 +181,7 @@ def test_a_lookup_of_several_generations_is_asked_again_alone_and_has_one_timeou
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0])
 def test_a_deadline_that_passes_before_the_first_step_of_connecting_is_a_timeout_at_most(seconds: float) -> None:
-    """Not a defect of the caller's: of a timeout of a few milliseconds it happens all the time."""
+    """This is not the caller's fault: with a timeout of a few milliseconds it happens all the time."""
     with scripted() as router, socket.socket() as connecting:
         settings = check_settings(router.url, {})
         with contextlib.suppress(TimeoutError):

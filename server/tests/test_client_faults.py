@@ -36,7 +36,7 @@ EACH_ASK = pytest.mark.parametrize("ask", ASKS, ids=["get", "get_many"])
 @pytest.mark.parametrize("ending", [CLOSE, RESET], ids=["closed", "reset"])
 @EACH_ASK
 def test_a_connection_that_was_closed_while_idle_is_replaced(kind: Kind, ask: Ask, ending: bytes) -> None:
-    """Without a retry: it was no attempt. The answer says nothing of it, as when a router is ended."""
+    """This costs no retry. The previous answer does not announce the end, as when a router is killed."""
     with (
         scripted(lambda _, asked: found_all(_, asked) + ending) as router,
         blocking(kind, router.url, retries=0) as client,
@@ -178,7 +178,7 @@ def test_a_batch_speaks_of_each_key_once_or_is_an_error(kind: Kind, told: bytes)
 
 
 def test_frames_are_asked_for_and_have_values_of_both_formats(kind: Kind) -> None:
-    """JSON is asked for, too, for a router that does not know them."""
+    """Accept also names JSON, for a router that does not know frames."""
     told = (
         frames({"a": b"1", "b": MISSING, "c": UNAVAILABLE}),
         frames({"a": b'{"x":1}', "b": b"[]"}, value_format="json"),

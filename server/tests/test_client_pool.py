@@ -104,7 +104,7 @@ def test_a_caller_that_is_interrupted_anywhere_leaves_nothing_behind() -> None:
 
 
 def test_a_seat_that_nobody_remembers_is_free() -> None:
-    """Also for those who wait already: who was to call them is gone."""
+    """Callers that already wait get it too, although the one that should have woken them is gone."""
     with scripted() as router:
         pool = ConnectionPool(check_settings(router.url, {"max_connections": 1}))
         lost = ConnectionLease()

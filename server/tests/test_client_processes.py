@@ -133,7 +133,7 @@ def test_so_has_one_with_an_event_loop() -> None:
 
 
 def test_a_fork_amid_lookups_of_other_threads_is_not_stuck() -> None:
-    """A thread that holds a lock, or leads a batch, is not there in the child."""
+    """A thread that holds a lock, or leads a batch, does not exist in the child."""
     import threading
 
     with scripted() as router, Client(router.url, cache_bytes=10_000, cache_seconds=0.001) as client:
@@ -249,7 +249,7 @@ def test_greenlets_look_up_together_where_gevent_lets_them_and_are_never_stuck(m
     all_wait = threading.Event()
 
     def answer_when_all_wait(sock: socket.socket, asked: Asked) -> bytes:
-        """Without it the first may have its answer before the others come, and they have nobody to wait for."""
+        """Otherwise the first caller could have its answer before the others come, and nobody would wait."""
         if asked.target.endswith("all%20wait"):
             all_wait.set()
         elif mode == "early" and not asked.target.endswith("/before"):

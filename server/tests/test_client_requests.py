@@ -68,7 +68,7 @@ def test_what_is_no_trace_is_left_out(kind: Kind, trace: str | None) -> None:
 
 
 def test_a_token_file_is_read_again_when_it_changes(kind: Kind, tmp_path: Path) -> None:
-    """At once when the router does not accept what was there before; else within a second."""
+    """At once if the router rejects the previous token; otherwise within a second."""
     file = tmp_path / "token"
     file.write_text("token-1\n")
 

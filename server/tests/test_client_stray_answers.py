@@ -36,7 +36,7 @@ def answer_of(size: int) -> bytes:
 def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(
     scheme: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is left, as where it follows in the same piece."""
+    """The client gives up the connection, as it does if the bytes come in the same piece."""
 
     class Pieces(socket.socket):
         def recv(self, size: int, flags: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""docs/how-to/client.md: each of its programs runs, against a real router of airports, and says what the page says."""
+"""docs/how-to/client.md: each of its programs runs against a real router of airports, and prints what the page says."""
 
 from __future__ import annotations
 

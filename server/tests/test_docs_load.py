@@ -1,4 +1,4 @@
-"""docs/how-to/load.md: its commands run; its conditions, ends, bounds and exit codes are those that there are."""
+"""docs/how-to/load.md: its commands run; its conditions, bounds and exit codes are those of the code."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def mentioned(document: Path) -> Iterator[str]:
 
 
 def exists(path: str, document: Path) -> bool:
-    """A bare name may be in any folder: a table that names the folder does not say it again for each file."""
+    """A bare name may be in any folder, because a table that names the folder does not repeat it for each file."""
     if path.rstrip("/") in BARE_NAMES:
         return True
     return any(any((ROOT / folder).glob(path)) for folder in (*SOURCES, document.parent.relative_to(ROOT)))

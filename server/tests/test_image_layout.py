@@ -43,7 +43,7 @@ def write(generation: Path, folder: Path, shards: tuple[int, ...] = (0, 1)) -> d
 
 
 def test_two_do_not_write_one_layout_at_once(generation: Path, tmp_path: Path) -> None:
-    """They would mix their bytes in one file, and name it by a digest that it has not."""
+    """They would mix their bytes in one file, and name it by a digest that is not its own."""
     layout, found = ImageLayout(tmp_path), find_in_folder(generation)
     refused: list[str] = []
 
@@ -66,7 +66,7 @@ def blob(layout: Path, descriptor: dict[str, Any]) -> bytes:
 
 
 def unpack(layout: Path, tag: str, architecture: str, folder: Path) -> None:
-    """As a container runtime does: from index.json to files, every digest on the way checked."""
+    """Unpack as a container runtime does, from index.json to files, and check every digest."""
     assert json.loads((layout / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
     entries = json.loads((layout / "index.json").read_text())["manifests"]
     (entry,) = (e for e in entries if e["annotations"]["org.opencontainers.image.ref.name"] == tag)
@@ -115,7 +115,7 @@ def test_the_same_generation_gives_the_same_bytes(generation: Path, tmp_path: Pa
 
 
 def test_a_buckets_names_of_files_leave_no_trace(generation: Path, tmp_path: Path) -> None:
-    """So that a shard that has not changed is the same layer in each generation."""
+    """So an unchanged shard is the same layer in each generation."""
     bucket = shutil.copytree(generation, tmp_path / "bucket")
     manifest = Manifest.from_json((bucket / "manifest.json").read_bytes(), "")
     entries = []

@@ -28,7 +28,7 @@ def opened(to: Registry, seconds: float = 60, patience: float = 0) -> closing[cl
 
 
 def ask(registry: client.Registry, where: str) -> None:
-    """Ask what leads to a request like ``where``."""
+    """Call a function that sends a request like ``where``."""
     if where.startswith("GET"):
         registry.get_index("a")
     elif where == "PUT manifests/":

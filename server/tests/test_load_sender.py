@@ -196,7 +196,7 @@ class Owner:
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("following", [FOUND, FOUND[:20], b"H", None])
 async def test_what_follows_an_answer_does_not_answer_the_next_request(following: bytes | None, is_full: bool) -> None:
-    """Behind a piece as large as a loop reads at once it may be the next piece of the same turn."""
+    """After a piece as large as one read of the loop, it may be the next piece of the same turn."""
     owner = Owner()
     ours, router = socket.socketpair()
     _, connection = await asyncio.get_running_loop().create_connection(

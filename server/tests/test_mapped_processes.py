@@ -109,7 +109,7 @@ def test_threads_share_it(mapping: MappedDataset) -> None:
 
 
 class TestPickle:
-    """By reference: who reads it opens the same place."""
+    """A pickle is a reference: unpickling opens the same place."""
 
     def test_of_a_fixed_generation(self, mapping: MappedDataset) -> None:
         pickled = pickle.dumps(mapping)

@@ -89,7 +89,7 @@ def test_the_twins_are_used_where_none_are_installed_and_1_demands_what_is_not_t
 def test_a_module_of_another_interface_is_not_used(
     load: Load, monkeypatch: pytest.MonkeyPatch, members: dict[str, int]
 ) -> None:
-    """Code that was pulled and not built: it would lack what Python asks for, or do something else."""
+    """After a pull without a build, the module may lack what Python calls, or do something else."""
     chooser = load(built(**members))
     monkeypatch.delenv(native.VARIABLE, raising=False)
     assert chooser.kernels() is None
@@ -102,7 +102,7 @@ def test_a_module_of_another_interface_is_not_used(
 def test_a_module_that_cannot_be_loaded_is_told_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A file that was cut short, or one for another libc."""
+    """For example, the file was cut short, or is for another libc."""
     (tmp_path / "_native.abi3.so").write_bytes(b"\x7fELF")
     monkeypatch.setattr(lookupdb, "__path__", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "lookupdb._native", raising=False)

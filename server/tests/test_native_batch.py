@@ -230,7 +230,7 @@ def receive(kind: str, expected: int, chunks: list[bytes]) -> tuple[list[Any], i
 
 
 def as_told(replies: list[Any]) -> list[Any]:
-    """Make the replies of both kinds comparable: they word an error by how much had come when it was seen."""
+    """Make the replies of both kinds comparable: an error's words depend on how much had arrived by then."""
     return [
         reply.partition(":")[0]
         if isinstance(reply, str)

@@ -194,7 +194,7 @@ def test_columns_that_are_named_twice(folder: Path) -> None:
 @pytest.mark.usefixtures("thread_crew")
 @pytest.mark.parametrize("parallel_from", [1 << 62, 64], ids=["one process", "a crew"])
 def test_a_name_that_is_no_text_while_columns_are_missing(folder: Path, parallel_from: int) -> None:
-    """A number that no double can hold has a row read by a parser that takes lone surrogates."""
+    """A row with a number that no double can hold is read by a parser that accepts lone surrogates."""
     rows = b'{"k":"a","v":1e400,"\\ud800":1}\n{"k":"b","v":1}\n{"k":"c","late":1}\n' + b'{"k":"d","v":1}\n' * 9
     (folder / "f.jsonl").write_bytes(rows)
     spec = spec_of(folder, "f.jsonl", repr({"value": {"columns": ["v", "late"]}, "duplicates": "last"}))
@@ -219,7 +219,7 @@ def test_columns_beyond_number_cost_as_much_as_in_python(folder: Path) -> None:
 
 
 def test_a_thousand_columns_cost_one_look_at_each_member(folder: Path) -> None:
-    """As many as a spec may name. A search for each of them cost ten times what it takes to keep them all."""
+    """A spec may name this many. A search for each of them once cost ten times as much as keeping them all."""
     names = [f"column{number}" for number in range(1024)]
     rows = [{"k": str(row)} | {name: row * number for number, name in enumerate(names)} for row in range(200)]
     (folder / "f.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
@@ -337,7 +337,7 @@ def test_csv(folder: Path, options: dict[str, Any], content: bytes, window: int)
 @SLOW
 @given(data=st.data(), window=WINDOWS)
 def test_slices(folder: Path, name: str, data: st.DataObject, window: int) -> None:
-    """Cut where they may: also within quotes."""
+    """Slices may be cut anywhere, even within quotes."""
     tables = data.draw(st.sampled_from([TABLES, ESCAPED_TABLES]))
     parts = data.draw(st.lists(tables if name == "f.csv" else JSON, min_size=1, max_size=6))
     content = (b"k,v,w\n" if name == "f.csv" else b"") + b"\n".join(parts)

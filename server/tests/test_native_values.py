@@ -1,4 +1,4 @@
-"""The native expander and its twin give the same bulk string for a stored value, or both find it damaged."""
+"""The native expander and the Python fallback give the same bulk string for a stored value, or both find it damaged."""
 
 from __future__ import annotations
 

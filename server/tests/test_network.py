@@ -47,8 +47,8 @@ def refusal(url: str) -> BadSource:
 
 
 def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """The server's side. Raises SSLError once the client has seen why: where something of it is not read, the kernel
-    resets the connection, and the alert is lost."""
+    """Do the server's side. Raises SSLError only after the client has seen why: with unread bytes, the kernel would
+    reset the connection, and the alert would be lost."""
     tls = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
     tls.settimeout(10)
     try:
@@ -65,7 +65,7 @@ def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSo
 
 @contextlib.contextmanager
 def https_server(certificate: Path | None, status: int = 200, client_ca: Path | None = None) -> Iterator[int]:
-    """Its port; without a certificate it speaks plain http. With ``client_ca`` it wants one of its clients, too."""
+    """Yield a server's port. Without a certificate it speaks plain http; ``client_ca`` requires client certificates."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

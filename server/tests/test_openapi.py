@@ -48,7 +48,7 @@ def serving_generations(home: Path, *names: str) -> Iterator[str]:
 
 
 def test_a_running_router_answers_as_the_document_says(tmp_path: Path) -> None:
-    """Each operation, to forty requests and more, of one generation as of two; and the document is valid."""
+    """Each operation gets forty requests or more, with one generation and with two. The document is valid."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "schemathesis.pytest.plugin"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     with serving_generations(tmp_path / "one", "g1") as one, serving_generations(tmp_path / "two", "g2", "g1") as two:

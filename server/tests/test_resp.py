@@ -82,7 +82,7 @@ def test_empty_and_null_arrays_ask_nothing() -> None:
 
 @pytest.mark.parametrize("empty", [b"\n", b"\r\n", b" \t\r\r\n", b"*0\r\n", b"*-1\n", b"*00\r\n \n*-12\r\n"])
 def test_commands_without_a_word_are_passed_over_together(empty: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends nothing else, before it has shown a token, too, keeps nobody waiting."""
+    """A client that sends nothing else keeps nobody waiting, even before it has sent a token."""
     read: list[object] = []
     monkeypatch.setattr(RequestParser, "_read_line", lambda *_: read.append(_))
     requests = RequestParser(ServerLimits())

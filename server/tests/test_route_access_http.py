@@ -44,7 +44,7 @@ def sign(**changes: Any) -> str:
 
 
 class Entrance:
-    """A router's front, and by what it judges."""
+    """A router's front, with the gatekeeper that it judges by."""
 
     def __init__(self) -> None:
         self.accounts = ServiceAccounts(AUDIENCE, ["team/default"])

@@ -1,4 +1,4 @@
-"""A batch in flight: who gets what of its reply, what is counted, and what a failure costs whom."""
+"""A batch in flight: how its reply is shared out, what is counted, and which lookups a failure affects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def batch_of(*lookups: Lookup) -> ShardBatch:
 
 
 class Sink:
-    """Has asked for so many keys."""
+    """A sink that asked for this many keys."""
 
     def __init__(self, key_count: int) -> None:
         self.key_count = key_count
@@ -69,7 +69,7 @@ MakeReply = Callable[[list[bytes | None]], ReplyValues]
 
 @pytest.fixture
 def reply() -> MakeReply:
-    """Has a connection read values, as the installed kernels do: a list, or what they have for one."""
+    """Makes a connection read values as the installed kernels do, as a list or a ``ShardReply``."""
 
     def read(values: list[bytes | None]) -> ReplyValues:
         replies: list[Any] = []

@@ -26,7 +26,7 @@ class BrokenLookups(ScriptedLookups):
         return super().find_many(keys, *arguments, **options)
 
     def release(self) -> None:
-        """Answer what is held, as callbacks of a loop do: an exception ends none of the others."""
+        """Answer the held lookups like callbacks of a loop: an exception of one does not stop the others."""
         self.held.clear()
         super().release()
 

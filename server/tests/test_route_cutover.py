@@ -95,7 +95,7 @@ async def test_without_a_table_it_waits_and_is_not_complete(router: Router) -> N
 async def test_a_shard_that_is_down_keeps_a_new_router_out_for_a_while_only(
     router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The while is over when the test says so; the next test shows that it passes by itself."""
+    """Here the test says when the wait is over; the next test shows that it ends by itself."""
     monkeypatch.setattr(cutover, "READY_SECONDS", 3600.0)
     nowhere = {"endpoints": ["127.0.0.1:1"]}
     told: list[bool] = []
@@ -203,7 +203,7 @@ async def test_the_generation_before_can_be_asked_by_name_until_its_time_is_over
 async def test_a_table_of_the_same_generation_takes_nothing_of_that_time(
     router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as that of another replica, which comes moments after the cutover."""
+    """For example, a table with another replica, which comes moments after the cutover."""
     monkeypatch.setattr(cutover, "PREVIOUS_SECONDS", 1.0)
     await started(router, entries["g1"])
     router.write(table_file(entries["g2"], version=2))
@@ -285,7 +285,7 @@ async def test_a_half_written_table_keeps_the_old_one(router: Router, entries: d
 
 
 async def test_an_emptied_table_keeps_the_old_one(router: Router, entries: dict[str, dict[str, Any]]) -> None:
-    """As when somebody takes its key out of the ConfigMap: the kubelet takes the file away."""
+    """If somebody removes its key from the ConfigMap, the kubelet removes the file."""
     await started(router, entries["g1"])
     async with Load(router.core):
         router.path.unlink()
@@ -342,7 +342,7 @@ async def test_an_older_version_is_refused_and_said_so(router: Router, entries: 
 async def test_it_reports_the_digest_of_the_text_that_it_answers_from(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
-    """An edited table took the next version: until a newer one is read, only the digest shows it."""
+    """An edited table has taken the next version: until a newer one is read, only the digest shows that."""
     assert router.status["tableDigest"] is None
     first, edited = table_file(entries["g1"]), table_file(entries["g1"], version=2, notes="edited by hand")
     edited = edited.replace(b'"records":', b'"records":1')

@@ -15,7 +15,7 @@ from lookupdb.router.server_connection import ServerAddress
 
 
 class Lookup(PendingLookup):
-    """Notes when it was tried again, and when it was given up. It is its own replicas."""
+    """Records when it was retried and when it was given up. It serves as its own replicas."""
 
     number = 3
     key_count = 2

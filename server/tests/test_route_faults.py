@@ -30,7 +30,7 @@ async def replicas(
 
 
 async def answered(core: Core, key: str) -> bytes | None:
-    """The value, of the first lookup for which the machine was fast enough: a deadline may pass, but nothing else."""
+    """Return the value. Repeat lookups whose deadline passed: the machine may be slow. No other problem may occur."""
     while isinstance(found := await core.find(key), Problem):
         assert found.reason == "Deadline", found
     assert found is None or isinstance(found, bytes)
@@ -74,7 +74,7 @@ async def test_when_the_only_replica_answers_wrong_its_keys_are_unavailable_or_r
 
 @pytest.mark.parametrize("asked", [1, 2], ids=["a key", "two keys"])
 async def test_what_a_shard_answers_too_much_is_nobodys(stack: AsyncExitStack, asked: int) -> None:
-    """So many keys wait that they are sent at the first answer, and the surplus has a value for each of them."""
+    """Enough keys wait to be sent at the first answer, and the surplus has a value for each of them."""
     gate = asyncio.Event()
 
     async def surplus(shard: ScriptedShard, command: list[bytes]) -> bytes:
@@ -187,7 +187,7 @@ async def test_who_waits_as_long_as_the_router_does_is_not_to_blame_for_a_slow_s
 
 
 async def test_who_waits_for_less_is_not_to_blame_for_a_server_that_answers_nobody(stack: AsyncExitStack) -> None:
-    """One whose storage hangs proves itself again and again."""
+    """A server whose storage hangs still proves itself again and again."""
     core, _ = await replicas(stack, hold, limits=replace(LIMITS, deadline_milliseconds=200))
     await core.find("k1", deadline_ms=50)
     assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (0, 1)

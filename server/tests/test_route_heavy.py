@@ -69,7 +69,7 @@ def slowly(bytes_a_second: int) -> Script:
 
 
 async def warm_up(core: Core) -> Lane:
-    """Make the router see large values once, and wait for its lane for them."""
+    """Make the router see large values once, and wait for its lane for large work."""
     assert isinstance(await core.find_many(LARGE[:2]), list)
     lane = core.lookups.live.active.shards[0].endpoints[0]._large  # type: ignore[union-attr]
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def never_large(shard: ScriptedShard, command: list[bytes]) -> bytes:
 
 
 class TestALaneForLargeWorkThatBreaks:
-    """Its queued work keeps waiting: beside small work, it would delay that."""
+    """Its queued work keeps waiting, because in the other lane it would delay small work."""
 
     async def test_costs_small_work_nothing_although_large_work_is_never_answered(self, stack: AsyncExitStack) -> None:
         core, [shard] = await serve(stack, answer, deadline=3000)
@@ -401,7 +401,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
 
 
 async def test_one_heavy_client_leaves_the_others_their_pace_and_fails_none_of_their_requests(router: Router) -> None:
-    """Their pace is measured by what the router worked while one of them waited: a busy machine keeps both waiting."""
+    """A wait is measured in the router's processor time, because a busy machine delays the router as well."""
     (pid,) = (worker["pid"] for worker in router.status()["workers"])
     with heavy_client(router, LARGE[:50]) as client:
         windows = [await ask(router, 1, lambda: worked_seconds(pid)) for _ in range(4)]
@@ -437,7 +437,7 @@ def heavy_client(router: Router, keys: list[str]) -> Iterator[subprocess.Popen[b
 
 
 async def ask(router: Router, seconds: float, clock: Callable[[], float]) -> list[float]:
-    """Look small keys up on eight connections for a while: how long each took by ``clock``. Every one is answered, and
+    """Look small keys up on eight connections for a while. Return how long each took by ``clock``. All answers must be
     right."""
 
     async def client(number: int) -> list[float]:

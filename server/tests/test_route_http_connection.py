@@ -47,7 +47,7 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture
 def patient_server() -> Iterator[Server]:
-    """A request may take a minute, and so may all else."""
+    """A server whose requests, and everything else, may take a minute."""
     with serving(ScriptedLookups(values={"a": b"1", "big": BIG}), header_timeout_seconds=60) as server:
         yield server
 
@@ -76,7 +76,7 @@ def answered_client(server: Server, stack: contextlib.ExitStack) -> Client:
 
 
 def end_of_request(server: Server) -> float:
-    """Until when the request that the only client has begun must be whole. One that is begun later has a later end."""
+    """Return the deadline of the request that the only client has begun. A later request has a later one."""
 
     def ends() -> list[float]:
         return [it.deadline for it in server.front._connections if it.phase is ClientPhase.RECEIVING]
@@ -351,7 +351,7 @@ class TestDraining:
 
 
 class TestHeldAnswers:
-    """The lookup core may know a waiter for as long as a deadline: what was counted only until then is not kept."""
+    """The lookup core may hold a waiter until its deadline, but not bytes that are no longer counted."""
 
     @pytest.mark.parametrize("leaves", [False, True])
     def test_an_answer_that_was_sent_or_will_not_be_is_kept_by_nobody(self, leaves: bool) -> None:

@@ -51,8 +51,8 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 def fill_and_end(stage: Stage) -> None:
-    """Have more come than is read at once while a lookup is held, and then the end: no event loop tells it while
-    reading pauses, but it might. By hand, since what a socket gives at once may end within a request."""
+    """Deliver more than is read at once while a lookup is held, and then the end of the stream, which no event loop
+    reports while reading is paused, although it might. A real socket could cut within a request."""
     connection = stage.record.connections[0]
 
     def receive() -> bool:

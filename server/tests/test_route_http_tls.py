@@ -1,4 +1,4 @@
-"""TLS on the public port: handshakes are bounded, certificates are taken again, and nothing is served without one.
+"""TLS on the public port: handshakes are bounded, certificates are reloaded, and nothing is served without one.
 
 That requests are read and answered as without TLS is seen by the other tests of the front, which run with both.
 """
@@ -261,7 +261,7 @@ class TestClientCertificates:
         assert server.lookups.asked == []
 
     def test_session_is_not_resumed(self, server: Server, tmp_path: Path) -> None:
-        """It would show no certificate, and the client's may have expired since."""
+        """A resumed session shows no certificate, and the client's may have expired since."""
         pair = make_identity("client", by=authority()).write(tmp_path, "client")
         context = client_context(pair)
         first = connect(server, context).handshake()
@@ -282,7 +282,7 @@ class TestClientCertificates:
 
 
 def _another_authority() -> Identity:
-    """With the name of the right one."""
+    """Another authority with the name of the right one."""
     return make_identity("authority", is_authority=True)
 
 
@@ -418,7 +418,7 @@ def test_resumed_session_is_let_in(server: Server) -> None:
 
 
 def test_connection_at_rest_holds_nothing_of_what_passed(tmp_path: Path) -> None:
-    """A buffer stays as large as it once was: no connection has one."""
+    """A buffer never shrinks, so no connection has one of its own."""
     values = {"large": b'"%b"' % (b"v" * (1 << 20))}
     folder = write_generation(tmp_path / "store", values, shards=1)
     table = tmp_path / "table.json"

@@ -1,4 +1,4 @@
-"""A lane alone: what it sends when, who gets the answer, and what becomes of lookups when its connection is lost."""
+"""A lane alone: when it sends what, which lookup gets the answer, and what happens when its connection is lost."""
 
 from __future__ import annotations
 

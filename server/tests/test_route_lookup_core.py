@@ -193,7 +193,7 @@ async def test_what_an_overloaded_router_does_not_look_up_of_a_candidate_is_coun
 async def test_single_keys_that_are_asked_together_make_way_when_single_keys_do(
     stack: AsyncExitStack, core: Core
 ) -> None:
-    """A batch does at half of the budget."""
+    """A batch already makes way at half of the budget."""
     await core.serve(table(entry(addresses(await serve(stack, RECORDS)))))
     for used, reasons in (
         (core.budget.batch_mark + 1, ["Overloaded", None]),

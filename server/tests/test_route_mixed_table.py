@@ -1,4 +1,4 @@
-"""A mixed routing table in the lookup core: what each shard answers from, and what an answer says of it."""
+"""A mixed routing table in the lookup core: the generation of each shard, and how an answer names it."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def test_of_the_shards_that_were_never_reached_so_many_are_reported(core: 
 
 
 async def test_a_step_whose_server_serves_another_generation_is_not_taken(core: Core, step: Step) -> None:
-    """The address of a server that is gone may be another's by now."""
+    """The address of a deleted server may belong to another one by now."""
     old, new = step.entries
     await core.serve(table(old))
     swapped = {**new, "shards": [old["shards"][0], *new["shards"][1:]]}

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(80)]
 PAUSE_SECONDS = 0.015
-"""Between an answer and the next request of a client: processors are for what is asked."""
+"""The time between an answer and the client's next request, which leaves processors to the servers."""
 ONLY = {"g12": "only-g12-7", "g13": "only-g13-8"}
 """A key that one generation has and the other has not."""
 
@@ -81,7 +81,7 @@ class Load:
     port: int
     wrong: list[str] = field(default_factory=list)
     answered: dict[str, int] = field(default_factory=dict)
-    """By what the header says."""
+    """Counts by the generation header."""
     _going: bool = True
 
     async def __aenter__(self) -> Load:
@@ -227,7 +227,7 @@ async def test_a_step_to_a_server_that_is_down_waits_for_it(generations: Generat
 
 
 def test_a_replaced_shard_may_stop_once_the_deadline_has_passed(tmp_path: Path) -> None:
-    """Nothing is asked of it any more, and no connection to it is kept."""
+    """The router asks it nothing any more, and keeps no connection to it."""
     with contextlib.ExitStack() as stack:
         made = {
             name: write_generation(tmp_path, {key: name.encode() for key in KEYS}, shards=2, generation=name)

@@ -15,12 +15,12 @@ LINES = "".join(f"{name}:{value}\r\n" for name, value in identity().members().it
 PROOF = b"$%d\r\n%b\r\n" % (len(LINES), LINES)
 SAID = f"{SURPLUS}|something other than RESP"
 REFUSED = (NotProven, ConnectionError)
-"""The latter where it is no answer to anything: a list."""
+"""ConnectionError if the bytes, such as a list, answer nothing."""
 PARTS = [b"$5\r\nWR", b"*2\r\n", b"$", b"+OK\r\n"]
 
 
 class Server:
-    """Says ``greeting`` when it is connected to, and the next pieces of ``answers`` whenever it is asked."""
+    """Sends ``greeting`` to each client, and the next pieces of ``answers`` after each question."""
 
     def __init__(self, *answers: list[bytes], greeting: bytes = b"") -> None:
         self.asked: list[bytes] = []

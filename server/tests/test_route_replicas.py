@@ -1,4 +1,4 @@
-"""Which replica is asked, and what happens when it fails: alone, with endpoints that only note what they get."""
+"""Which replica is asked, and what happens when it fails: alone, with endpoints that only record what they get."""
 
 from __future__ import annotations
 

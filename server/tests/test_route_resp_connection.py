@@ -349,7 +349,7 @@ class TestEnds:
             eventually(lambda: lookups.budget.used == 0)
 
     def test_an_error_in_a_lookup_core_is_no_wrong_answer(self) -> None:
-        """Nothing is answered of a lookup that never ends: its connection waits, and others do not."""
+        """A lookup that never ends gets no answer: its connection waits, but others do not."""
 
         class Silent(ScriptedLookups):
             def find(self, key: str, waiter: Waiter, generation: str | None = None, **options: Any) -> None:
@@ -396,7 +396,7 @@ class TestBudget:
     def test_beyond_the_budget_single_keys_are_refused_and_the_connection_stays(
         self, server: RespServer, client: RespClient
     ) -> None:
-        """The core says so; what the front holds itself is another matter."""
+        """The lookup core refuses them; the front's own input is not counted here."""
         assert client.ask("GET", "a") == b"1"
         budget = server.lookups.budget
         server.call(lambda: budget.take(budget.limit + 1))

@@ -48,8 +48,8 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 def fill_and_end(stage: Stage) -> None:
-    """Have more come while a lookup is held, and then the end: no event loop tells it while reading pauses, but it
-    might."""
+    """Deliver more while a lookup is held, and then the end of the stream, which no event loop reports while reading is
+    paused, although it might."""
     connection = stage.record.connections[0]
 
     def receive() -> bool:
@@ -161,7 +161,7 @@ PIECES = [MUCH, GET, GET * 3, command("MGET", "a", "b"), b"PING\r\n", PART, HUGE
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_lives_keep_the_invariants(record: Record, seed: int) -> None:
-    """Each ends, whatever a client sends or does not read, and then holds none of the budget."""
+    """Each connection ends, whatever its client sends or does not read, and then holds none of the budget."""
     chance = random.Random(seed)
     lookups = ScriptedLookups(values={"a": b"1", "held": b"2", "huge": b" " * 3_000_000})
     timeouts: dict[str, Any] = {

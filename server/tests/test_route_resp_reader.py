@@ -20,7 +20,7 @@ from lookupdb.router.resp.reader import (
 
 LIMITS = CommandLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
 NARROW = CommandLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
-"""As of who has shown no token."""
+"""The limits of a client that has sent no token."""
 
 
 def make_reader(limits: CommandLimits = LIMITS) -> CommandReader:

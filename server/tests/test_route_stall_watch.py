@@ -1,4 +1,4 @@
-"""When a batch counts as stalled, and when what comes is progress."""
+"""When a batch counts as stalled, and which bytes count as progress."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 
 
 class Seen:
-    """A watcher of ``path`` and what it has told."""
+    """A watcher of ``path``, and what it has reported."""
 
     def __init__(self, path: Path) -> None:
         self.versions: list[int] = []
@@ -56,7 +56,7 @@ async def test_a_rename_over_the_file_is_noticed(path: Path, seen: Seen) -> None
 async def test_a_change_in_place_is_noticed_even_of_same_size_and_time(
     path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it comes soon after the one before. Here a minute is soon: a busy machine is late."""
+    """This holds if it comes soon after the previous change. Here a minute is soon, because a busy machine is late."""
     monkeypatch.setattr(routing_table, "_SETTLED_SECONDS", 60.0)
     about = path.stat()
     path.write_bytes(table_file(entry([[A]]), version=2))

@@ -84,7 +84,7 @@ def test_what_is_no_quantity_is_refused_wherever_it_stands() -> None:
 
 
 def test_an_expected_value_that_is_not_json_is_refused_where_no_api_server_can(tmp_path: Path) -> None:
-    """An API server cannot know; the cluster says it in a condition."""
+    """An API server cannot check this; in a cluster, a condition reports it."""
     manifest = tmp_path / "people.yaml"
     gates = {"expectedValues": [{"key": "jfk@example.org", "value": "Kennedy"}]}
     manifest.write_text(json.dumps(resource(gates=gates)))
@@ -390,7 +390,7 @@ def test_how_csv_is_read_comes_through_to_another_process() -> None:
     ],
 )
 def test_the_content_hash_follows_the_steps_that_are_applied(steps: list[str], content: str) -> None:
-    """A changed hash is built again, so steps that mean what they meant keep the hash that they had."""
+    """A changed hash causes a rebuild, so steps whose meaning has not changed must keep their hash."""
     parsed = spec.parse_resource(resource(key={"columns": ["email"], "normalize": steps}))
     assert parsed.content_hash() == content
     assert spec.DatasetSpec.from_json(parsed.to_json()).key == parsed.key
@@ -473,7 +473,7 @@ def test_what_is_no_manifest_is_told_with_its_file_and_what_to_give_instead(tmp_
 
 
 def test_every_default_is_accepted_by_the_rules_beside_it() -> None:
-    """As it stands, without the defaults of its members: an API server refuses the whole CRD otherwise."""
+    """A default is checked without the defaults of its members: an API server would otherwise refuse the whole CRD."""
     checked = [
         (path, rule["rule"], schema._is_satisfied(rule["rule"], node["default"]))
         for path, node in _nodes(schema.resource_schema()["properties"]["spec"], "spec")

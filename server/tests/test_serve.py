@@ -284,7 +284,7 @@ def test_each_worker_has_a_port_and_a_directory_of_shards_needs_a_number(tmp_pat
 
 
 def test_workers_beyond_the_last_port_are_refused(generation: Path) -> None:
-    """They were given other ports: a free one, or those from 1 on."""
+    """They used to get other ports: a free one, or ports from 1 on."""
     run = run_here("serve", str(generation), "--port", "65535", "--workers", "3")
     assert run.returncode == 2
     told = b"error: 3 workers from port 65535 on need ports up to 65537, and 65535 is the last one\n"

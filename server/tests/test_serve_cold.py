@@ -44,7 +44,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
 
 @pytest.fixture
 def talk(shard: ShardReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoneConnection]:
-    """A connection that parks what it reads; the test calls it back."""
+    """A connection that parks the requests that it reads, until the test unparks it."""
     keep_turns_going(monkeypatch)
     with contextlib.closing(LoneConnection(shard, ServerLimits(idle_seconds=1000))) as talk:
         talk.poller.park = lambda *_: None
@@ -218,7 +218,7 @@ def served(shard: ShardReader) -> Iterator[ServedShard]:
 
 
 class FailingWarmer:
-    """As a kernel that has a bug."""
+    """A warmer with a bug."""
 
     def warm(self, requests: list[bytes]) -> int:
         raise RuntimeError(requests)
@@ -403,8 +403,8 @@ if native.kernels() is not None:  # Python's kernels park nothing
 
     class TestAWorker:
         def test_finds_data_cold_that_is_on_disk(self, generation: Path, capfd: pytest.CaptureFixture[str]) -> None:
-            """A busy machine may take longer to compute than its disk to answer, which is no reason to take data for
-            cold: hence several workers, of which one has to."""
+            """A busy machine may compute for longer than it waits for its disk, and then data do not count as cold. So
+            several workers try, and one must find data cold."""
             (file,) = generation.glob("*.lmdb")
             for _ in range(10):
                 with serving(generation, "--warm", "never") as server, redis.Redis(port=server.ports[0]) as client:

@@ -114,7 +114,7 @@ def check_all_ways_to_ask(server: Running) -> None:
 
 @contextmanager
 def nothing_ends(server: Running, damaged: int) -> Iterator[None]:
-    """Within, ``damaged`` lookups are of a damaged value, one is of a missing key, and all that serves goes on."""
+    """Check that in the block ``damaged`` lookups find damage, one finds a missing key, and nothing stops."""
     before = await_silence(server)
     yield
     unharmed = {"worker_restarts_total": 0.0, "connections_cut_total": 0.0}

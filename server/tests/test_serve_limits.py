@@ -142,7 +142,7 @@ _FIELDS = b'{"a":"%b"}' % (b"x" * 2_999_992)
     ids=["MGET", "GETRANGE", "HGETALL", "EXEC"],
 )
 def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path, asked: bytes) -> None:
-    """A hundred clients. Each still has to get more than 1 MiB of a value, beyond what its socket has taken."""
+    """Each of a hundred clients must still get more than 1 MiB of a value, beyond what its socket has taken."""
     generation = write_generation(tmp_path, {"big": _FIELDS}, value_format="json")
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
@@ -204,8 +204,8 @@ def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) 
 
 
 def longest_wait(server: Running, large_request: bytes, expected: bytes, records: dict[str, bytes]) -> float:
-    """While a large request is answered, another client asks for one key after the other. The longest that it waited,
-    as a share of the whole; both by what the worker worked meanwhile. 1.0 where it could ask a few times only."""
+    """Return the longest wait of a client that asks for one key after another, as a share of the time in which a large
+    request is answered, both in the worker's processor time. 1.0 if it could ask only a few times."""
     with connect(server) as heavy, connected(server) as client:
         heavy.settimeout(120)
         pid = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]
@@ -235,7 +235,7 @@ def longest_wait(server: Running, large_request: bytes, expected: bytes, records
 def test_words_that_are_repeated_without_end_keep_nobody_waiting(
     generation: Path, words: list[bytes], beginning: bytes
 ) -> None:
-    """Reading either took so long that the worker was killed as one that hangs."""
+    """Reading either once took so long that the worker was killed as hung."""
     with serving(generation) as server:
         answer = exchange(server, request(*words))
         assert answer.startswith(beginning)

@@ -1,4 +1,4 @@
-"""A client that takes nothing of its replies is cut, however little it is owed. The test says what time it is."""
+"""A client that reads none of its replies is cut, however few they are. The test sets the clock."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class TestDirectory:
         assert open_store("S3://Bucket/a").url == "s3://Bucket/a"
 
     def test_it_needs_nothing_that_speaks_to_a_gateway(self, tmp_path: Path) -> None:
-        """Each build and each `lookupdb up` would import it first."""
+        """Otherwise each build and each `lookupdb up` would import it first."""
         program = "import sys; from lookupdb.store import open_store; open_store(sys.argv[1]); print(*sys.modules)"
         command = [sys.executable, "-c", program, str(tmp_path)]
         loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

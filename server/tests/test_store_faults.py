@@ -1,5 +1,5 @@
 """A bucket behind a network that loses, repeats, delays and forges answers: at every request of a build, a fetch and a
-sweep, one by one. Whatever it does, what says that it succeeded did, and running it again ends whole and right.
+sweep, one by one. Whatever it does, a reported success is real, and another run ends whole and right.
 """
 
 from __future__ import annotations

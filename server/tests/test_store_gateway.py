@@ -1,4 +1,4 @@
-"""A store behind a gateway: what its client makes of answers, good, bad, late, lost and forged."""
+"""A store behind a gateway: how its client treats answers that are good, bad, late, lost or forged."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class TestFailures:
 def test_a_replica_that_is_gone_without_a_word_is_left_for_another(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one on a node that is lost: the cluster sends connections there until it has seen that."""
+    """For example, a replica on a lost node: the cluster sends connections there until it notices the loss."""
     monkeypatch.setattr(gateway_client, "REQUEST_TIMEOUT", urllib3.Timeout(connect=1, read=0.2))
     gateway.put(PATH, b"1")
     with socket.create_server(("127.0.0.1", 0)) as gone:

@@ -51,7 +51,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGat
 
 
 def copy(source: StoredDataset, target: StoredDataset, scratch: Path) -> list[int]:
-    """Publish g1 of ``source`` as g5 of ``target``: the bytes of each file, as they were told."""
+    """Publish g1 of ``source`` as g5 of ``target``. Return the reported bytes of each file."""
     copied: list[int] = []
     manifest = replace(source.manifest("g1"), uid="new", generation="g5")
     with target.claim("g5", scratch) as claim:

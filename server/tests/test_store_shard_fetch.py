@@ -1,4 +1,4 @@
-"""`lookupdb fetch`: what it leaves can be served, whatever the store, the disk or a signal did meanwhile."""
+"""`lookupdb fetch`: its result can be served, whatever the store, the disk or a signal did meanwhile."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class TestStore:
     def test_that_denies_is_not_taken_for_the_folder(
         self, local: DirectoryDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Though it is read from while a file of the folder is written."""
+        """Although the store is read while a file of the folder is written."""
 
         def denied(*_: object) -> Iterator[bytes]:
             with store_errors("cannot read"):

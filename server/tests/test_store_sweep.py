@@ -1,4 +1,4 @@
-"""`lookupdb sweep`: nothing that serves, lives, is being built or is unknown ever goes; all else does, in time."""
+"""`lookupdb sweep`: nothing that serves, is live, is being built or is unknown is removed, and all else is in time."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class TestRetained:
     def test_one_that_somebody_retains_while_it_is_removed_keeps_the_rest(
         self, place: Place, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As a copy does, which takes what it finds there for copied."""
+        """For example, a copy, which does not copy again what it finds there."""
         people = place.publish(place.dataset("people"), "g1", "g2")
         place.living()
         swept(place)

@@ -1,4 +1,4 @@
-"""Batches of the kind that is to be used: keys from text, values from a list."""
+"""Batches of the kernels in use: keys from text, values from a list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, Valu
 
 
 def make_keys(texts: list[str]) -> BatchKeys:
-    """The keys of a batch. One may stand there more than once."""
+    """The keys of a batch, which may repeat a key."""
     kernels = native.kernels()
     keys: BatchKeys = BatchKeys(texts) if kernels is None else kernels.PackedKeys(texts)
     return keys

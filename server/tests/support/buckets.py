@@ -59,7 +59,7 @@ def variables(url: str) -> dict[str, str]:
 
 
 def new_bucket(url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """An empty one, reached by this process's environment, with a lease short enough to wait for."""
+    """An empty bucket, reached through this process's environment, with a lease short enough to wait for."""
     use_server(url, monkeypatch)
     return Bucket(create_bucket(url), heartbeat=0.05, lease=0.5)
 

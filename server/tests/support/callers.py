@@ -27,7 +27,7 @@ class Gate:
 
 
 class Callers(BlockingClient):
-    """A client of either kind, and those who call it: each call is in a thread or a coroutine of its own."""
+    """A client of either kind, and its callers: each call has a thread or a coroutine of its own."""
 
     def __init__(self, client: Any, submit: Callable[..., Future[Any]]) -> None:
         super().__init__(client, None)
@@ -46,7 +46,7 @@ class Callers(BlockingClient):
 
     @property
     def waiting(self) -> int:
-        """The number of those who wait to leave with a batch."""
+        """The number of callers that wait to leave with a batch."""
         return sum(len(combiner._queue) for combiner in self.client._link.combiners.values())
 
 

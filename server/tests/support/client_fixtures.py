@@ -10,12 +10,12 @@ from support.clients import KINDS, Kind
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each of them, in turn."""
+    """Each kind of client, in turn."""
     found: Kind = request.param
     return found
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody leaves beside a batch that is under way."""
+    """No caller leaves while a batch is under way, however long that takes."""
     monkeypatch.setattr(core, "PATIENCE_SECONDS", 60.0)

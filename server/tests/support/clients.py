@@ -1,4 +1,4 @@
-"""Both clients as one: that of asyncio has a loop, which runs while it is called."""
+"""Both clients with one interface: the asyncio client has a loop, which runs during its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line in this process: what the program begins with, from its words to its exit code."""
+"""Runs the command line in this process, from its words to its exit code."""
 
 from __future__ import annotations
 

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def worked_seconds(pid: int) -> float:
-    """The processor's time that the main thread of the process has had."""
+    """The processor time that the main thread of the process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

@@ -34,7 +34,7 @@ class _MemberThread:
             os.close(self._queue)
 
     def kill(self) -> None:
-        """A thread cannot be killed: it ends with what the crew reads its reports from."""
+        """Do nothing: a thread cannot be killed, and ends when the crew closes the pipe of its reports."""
 
     def wait(self) -> int:
         self._thread.join()

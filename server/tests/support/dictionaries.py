@@ -15,9 +15,9 @@ NEW_DICTIONARY: Final = _chance.randbytes(600)
 """A dictionary of the same length with nothing in common: references to it have another meaning here."""
 
 EQUAL_BYTES: Final = "equal bytes"
-"""The key of values that differ, although what is stored is equal."""
+"""The key of values that differ, although their stored bytes are equal."""
 EQUAL_VALUE: Final = "equal value"
-"""The key of values that are equal, although what is stored differs."""
+"""The key of values that are equal, although their stored bytes differ."""
 
 _PLAIN: Final = {f"plain-{number}": b"%d" % number for number in range(20)}
 _COMPRESSED: Final = {f"compressed-{number}": b"%d " % number * 100 for number in range(20)}

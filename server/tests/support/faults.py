@@ -1,4 +1,4 @@
-"""A proxy in front of a web server that lets one request go wrong, at a number and in a way that the test chooses."""
+"""A proxy in front of a web server that makes one request fail. The test chooses which one, and how."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """One that came through."""
+    """A request that came through."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ _READS = (Fault.DROP, Fault.TRUNCATE)
 
 
 def is_read(request: Request) -> bool:
-    """Return whether it changes nothing."""
+    """Return whether the request changes nothing."""
     return request.method in ("GET", "HEAD")
 
 
@@ -90,13 +90,13 @@ class Proxy:
         self._status: int | None = None
 
     def calm(self) -> None:
-        """Let nothing go wrong from now on."""
+        """Cause no faults from now on."""
         self._status = None
         self._is_faulty = lambda _number, _request: False
         self._before = self._after = _nothing
 
     def reset(self) -> None:
-        """Let nothing go wrong, wait for what is late, and count again."""
+        """Cause no faults from now on, wait for late requests, and count from 0 again."""
         self.calm()
         for thread in self._late:
             thread.join()
@@ -104,7 +104,7 @@ class Proxy:
         self.requests = []
 
     def fail(self, fault: Fault, when: Callable[[int, Request], bool]) -> None:
-        """Let ``fault`` befall each request for which ``when`` is so."""
+        """Cause ``fault`` in each request for which ``when`` is true."""
         self._fault, self._is_faulty = fault, when
 
     def answer(self, status: int) -> None:
@@ -112,7 +112,7 @@ class Proxy:
         self._status = status
 
     def set_hooks(self, *, before: Hook | None = None, after: Hook | None = None) -> None:
-        """Called before a request is forwarded, and when it has had its effect, before it is answered; may block."""
+        """Called before a request is forwarded, and again after its effect, before it is answered. It may block."""
         self._before, self._after = before or _nothing, after or _nothing
 
     def number(self, request: Request) -> int:
@@ -121,7 +121,7 @@ class Proxy:
             return len(self.requests) - 1
 
     def handle(self, request: Request) -> Answer | None:
-        """The answer; None when the connection is to end without one."""
+        """The answer; None if the connection must end without one."""
         number = self.number(request)
         self._before(number, request)
         if self._status is not None:
@@ -159,7 +159,7 @@ class Proxy:
         self.hang_up()
 
     def forward(self, request: Request) -> Answer:
-        """On the connection of this thread, which stays: ``hang_up`` closes it."""
+        """Use the connection of this thread, which stays open until ``hang_up``."""
         connection = self._connection()
         connection.request(request.method, request.path, request.body, request.headers)
         response = connection.getresponse()

@@ -1,4 +1,4 @@
-"""A router that answers as a test says, byte for byte, or breaks its connections off.
+"""A router that answers as a test says, byte for byte, or breaks connections.
 
 with scripted(answer(b'...'), CLOSE) as router:
     Client(router.url).get("a")
@@ -20,7 +20,7 @@ from lookupdb.records import FRAMES, encode_start
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that came."""
+    """A received request."""
 
     connection: int
     """The number of the connection on which it came."""
@@ -51,7 +51,7 @@ def answer(
     kind: str = "application/json",
     **fields: str,
 ) -> bytes:
-    """An answer as a router writes it; ``body`` is bytes, or what becomes JSON."""
+    """An answer as a router writes it; ``body`` is bytes, or a value to encode as JSON."""
     text = body if isinstance(body, bytes) else orjson.dumps(body)
     head = f"HTTP/1.1 {status}\r\nDate: Tue, 24 Nov 2026 05:55:15 GMT\r\nContent-Type: {kind}\r\n"
     if generation is not None:
@@ -65,7 +65,7 @@ def answer(
 def problem(
     status: str, name: str, detail: str = "because", *, generation: str | None = None, **members: object
 ) -> bytes:
-    """A problem as a router tells it."""
+    """A problem as a router reports it."""
     body = {
         "type": f"https://lookupdb.dev/problems/{name}",
         "title": name,

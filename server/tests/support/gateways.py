@@ -83,7 +83,7 @@ class FakeGateway:
     redirect: str | None = None
     """The URL before the path to which readers of shard files are sent."""
     always_redirects: bool = False
-    """Redirect readers also if they ask for the bytes."""
+    """Redirect readers even if they ask the gateway for the bytes."""
     listing_end: bytes = b'{"end":true}\n'
     copies: bool = True
     """The gateway copies objects; older ones do not."""
@@ -94,7 +94,7 @@ class FakeGateway:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reset(self) -> None:
-        """Let nothing go wrong, and hold nothing."""
+        """Cause no faults, and hold nothing."""
         fresh = FakeGateway()
         for name in {one.name for one in fields(self)} - {"url", "lock"}:
             setattr(self, name, getattr(fresh, name))
@@ -285,7 +285,7 @@ def send_ranged(handler: QuietHandler, body: bytes, headers: dict[str, str]) -> 
         handler.send_header(name, value)
     handler.end_headers()
     if handler.command != "HEAD":
-        with contextlib.suppress(ConnectionError):  # who has seen how long it is may leave
+        with contextlib.suppress(ConnectionError):  # a client that has seen the length may leave
             handler.wfile.write(body[start:])
 
 
@@ -339,5 +339,5 @@ def use_token(folder: Path, monkeypatch: pytest.MonkeyPatch, token: str = TOKEN)
 
 
 def gateway_bucket(url: str, **choice: Any) -> Bucket:
-    """Its objects, with a lease short enough to wait for; ``use_token`` comes before."""
+    """Its objects, with a lease short enough to wait for; Call ``use_token`` first."""
     return Bucket(url, **{"heartbeat": 0.05, "lease": 0.5, **choice})

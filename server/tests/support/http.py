@@ -97,7 +97,7 @@ class ScriptedLookups:
             self._answer(key, waiter, chosen)
 
     def release(self) -> None:
-        """Answer what is held. Call it through ``Server.call``."""
+        """Answer the held lookups. Call this through ``Server.call``."""
         self.held.clear()
         waiting, self._waiting = self._waiting, []
         for answer in waiting:
@@ -221,7 +221,7 @@ class Server:
         return http_connection.HttpConnection(service, registry)
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call ``function`` in the server's loop; its result, awaited if it can be."""
+        """Call ``function`` in the server's loop. Return its result, awaited if it is awaitable."""
 
         async def run() -> Any:
             result = function()
@@ -351,7 +351,7 @@ class Client(SocketClient):
         return Response(int(status), fields, b"" if bodyless else self._exactly(length))
 
     def ended(self) -> bool:
-        """Wait for the server to close; whether it has sent nothing more before."""
+        """Wait for the server to close. Return whether it sent nothing more before."""
         rest = self._buffer
         while piece := self.raw.recv(65536):
             rest += piece

@@ -1,4 +1,4 @@
-"""Shard servers and routers started as the command line starts them, or at once as what it becomes by exec."""
+"""Shard servers and routers started by the command line, or directly as the program that it becomes by exec."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ def ready(
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
-    """SIGTERM, and wait; the exit status. A process that has not ended in time fails the test, and is aborted: it says
-    on standard error where it stood (conftest.py has Python's fault handler on).
-    """
+    """Send SIGTERM and wait. Return the exit status. A process that has not ended in time fails the test, and is
+    aborted: it says on standard error where it stood (conftest.py has Python's fault handler on)."""
     if process.poll() is None:
         process.terminate()
     try:

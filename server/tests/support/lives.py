@@ -48,7 +48,7 @@ def watch_connections(
     invariants: Mapping[str, Callable[[Any], bool]],
     more_events: Iterable[str] = (),
 ) -> Record:
-    """Have connections of the class ``protocol.name`` record every transition and check invariants after every event.
+    """Make connections of the class ``protocol.name`` record every transition and check invariants after every event.
 
     Sweeps are frequent, and connections do not linger for long.
     """
@@ -96,7 +96,7 @@ class Stage:
     record: Record
 
     def wait(self, *phases: ClientPhase) -> None:
-        """Until the connection has come into one of ``phases``."""
+        """Wait until the connection has entered one of ``phases``."""
         eventually(lambda: any(end in phases for _, end in self.record.edges))
 
     def release(self) -> None:
@@ -104,16 +104,16 @@ class Stage:
         self.server.call(self.server.lookups.release)
 
     def drain(self) -> None:
-        """Have answers close their connections from now on."""
+        """Make answers close their connections from now on."""
         self.server.call(self.server.front.drain)
 
     def break_off(self) -> None:
-        """Reset the connection, as a client does that is killed."""
+        """Reset the connection, as if the client were killed."""
         self.client.raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.client.raw.close()
 
     def read_all(self) -> None:
-        """Take what comes until the end."""
+        """Read until the end of the stream."""
         with contextlib.suppress(OSError):
             while self.client.raw.recv(1 << 20):
                 pass

@@ -25,13 +25,13 @@ from support.invariants import check_invariants
 
 
 def keep_turns_going(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have turns end when a test says so, and not when a busy machine is late."""
+    """Make turns end when a test says so, and not when a busy machine is late."""
     for module in (connection, commands):
         monkeypatch.setattr(module, "TIME_SLICE_SECONDS", 3600.0)
 
 
 class RecordedConnection(RespConnection):
-    """Keeps which states it went through."""
+    """Records the states that it went through."""
 
     __slots__ = ("moves",)
 
@@ -45,7 +45,7 @@ class RecordedConnection(RespConnection):
         self._note(before)
 
     def close(self) -> None:
-        """And keep that as well."""
+        """Record this state too."""
         before = self._state
         super().close()
         self._note(before)

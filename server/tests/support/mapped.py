@@ -20,7 +20,7 @@ class SyncedDataset:
         self.path.mkdir(parents=True)
 
     def add(self, generation: str, records: Mapping[str, bytes], **options: Any) -> Path:
-        """Put a generation there, which nothing names yet."""
+        """Add a generation that nothing names yet."""
         return write_generation(self.path, records, generation=generation, name=self.path.name, **options)
 
     def point(self, generation: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Not one that has ended and waits to be reaped, either: it waits for ever where its parent is gone and the first
-    process of the machine or the container reaps nothing."""
+    """Return whether the process runs. One that has ended and is not reaped does not run: nobody reaps it if its parent
+    is gone and the machine's first process reaps nothing."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,5 +1,5 @@
 """A registry of images, as far as a push needs one, over real sockets: the OCI distribution specification's uploads,
-blobs and manifests, tokens, and every fault at the moment it is wished for."""
+blobs and manifests, tokens, and every fault at a chosen moment."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Registry:
     shown: list[str] = field(default_factory=list)
     """Each header Authorization."""
     faults: dict[str, list[Fault]] = field(default_factory=dict)
-    """By method and beginning of the path, which faults come next."""
+    """The next faults, by method and beginning of the path."""
     keeps_blobs: bool = True
     """Keep large blobs that are put; if false, only count them."""
     sizes: dict[str, int] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class RespServer(Server):
 def serving_resp(
     lookups: Any = None, /, gatekeeper: Gatekeeper | None = None, tls: bool = False, **limits: Any
 ) -> Iterator[RespServer]:
-    """A running server with ``limits`` other than the usual ones, to those alone whom ``gatekeeper`` lets in."""
+    """A running server with ``limits`` other than the usual ones, for clients that ``gatekeeper`` accepts."""
     with tls_files() if tls or http.speaks_tls else nullcontext() as files:
         server = RespServer(lookups or ScriptedLookups(), replace(LIMITS, **limits), gatekeeper, files)
         server.start()
@@ -105,7 +105,7 @@ class RespClient(SocketClient):
         return str(found)
 
     def ended(self) -> bool:
-        """Wait for the server to close; whether it has sent nothing more before."""
+        """Wait for the server to close. Return whether it sent nothing more before."""
         nothing = self._reader.gets() is ...
         while piece := self.raw.recv(65536):
             nothing = nothing and not piece

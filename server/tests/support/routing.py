@@ -78,7 +78,7 @@ def identity(shard: int = 0, shards: int = 1, generation: str = "g1", **members:
 
 
 class Answer:
-    """A Waiter and a BatchWaiter that keeps its result; ``await`` it to get that.
+    """A Waiter and a BatchWaiter that keeps its result; ``await`` it to get the result.
 
     bytes (found), None (missing), a list (done), Problem (unavailable), the unknown generation's name as str, or as
     int the limit that the values exceed.
@@ -93,7 +93,7 @@ class Answer:
 
     def _tell(self, what: Any, generation: ServedGeneration | None = None) -> None:
         self.generation = generation.name if generation else None
-        self.future.set_result(what)  # raises when told twice
+        self.future.set_result(what)  # raises if it is called twice
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         self._tell(value, generation)
@@ -154,7 +154,7 @@ class Core:
         return self.counters[INDEX[name]]
 
     async def serve(self, routing_table: RoutingTable) -> None:
-        """Put it into effect and wait until all of its shards are reached."""
+        """Put a table into effect, and wait until all of its shards are reached."""
         self.cutover.offer(routing_table)
         await soon(
             lambda: self.cutover.is_complete and self.cutover.status()["tableVersion"] == routing_table.version,

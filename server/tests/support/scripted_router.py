@@ -14,7 +14,7 @@ Respond = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 
 
 def encode_answer(status: int, body: bytes = b"", generation: str = "g1", *more: str) -> bytes:
-    """An answer on a connection that stays."""
+    """An answer on a connection that stays open."""
     named = [f"Lookupdb-Generation: {generation}"] if generation else []
     lines = [f"HTTP/1.1 {status} Whatever", *named, *more, f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body

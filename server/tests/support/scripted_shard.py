@@ -19,7 +19,7 @@ Script = Callable[["ScriptedShard", list[bytes]], Awaitable[bytes]]
 
 
 async def answer(shard: ScriptedShard, command: list[bytes]) -> bytes:
-    """As a real one does."""
+    """Answer as a real shard server does."""
     values = [shard.records.get(key) for key in command[1:]]
     bulks = [b"$-1\r\n" if value is None else b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
     return bulks[0] if command[0] == b"GET" else b"*%d\r\n%b" % (len(bulks), b"".join(bulks))
@@ -32,7 +32,7 @@ async def hold(shard: ScriptedShard, command: list[bytes]) -> bytes:
 
 
 def late(seconds: float) -> Script:
-    """Answer, but not before so many seconds."""
+    """Answer after this many seconds."""
 
     async def script(shard: ScriptedShard, command: list[bytes]) -> bytes:
         await asyncio.sleep(seconds)
@@ -68,7 +68,7 @@ class ScriptedShard:
         self.asked: list[list[bytes]] = []
         self.proofs = 0
         self.silent = False
-        """Accepts and says nothing at all, not even who it is."""
+        """Accepts connections and sends nothing at all, not even its identity."""
         self._port = port
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -87,7 +87,7 @@ class ScriptedShard:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen, on the port it had if it had one."""
+        """Listen, on the same port as before if there was one."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 

@@ -142,7 +142,7 @@ class Running:
         return self.process.pid
 
     def kill(self) -> None:
-        """Kill the supervisor, as the kernel does that wants its memory; its workers end with it."""
+        """Kill the supervisor, as the kernel does when memory is short. Its workers end with it."""
         self.was_killed = True
         self.process.kill()
 

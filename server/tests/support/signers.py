@@ -1,4 +1,4 @@
-"""Whoever signs the tokens of service accounts."""
+"""Signers of the tokens of service accounts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Signer:
     key: Any
 
     def public(self) -> Object:
-        """As the API server tells it."""
+        """The key as the API server publishes it."""
         algorithm = RSAAlgorithm if self.algorithm == "RS256" else ECAlgorithm
         members = algorithm.to_jwk(self.key.public_key(), as_dict=True)
         members.pop("key_ops", None)
@@ -43,7 +43,7 @@ class Signer:
         return jwt.encode(dict(claims), self.key, self.algorithm, headers={"kid": self.key_id, **(headers or {})})
 
     def token(self, namespace: str = "team", **changes: Any) -> str:
-        """A token as the API server makes it, but for ``changes``; None leaves a claim out."""
+        """A token as the API server makes it, except for ``changes``; None leaves a claim out."""
         claims = {**claims_of(namespace), **changes}
         return self.sign({name: value for name, value in claims.items() if value is not None})
 

@@ -1,4 +1,4 @@
-"""A bucket that is reached directly and through a proxy that lets requests go wrong, and something to build there."""
+"""A bucket that is reached directly and through a proxy that causes faults, and a source to build there."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Site:
         return whole, found
 
     def check(self, spec: DatasetSpec, generation: str, content: dict[bytes, bytes]) -> None:
-        """``generation`` is whole and right, and nothing of the dataset is only half there."""
+        """Check that ``generation`` is whole and right, and that nothing of the dataset is incomplete."""
         dataset = self.dataset(spec)
         whole, found = self._look(dataset)
         assert generation in whole

@@ -1,4 +1,4 @@
-"""A store with datasets, the list of those that live, a clock that can be set ahead, and a sweep."""
+"""A store with datasets, a list of live datasets, a clock that can be set ahead, and a sweep."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from support.generations import publish
 HOUR = 3600.0
 
 in_each_store = pytest.mark.parametrize("place", ["directory", "s3"], indirect=True)
-"""For what each kind of store does in a way of its own."""
+"""Use it for tests of what differs between kinds of stores."""
 
 
 class Place:
-    """A store with datasets, a living list, and a clock."""
+    """A store with datasets, a list of live datasets, and a clock."""
 
     def __init__(self, folder: Path, url: str, bucket: Bucket | None) -> None:
         self.folder = folder

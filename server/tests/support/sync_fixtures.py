@@ -12,7 +12,7 @@ from support.syncing import hasten
 
 @pytest.fixture
 def hastened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks, tries and tidies many times a second."""
+    """Make `lookupdb sync` check, retry and tidy up many times a second."""
     hasten(monkeypatch)
     monkeypatch.setattr(keepers, "TIDY_SECONDS", 0.05)
 

@@ -136,7 +136,7 @@ def make_options(root: Path, url: str, *datasets: str, **changes: Any) -> SyncOp
 
 @contextlib.asynccontextmanager
 async def keeping(root: Path, url: str, *datasets: str, **changes: Any) -> AsyncIterator[SyncService]:
-    """A running one in this process; it ends by the signal that ends it elsewhere."""
+    """A running `lookupdb sync` in this process, which the usual signal ends."""
     service = SyncService(make_options(root, url, *(datasets or ("team/people",)), **changes))
     running = asyncio.create_task(service.run())
     try:
@@ -151,7 +151,7 @@ async def keeping(root: Path, url: str, *datasets: str, **changes: Any) -> Async
 
 
 def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let it look often, and try again soon."""
+    """Make it check often, and retry soon."""
     monkeypatch.setattr(sync_service, "BUCKET_POLL_SECONDS", 0.05)
     monkeypatch.setattr(sync_service, "DIRECTORY_POLL_SECONDS", 0.05)
     monkeypatch.setattr(sync_keeper, "FIRST_PAUSE_SECONDS", 0.05)
@@ -199,7 +199,7 @@ class SyncProcess:
 
 @contextlib.contextmanager
 def sync_process(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> Iterator[SyncProcess]:
-    """A running one, which is killed in the end if it runs still."""
+    """A running `lookupdb sync`, which is killed at the end if it still runs."""
     running = SyncProcess(folder, *words, environment=environment)
     try:
         yield running
@@ -233,7 +233,7 @@ async def has_problem(service: SyncService, text: str) -> None:
 
 
 def damage(url: str, generation: str, uid: str = UID) -> Path:
-    """One byte of a shard's file is another one."""
+    """Change one byte of a shard's file."""
     path = sorted((Path(url) / CLUSTER / "team" / f"people-{uid}" / generation).glob("*.lmdb"))[0]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

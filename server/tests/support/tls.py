@@ -53,7 +53,7 @@ def make_identity(
     days: float = 30,
     begins_in: datetime.timedelta = datetime.timedelta(days=-60),
 ) -> Identity:
-    """A new one, signed ``by`` an authority or by itself. With negative ``days`` it has expired."""
+    """A new certificate, signed ``by`` an authority or by itself. With negative ``days`` it has expired."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

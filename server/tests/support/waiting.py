@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-    """The first truthy value of ``look()``; AssertionError naming ``what`` when there is none in time."""
+    """Return the first truthy value of ``look()``. Raises AssertionError with ``what`` if there is none in time."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
@@ -20,7 +20,7 @@ def until(look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
 
 
 async def soon(look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-    """As ``until``, while the event loop goes on."""
+    """Like ``until``, while the event loop runs."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
