@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 LOG_FILE: Final = "LOOKUPDB_LOG_FILE"
 """The variable that names the file to which a build of `lookupdb up` writes its log, besides the terminal."""
+NAMED_ERRORS: Final = "LOOKUPDB_NAMED_ERRORS"
+"""The variable that makes a build's error name its dataset. `lookupdb up` sets it if it serves several."""
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=MappingProxyType({}))
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 

@@ -187,7 +187,7 @@ def command_line(pid: int) -> bytes:
 
 async def test_up_kills_a_builder_that_takes_no_signal(tmp_path: Path, silent: socket.socket) -> None:
     (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
-    up = Up(UpOptions((tmp_path / "people.yaml",), tmp_path / "data", 0, 0, True, 0.1, None, None), lambda _: None)
+    up = Up(UpOptions((tmp_path / "people.yaml",), tmp_path / "data", 0, 0, False, 0.1, None, None), lambda _: None)
     running = asyncio.create_task(up.run())
     (await asyncio.to_thread(silent.accept))[0].close()
     (builder,) = (pid for pid in children(os.getpid()) if b"\0build\0" in command_line(pid))

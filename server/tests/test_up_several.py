@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orjson
@@ -53,6 +54,9 @@ def test_twenty_datasets_have_one_router_and_a_bad_one_leaves_the_others_alone(p
     states = [state_file(stack.data, "default", name) for name in names[1:]]
     eventually(lambda: all(map(Path.exists, states)), "their up.json")
     assert {orjson.loads(state.read_bytes())["router"] for state in states} == {stack.state["router"]}, "one router"
+    stack.says("error: people-1: ")
+    said = re.findall("^people-1: (?!The |[a-z]+, done).*", stack.output, re.MULTILINE)
+    assert said == [], "the error is not printed again, and the source has not changed"
     swap(folder / "people-1.csv", "email,title\nada@example.com,mended\n")
     await_title(stack, "people-1", "mended")
     swap(folder / "people-2.csv", "email,title\nada@example.com,new\n")

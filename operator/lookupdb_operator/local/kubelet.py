@@ -37,7 +37,7 @@ from lookupdb.errors import DISK_FULL_ERRNOS, LookupdbError, UsageError
 from lookupdb.process import listeners
 from lookupdb.router.routing_table import digest_table
 from lookupdb.store.dataset import dataset_path
-from lookupdb.telemetry import LOG_FILE
+from lookupdb.telemetry import LOG_FILE, NAMED_ERRORS
 from lookupdb.up.run_state import note_build_end, renew_build_log, run_directory
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cluster import Cluster, parse_report
@@ -524,7 +524,8 @@ class Kubelet:
     async def _build(self, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
         style = {"LOOKUPDB_PROGRESS": "plain"} if len(self._bases) > 1 else {}  # bars of several builds would mix
-        builder = await _start(arguments, style | child_environment() | {LOG_FILE: str(log_file)})
+        several = {NAMED_ERRORS: "1"} if style else {}
+        builder = await _start(arguments, style | child_environment() | several | {LOG_FILE: str(log_file)})
         try:
             code = await builder.wait()
         except asyncio.CancelledError:

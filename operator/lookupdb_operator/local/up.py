@@ -79,6 +79,8 @@ _ROUTINE: Final = frozenset(
     }
 )
 """Reasons of events that are not printed: each start and each cutover goes through them."""
+_PRINTED: Final = reasons.BUILDER_REASONS - {reasons.BUILD_FAILED, reasons.INTERRUPTED}
+"""Reasons of builds that have printed their error: with several datasets, with the dataset's name."""
 _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
 """Reasons for which a rollout is not finished, but goes on by itself."""
 _RESYNC_SECONDS: Final = 300.0
@@ -118,6 +120,8 @@ class LocalDataset:
     inbox: StoredDataset
     seen: str | None = None
     """The identity of the source at the last check; None if nothing identifies it, or it is awaited."""
+    first: str | None = None
+    """The identity of the source when `up` began: what a first build that failed has read."""
     unsettled: int = 0
     said: str = ""
     """What was printed last about manifest and source."""
@@ -163,7 +167,7 @@ class LocalDataset:
         """Return whether the source last seen differs from that of the last refresh by `up`, or of the newest build."""
         if asked_for := read_annotations(resource).get(_SOURCE):
             return self.seen != asked_for
-        newest = (read_status(resource).get("generations") or [{}])[-1]
+        newest = (read_status(resource).get("generations") or [{"fingerprint": self.first}])[-1]
         return self.seen not in (newest.get("fingerprint"), newest.get("successFile"))
 
     def find_override(self, resource: Object | None) -> dict[str, str]:
@@ -424,12 +428,17 @@ class Up:
         self._changed.set()
         if item["kind"] == names.EVENT.name and event == "ADDED" and item["reason"] not in _ROUTINE:
             about = item["involvedObject"]
-            url = self._find_url(about["namespace"], about["name"])
-            message = item["message"].replace(names.endpoint(about["name"], about["namespace"]), url)
+            url, message = self._find_url(about["namespace"], about["name"]), item["message"]
+            if len(self._datasets) > 1 and item["reason"] in _PRINTED:
+                held = self._api.get(names.DATASET_KIND, about["namespace"], about["name"]) or {}
+                failure = reasons.join_lines((read_status(held).get("failure") or {}).get("message", ""))
+                message = message.removeprefix(failure).lstrip(".;")
+            message = message.replace(names.endpoint(about["name"], about["namespace"]), url)
             message = localize_advice(message, about["namespace"], about["name"], self._options.data)
             if not any(dataset.active for dataset in self._datasets):  # a start that fails makes no next attempt
                 message = message.partition(" The next attempt is at ")[0]
-            self._say(f"{about['name']}: {message}")
+            if message:
+                self._say(f"{about['name']}: {message.strip()}")
 
     # Manifests and sources
 
@@ -464,6 +473,9 @@ class Up:
 
     async def _follow(self) -> None:
         """Check manifests and sources every ``watch_seconds``, until cancelled."""
+        for dataset in self._datasets:
+            with suppress(LookupdbError):  # the builder reports it
+                dataset.first = dataset.seen or await call_in_thread(dataset.identify_source, self._options.volume)
         while True:
             await asyncio.sleep(self._options.watch_seconds)
             for dataset in self._datasets:

@@ -43,7 +43,7 @@ from lookupdb.cli.options import (
 )
 from lookupdb.cli.program import end_at_once, ended_in_time
 from lookupdb.dataset.spec import DatasetSpec, Gates, read_manifest
-from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.errors import CorruptFile, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, is_stale
 from lookupdb.process import launch
 from lookupdb.process.launch import write_termination_log
@@ -331,6 +331,8 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
             yield attempt
     except Exception as error:
         report_failure(failure_report(attempt.spec, error, time.monotonic() - began))
+        if telemetry.NAMED_ERRORS in os.environ and isinstance(error, LookupdbError) and attempt.spec:
+            error.message = f"{attempt.spec.name}: {error.message}"
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
