@@ -204,7 +204,7 @@ class PendingLookup:
         raise NotImplementedError
 
     def deliver(self, values: ReplyValues, offset: int) -> None:
-        """Take the values of an answered batch; this lookup's begin at ``offset``. The lane counts them."""
+        """Take this lookup's values of an answered batch, from ``offset`` on. The lane counts them."""
         raise NotImplementedError
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:

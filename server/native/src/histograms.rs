@@ -55,7 +55,7 @@ impl RequestHistograms {
         RequestHistograms { counters, bounds: Bounds(bounds) }
     }
 
-    /// Add `count` requests that arrived at `arrived`, of Python's `monotonic_ns`, and are answered now. Also add them
+    /// Add `count` requests that arrived at `arrived` (by Python's `monotonic_ns`) and are answered now. Also add them
     /// to `counter`.
     #[pyo3(signature = (histogram, arrived, count = 1, counter = None, /))]
     fn observe(

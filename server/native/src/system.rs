@@ -11,8 +11,8 @@ use std::time::Duration;
 use libc::{clock_gettime, timespec, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE};
 use zstd::zstd_safe::DCtx;
 
-/// The only supported size of a page. LMDB uses the page size of the machine that writes; builders run where it is
-/// this.
+/// The only supported size of a page. LMDB uses the page size of the machine that writes; builders run on machines with
+/// this size.
 pub const PAGE_BYTES: usize = 4096;
 pub type Page = [u8; PAGE_BYTES];
 

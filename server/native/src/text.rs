@@ -219,8 +219,7 @@ fn nested_size(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The steps of `keys.NORMALIZATIONS`, for ASCII only; nfc does not change that. `lookupdb.keys` knows all of
-/// Unicode.
+/// The steps of `keys.NORMALIZATIONS`, for ASCII only, which nfc does not change. `lookupdb.keys` knows all of Unicode.
 pub struct Steps {
     strip: bool,
     lower: bool,

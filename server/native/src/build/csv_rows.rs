@@ -1,6 +1,6 @@
 //! Reads rows of CSV into keys and values, as `lookupdb.builder.csv_rows` does.
 //!
-//! Python reads each row that is not usual, and all rows from the first that is not valid CSV.
+//! Python reads each unusual row, and all rows from the first invalid one on.
 use std::ops::Range;
 
 use pyo3::exceptions::PyValueError;

@@ -193,7 +193,7 @@ impl MappedGeneration {
         found
     }
 
-    /// The value that `stored` is or decompresses to. No Python code runs meanwhile, which might call this again.
+    /// The value that `stored` is or decompresses to. No Python code runs meanwhile that might call this again.
     #[inline]
     pub fn make_bytes<'py>(
         &self,

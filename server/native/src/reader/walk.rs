@@ -74,7 +74,7 @@ impl<'a> Walk<'a> {
         self.aim(key)
     }
 
-    /// The same for a lone key: the processor fetches what a branch guesses, right every other time.
+    /// The same for a lone key, with a branch: the processor fetches what it guesses, which is right every other time.
     #[inline(always)]
     fn guess(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;

@@ -31,7 +31,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// A key as a client means it.
 enum Key {
-    /// Printable ASCII, from `start` to `end` of the texts, which JSON writes as it is.
+    /// Printable ASCII, from `start` to `end` of the texts, which needs no escapes in JSON.
     Plain { start: usize, end: usize },
     /// Any other text, in UTF-8.
     Text { start: usize, end: usize },
@@ -530,7 +530,7 @@ const LARGE_VALUE_BYTES: usize = 4096;
 /// A piece of smaller values ends when it has this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A large answer in pieces that follow each other, without a copy of any large value. The last piece is still text.
+/// A large answer in pieces that follow each other, without a copy of any large value. `text` is the last piece.
 struct Pieces<'py> {
     done: Bound<'py, PyList>,
     text: Vec<u8>,

@@ -83,7 +83,7 @@ impl PackedShardKeys {
         self.entries.iter().map(|entry| entry.position).collect()
     }
 
-    /// Those from `start` on, at most `count`.
+    /// The keys from `start` on, at most `count`.
     fn cut(&self, py: Python<'_>, start: usize, count: usize) -> Self {
         let end = start.saturating_add(count).min(self.entries.len());
         let chosen = self.entries.get(start..end).unwrap_or_default();
@@ -94,7 +94,7 @@ impl PackedShardKeys {
         Self::new(py, self.shard, packed, chosen.iter().map(moved).collect())
     }
 
-    /// The entries for which `mask` is true; it has as many.
+    /// The keys whose entry in `mask` is true.
     fn select(&self, py: Python<'_>, mask: Vec<bool>) -> PyResult<Self> {
         if mask.len() != self.entries.len() {
             return Err(PyValueError::new_err("as many as there are keys"));
