@@ -221,7 +221,7 @@ def test_binaries_have_the_form_that_the_spec_gives(tmp_path: Path) -> None:
     found = read_file(tmp_path, "f.avro", file, source=forms)
     assert found.values == {"a": '{"b":"hi","f":"/wA=","s":["eA=="]}'}
     assert [reason for _, reason in found.reasons] == [
-        "the column b holds binary that is not UTF-8, and source.parquet.columns says that it is text"
+        "the column b holds binary that is not UTF-8, but source.parquet.columns says that it is text"
     ]
     raw = read_file(tmp_path, "f.avro", file, value={"column": "f", "format": "raw"}).records
     assert [value for _, value, _, _ in raw] == [b"\xff\0", b"ok"]
@@ -308,7 +308,7 @@ GOOD = of_rows(record(("v", "string")), [{"k": "a", "v": "x"}, {"k": "b", "v": "
         pytest.param(container(record(), [(5, b"")]), "a block has fewer bytes than records", id="rows of nothing"),
         pytest.param(container(record(), [(1, text(b"a"))], "lz4"), "compressed by the codec 'lz4'", id="codec"),
         pytest.param(container("string", [(1, text(b"a"))]), "holds no records", id="no records"),
-        pytest.param(container({"type": "x"}, []), "its schema is not one of Avro", id="no schema"),
+        pytest.param(container({"type": "x"}, []), "its schema is not valid Avro", id="no schema"),
         pytest.param(b"Obj\x01" + b"\xff" * 30, "a number is out of range", id="a long beyond 64 bits"),
     ],
 )
@@ -341,7 +341,7 @@ def test_a_block_that_is_cut_short_is_noticed(tmp_path: Path, codec: str) -> Non
 @pytest.mark.parametrize("codec", PACKERS)
 def test_a_block_beyond_the_memory_limit_is_refused(tmp_path: Path, codec: str) -> None:
     file = of_rows(record(("v", "string")), [{"k": "a", "v": "x" * (2 << 20)}], codec)
-    with pytest.raises(NotEnoughRoom, match="has a block behind row 0 of more than 1,048,576 bytes"):
+    with pytest.raises(NotEnoughRoom, match="has a block after row 0 of more than 1,048,576 bytes"):
         read_file(tmp_path, "f.avro", file)
 
 

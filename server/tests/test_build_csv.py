@@ -95,7 +95,7 @@ def test_typed_columns(tmp_path: Path, column: dict[str, str], field: str, value
     ("kind", "field", "reason"),
     [
         ("integer", "fe0000", "expected an integer, found text of 6 characters"),
-        ("integer", "007", "expected an integer, found text of 3 characters (digits behind a zero or a plus sign)"),
+        ("integer", "007", "expected an integer, found text of 3 characters (digits after a zero or a plus sign)"),
         ("integer", "1.0", "expected an integer, found text of 3 characters (a number)"),
         ("integer", " 1", "expected an integer, found text of 2 characters (with blanks around it)"),
         ("number", " ", "expected a number, found text of 1 character (blanks alone)"),
@@ -294,7 +294,7 @@ def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSource) as raised:
         read(dataset(tmp_path, "*.csv"), tmp_path / "scratch")
     assert raised.value.message == "2.csv has other columns than 1.csv: it lacks 'v' and adds 'u', 'x'"
-    assert "value.columns takes nothing else" in str(raised.value.hint)
+    assert "those to store in value.columns" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("value", [{"columns": ["w"]}, {"column": "w", "format": "raw"}])
@@ -545,7 +545,7 @@ def test_a_null_marker_in_quotes_is_text_of_no_type_but_text(tmp_path: Path) -> 
     found = read_file(tmp_path, "f.csv", 'k,v\na,"NULL"\nb,""\n', source=source)
     assert [reason for _, reason in found.reasons] == [
         "the column v: expected an integer, found text of 4 characters "
-        "(perhaps a null marker: an unquoted one that source.csv.nullValues lists is null)",
+        "(perhaps a null marker: unquoted texts of source.csv.nullValues are null)",
         'the column v: expected an integer, found nothing (`empty: "null"` would make it null)',
     ]
 

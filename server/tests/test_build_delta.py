@@ -160,7 +160,7 @@ def test_a_reader_feature_is_refused_by_name(tmp_path: Path, log: Log, monkeypat
     refused = failure(tmp_path)
     assert (refused.reason, refused.message) == (
         "UnsupportedTable",
-        "the Delta table people has the feature columnMapping, which is not read",
+        "the Delta table people has the feature columnMapping, which is not supported",
     )
 
 

@@ -47,7 +47,7 @@ class TestExplain:
             "at most 30 % of the keys differ from it",
             "values of at most 4,096 bytes",
             "these keys are found: 'p1'",
-            "these keys have the values that are expected: 'p2'",
+            "these keys have the expected values: 'p2'",
             "the last is kept",
             "1.0 GiB at most",
             f"{project.dataset.url}/g2",
@@ -71,7 +71,7 @@ class TestExplain:
         assert f"{fingerprint}, as given: nothing would be built" in project.build(*words, fingerprint).stdout
         assert f"{fingerprint}, not the one given" in project.build(*words, "f" * 32).stdout
         project.dataset.remove("g1")
-        assert "as given, and no whole generation of it" in project.build(*words, fingerprint).stdout
+        assert "as given, but the store has no whole generation of it" in project.build(*words, fingerprint).stdout
 
     def test_says_when_a_cluster_looks_at_the_source(self, project: Project) -> None:
         assert "\nrefresh      no schedule: " in project.build("--explain").stdout
@@ -283,7 +283,7 @@ class TestExplainedColumns:
             (project.folder / f"many-{number}.csv").write_text("id,v\n")
         assert self.lines(project, "many-*.csv", "id")[:2] == [
             "columns      all that the manifest names are in the header of 20 csv files",
-            "not looked at in 2 files: behind the first 20",
+            "not looked at in 2 files: after the first 20",
         ]
 
     def test_a_file_without_rows_has_none(self, project: Project) -> None:

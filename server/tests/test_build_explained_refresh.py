@@ -30,7 +30,7 @@ def test_the_next_three_slots_by_the_clock_of_the_schedule() -> None:
         "  Mon 2026-10-26 02:00:00 CET, or up to 300 s later",
         "  Tue 2026-10-27 02:00:00 CET, or up to 300 s later",
     ]
-    assert "status.nextCheck says when" in share
+    assert "status.nextCheck shows the time" in share
 
 
 def test_of_a_dataset_of_a_cluster_when_it_is_looked_at_itself() -> None:
@@ -56,7 +56,7 @@ def test_of_a_short_interval_the_jitter_is_a_tenth() -> None:
 
 def test_what_begins_too_late_is_skipped() -> None:
     assert described(startingDeadlineSeconds=3600, **BERLIN)[-1] == (
-        "  one that would begin more than 3,600 s late is skipped"
+        "  a refresh that would begin more than 3,600 s late is skipped"
     )
 
 

@@ -78,8 +78,8 @@ def test_of_objects_a_part_may_be_the_value(tmp_path: Path) -> None:
     columns = read_members(tmp_path, text, value={"columns": ["x", "y.z"]})
     assert columns.values == {"a": '{"x":1,"y.z":[2]}', "d": '{"y.z":3}'}
     assert columns.reasons == [
-        (2, "its value is an array, and value.columns chooses from objects"),
-        (3, "its value is null, and value.columns chooses from objects"),
+        (2, "its value is an array, but value.columns selects from objects"),
+        (3, "its value is null, but value.columns selects from objects"),
     ]
     assert read_members(tmp_path, text, value={"field": "y.z"}).values == {"a": "[2]", "d": "3"}
     assert read_members(tmp_path, text, value={"column": "raw", "format": "raw"}).values == {"a": "t", "d": "u"}

@@ -76,7 +76,7 @@ def test_what_is_to_be_text_and_is_not_utf8_rejects_its_row(tmp_path: Path) -> N
     found = read_select(tmp_path, rows, source=text_columns("v"))
     assert found.values == {"b": '{"v":["x",null]}'}
     assert found.reasons == [
-        (1, "the column v holds binary that is not UTF-8, and source.parquet.columns says that it is text")
+        (1, "the column v holds binary that is not UTF-8, but source.parquet.columns says that it is text")
     ]
     nested = read_select(tmp_path, "SELECT 'a' AS k, [{'b': encode('x')}] AS v", source=text_columns("v.b"))
     assert nested.values == {"a": '{"v":[{"b":"x"}]}'}

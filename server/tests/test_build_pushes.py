@@ -213,8 +213,8 @@ def shard(manifest: Manifest, **changes: Any) -> Manifest:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: replace(m, name="places"), "it is of 'team/places', expected 'team/people'"),
-        (lambda m: replace(m, namespace="other\n" * 999), r"it is of 'other\nother\n"),
+        (lambda m: replace(m, name="places"), "it was made for 'team/places', expected 'team/people'"),
+        (lambda m: replace(m, namespace="other\n" * 999), r"it was made for 'other\nother\n"),
         (lambda m: replace(m, key_columns=("name",)), "key.columns was ['name'], the spec says ['id']"),
         (lambda m: replace(m, content="0" * 32), "differ in a part"),
         (lambda m: replace(m, shards=m.shards[:1]), "names the file 'shard-00000-of-00002"),

@@ -402,7 +402,7 @@ def test_what_is_not_read_is_named_by_its_first_bytes(
         assert f"is compressed twice: its gzip stream holds {kind}" in raised.value.message
     else:
         assert f" is {kind}" in raised.value.message
-        assert raised.value.message.endswith(" by its first bytes, which is not read")
+        assert raised.value.message.endswith(" by its first bytes, which is not supported")
         assert hint in str(raised.value.hint)
     assert "let its name end" not in str(raised.value.hint)
     with pytest.raises(BadSource, match=kind):
@@ -694,7 +694,7 @@ def test_patterns_mean_the_same_in_folders_and_buckets(
 def test_of_hidden_names_alone_it_is_said_that_they_were_left_out(tmp_path: Path, bucket: Any) -> None:
     put(tmp_path, bucket, "out/_temporary/0/part-0.csv", "out/_SUCCESS")
     for base, url in ((tmp_path, "out/**/*.csv"), (None, "s3://data/out/*")):
-        with pytest.raises(SourceUnreadable, match=r"(?s)matches no file.*no data, so out/_\w+ was left out"):
+        with pytest.raises(SourceUnreadable, match=r"(?s)matches no file.*not data, so out/_\w+ was left out"):
             urls(base, url)
 
 
@@ -773,7 +773,7 @@ def test_a_tables_files_are_refused(
     for levels, pattern in itertools.product([100, 0], patterns):
         monkeypatch.setattr(remote, "_MAX_LEVELS", levels)
         for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
-            with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):
+            with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t: .*export"):
                 urls(base, prefix + pattern)
 
 

@@ -170,7 +170,7 @@ class TestABuild:
         assert looked == ["success file", "source", "success file"]
 
     def test_explains_what_it_would_do(self, project: Project) -> None:
-        assert "_SUCCESS is not there: the build would wait for it" in project.run("--explain").stdout
+        assert "_SUCCESS does not exist: the build would wait for it" in project.run("--explain").stdout
         project.finish()
         result = project.build()
         identity = result["successFile"]

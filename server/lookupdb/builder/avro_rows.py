@@ -157,7 +157,7 @@ class _Schema:
         try:
             parsed: Any = fastavro.parse_schema(json.loads(text))
         except Exception as error:
-            raise BadSource(f"{where} is damaged: its schema is not one of Avro ({type(error).__name__})") from error
+            raise BadSource(f"{where} is damaged: its schema is not valid Avro ({type(error).__name__})") from error
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
             raise BadSource(f"{where} holds no records: its schema must be a record, whose fields are the columns")
         self._types: dict[str, dict[str, Any]] = {}
@@ -370,7 +370,7 @@ class AvroParser(DictRows):
         codec = metadata.get("avro.codec", b"null").decode(errors="replace")
         if codec not in _CODECS:
             raise BadSource(
-                f"{file.name} is compressed by the codec {shorten_name(codec)!r}, which is not read",
+                f"{file.name} is compressed by the codec {shorten_name(codec)!r}, which is not supported",
                 hint=f"write it with one of {', '.join(_CODECS)}",
             )
         self._unpack = _CODECS[codec]
@@ -388,7 +388,7 @@ class AvroParser(DictRows):
         self._unread: list[str] = []
         """Columns that are decoded with the others, and dropped."""
         if schema.has_choices:
-            # Any other reader's schema lets fastavro convert a union's value to an earlier type that can hold it.
+            # With another reader's schema, fastavro may convert a union's value to an earlier type that can hold it.
             self._unread = [name for name in names if name not in chosen]
         else:
             self._reader = schema.plain(iter(chosen))
@@ -474,7 +474,7 @@ class AvroParser(DictRows):
                 yield count, content
         except _TooLong:
             raise NotEnoughRoom(
-                f"{self._file.name} has a block behind row {self._row:,} of more than {self._max_block:,} bytes, "
+                f"{self._file.name} has a block after row {self._row:,} of more than {self._max_block:,} bytes, "
                 "more than the memory limit allows",
                 hint="raise --memory-limit, or write the file with smaller blocks",
             ) from None

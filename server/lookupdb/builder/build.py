@@ -67,7 +67,7 @@ class BuildEngine(Protocol):
     """Reads the source and writes shard files, in place of this process and its crew."""
 
     def start(self, scratch: Path) -> AbstractContextManager[None]:
-        """Start it, before anything is claimed."""
+        """Start the engine, before anything is claimed."""
 
     def run(self, build: GenerationBuild, objects: Sequence[SourceObject], decide: Decide) -> BuildReport:
         """Build from ``objects``, and end with ``build.publish``. ``decide`` gets the fingerprint once it is known."""
@@ -90,12 +90,12 @@ def build_generation(
     A success file is read before the source. If it is missing, nothing is read; if it has changed by the end, nothing
     is published.
 
-    With ``options.adopt``, there are three cases. A dataset that has built nothing gets a copy of an earlier dataset's
-    generation; raises AdoptionFailed if there is none. A dataset that has a generation of its own is built from the
-    source. But with ``options.build_id``, the caller did not know of that generation, and it is copied.
+    With ``options.adopt``, a dataset that has built nothing gets a copy of an earlier dataset's generation; raises
+    AdoptionFailed if there is none. A dataset with a generation of its own is built from the source. With
+    ``options.build_id``, the caller did not know of that generation, which is then copied instead.
 
-    For a dataset that takes pushes, the newest push is copied (``_take_push``). But rows, from ``source.urls`` or an
-    ``engine``, are pushed as a generation.
+    A dataset that takes pushes gets a copy of the newest push (``_take_push``). With rows, from ``source.urls`` or an
+    ``engine``, the build pushes them as a generation.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
@@ -322,7 +322,7 @@ class GenerationBuild:
         """Build on this machine: fetch, sort, write, check the gates, publish. Raises GenerationRefused."""
         spec, options, progress = self.spec, self.options, self.progress
         files = fetch_files(objects, self.scratch, progress)
-        # Only its content may identify the source.
+        # The fingerprint may need the content.
         if self.source.fingerprint is None and (decided := decide(source_fingerprint(files))):
             return decided
         sorting = SortedRecords(spec, files, self.scratch, options.memory_limit, options.threads, progress)
@@ -447,8 +447,8 @@ def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:
 # Pushes: verify the newest one, check the gates, and copy it under the dataset's next number.
 #
 # Only the rows of a push are trusted. Its index and files are compared with the spec and with each other, and every
-# file is read once. Servers fetch the copy, which the pusher may be unable to write. They verify its checksums, so they
-# never serve a file that was replaced between the check and the copy.
+# file is read once. Servers fetch the copy, so the pusher needs no write access to it. They verify its checksums, so
+# they never serve a file that was replaced between the check and the copy.
 
 
 KEPT_PUSHES: Final = 2
@@ -467,7 +467,8 @@ def push_generation(
     """Push a generation of the rows in ``files``, or of ``engine``, to the dataset of ``spec``, and remove old pushes.
     ``file_format``: None if the files' names decide.
 
-    Raises what ``build_generation`` raises. If a gate fails, nothing is published. Gates compare with the push before.
+    Raises what ``build_generation`` raises. If a gate fails, nothing is published. Gates compare with the previous
+    push.
     """
     if not spec.source.takes_pushes:
         raise InvalidManifest(
@@ -552,7 +553,7 @@ def verify_push(spec: DatasetSpec, inbox: StoredDataset, push: Manifest, scratch
     """Raise PushRejected or CorruptFile if ``push`` is not a whole generation of ``spec``. Reads every file."""
     if (push.namespace, push.name) != (spec.namespace, spec.name):
         found = f"{push.namespace}/{push.name}"
-        raise PushRejected(f"it is of {found[:100]!r}, expected '{spec.namespace}/{spec.name}'")
+        raise PushRejected(f"it was made for {found[:100]!r}, expected '{spec.namespace}/{spec.name}'")
     if differences := existing.describe_differences(push, spec):
         raise PushRejected(f"it was made for another spec: {differences}", hint="push again with the dataset's spec")
     if push.refused is not None:

@@ -1,8 +1,8 @@
-"""The core of a build, which knows no engine: plan, map, merge, reduce.
+"""The core of a build, for any engine: plan, map, merge, reduce.
 
 - ``plan_source``: the source's files become slices, which can be read separately.
 - ``map_slice``: a slice becomes records (key, place, value) in a sorter, values in a sample, and a ``SliceOutcome``. A
-  place is the number of the slice, which says the file, and the row in it. ``keys.shard_number`` is a key's shard.
+  place is the number of the slice and of the row in it. ``keys.shard_number`` is a key's shard.
 - ``MergedSlices`` merges the outcomes in the source's order, and finds the slices that must be mapped again.
 - ``reduce_shards``: records in the order of key and place become shard files, with their sums and checksums.
 
@@ -72,9 +72,9 @@ from lookupdb.shardfile import ShardMeta
 
 # Guess where rows begin in a CSV file, from the bytes near an intended cut.
 #
-# Quoted fields hold line breaks, so only the whole file before a line end proves that it ends a row. The reader of the
-# slice before a cut proves or corrects it. A guess parses what follows a line end, and accepts it if it gives rows of
-# as many fields as the header, with quotes in pairs. Lines within quoted text seldom look like that.
+# Quoted fields may hold line breaks, so only the whole file before a line end proves that it ends a row. The reader of
+# the slice before a cut proves or corrects the cut. A guess accepts a line end if the text after it parses as rows with
+# as many fields as the header, and with quotes in pairs. Lines within quoted text seldom look like that.
 
 
 _ROWS_JUDGED: Final = 16
@@ -163,10 +163,10 @@ class RowShape:
 
 # Plan: where to cut the files.
 #
-# JSON lines are cut at line ends, which is exact. Cuts in CSV are guesses (``RowShape``). A slice that begins with a
-# row and ends with one proves the cut behind it, because a CSV parser is always in the same state at the start of a
-# row; so slices are proven in the source's order. After a wrong cut, reading starts again where the row before it
-# really ends: no byte is read more than twice. Other formats are read whole.
+# JSON lines are cut at line ends, which is exact. Cuts in CSV are guesses (``RowShape``). A slice that begins and ends
+# with a whole row proves the cut after it, because a CSV parser is in the same state at the start of every row. So
+# slices are proven in the source's order. After a wrong cut, reading starts again where the row before it really ends:
+# no byte is read more than twice. Other formats are read whole.
 
 PARALLEL_FROM: Final = 64 << 20
 """This process reads a smaller source alone: starting others takes 0.2 s and memory."""
@@ -174,13 +174,13 @@ _MAX_SLICE_BYTES: Final = 128 << 20
 """Smaller slices balance the load better; larger ones need fewer files and samples."""
 _SLICES_A_WORKER: Final = 4
 _LOOK_AHEAD: Final = 1 << 20
-"""The distance behind an intended cut to search for a row's start: at most this, and at most this part of a slice:"""
+"""Search this far after an intended cut for a row's start, but at most ``1 / _LOOK_AHEAD_PART`` of a slice."""
 _LOOK_AHEAD_PART: Final = 8
 _MIN_LOOK_AHEAD: Final = 4 << 10
 
 
 def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv) -> list[Slice]:
-    """Return the slices for ``workers``, in the source's order: one a file if cutting does not pay. ``options`` are
+    """Return the slices for ``workers``, in the source's order: one per file if cutting does not pay. ``options`` are
     those of CSV."""
     total = sum(file.bytes for file in files)
     slices = [Slice(number) for number in range(len(files))]
@@ -238,10 +238,10 @@ class SliceOutcome:
     samples: list[tuple[int, str]] = field(default_factory=list)
     """The first rejected rows, numbered within the slice from 1, and why."""
     names: list[str] | None = None
-    """The columns that its file declares; None if it declares none, or the slice is not its first."""
+    """The columns that the file declares; None if it declares none, or this is not the file's first slice."""
     columns: ColumnTracker | None = None
     end: int | None = None
-    """Offset in the file at which its last row ends, if the reader read behind the slice."""
+    """Offset in the file at which the slice's last row ends, if the reader read beyond the slice."""
     quotes: QuotesSeen = (False, False)
     """Quotes in CSV, for ``check_quotes``."""
 
@@ -528,7 +528,7 @@ class _UniqueRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReducedShards:
-    """Shard files, in the order asked for."""
+    """Shard files, in the requested order."""
 
     files: tuple[ShardFile, ...]
     """Empty if a key occurs twice and the policy is fail."""

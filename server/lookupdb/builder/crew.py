@@ -52,7 +52,7 @@ class CrewState(enum.IntEnum):
     """The outcome of a slice."""
 
     UNREAD = 0
-    """Not read yet; or it ends within a row, because the cut behind it is wrong; or a row needs more memory than a
+    """Not read yet; or it ends within a row, because the cut after it is wrong; or a row needs more memory than a
     member has."""
     DONE = 1
     FAILED = 2
@@ -89,7 +89,7 @@ class Crew:
         job = os.memfd_create("lookupdb-job")
         os.pwrite(job, self._job.to_json(), 0)
         fds = (job, alive, self._queue, message_pipe)
-        # The kernels of the build. Native ones and Python write different files of sorted records.
+        # Use the build's kernels: native ones and Python write different files of sorted records.
         kernels = {native.VARIABLE: "0" if native.kernels() is None else "1"}
         try:
             return subprocess.Popen(
@@ -118,7 +118,7 @@ class Crew:
                 while first < len(states) and states[first] is CrewState.DONE:
                     first += 1
                 if first < len(states) and states[first] is CrewState.FAILED:
-                    # A bad row makes everything behind it useless. Members exit after their current slice.
+                    # A bad row makes everything after it useless. Members exit after their current slice.
                     while os.read(self._queue, 1 << 16):
                         pass
         self._check_exits()

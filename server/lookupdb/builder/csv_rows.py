@@ -1,12 +1,12 @@
 """CSV: every field is the exact text in the file, unless the spec gives its column a type.
 
-Python's csv module parses, in strict mode: it reports row and line, and never guesses. DuckDB's reader does not number
-rows, and reads empty fields as nulls. ``DialectReader`` parses files with escapes or null markers.
+Python's csv module parses, in strict mode: it reports row and line, and never guesses. DuckDB's reader is not used: it
+does not number rows, and reads empty fields as nulls. ``DialectReader`` parses files with escapes or null markers.
 
 Many programs write a quote within quotes as ``\\"``, not as ``""``. Read without ``source.csv.escape``, such rows
-seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has
-a quote after a backslash, as JSON and paths may have. An unquoted field has a quote too, although a writer that
-doubles quotes never writes one. A file with both is rejected (``check_quotes``)."""
+seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has a
+quote after a backslash, as JSON and paths may have too; and an unquoted field has a quote, which a writer that doubles
+quotes never writes. A file with both is rejected (``check_quotes``)."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ BOOLEANS: Final = {
 _SHAPES: Final = {
     "an integer": _INTEGER,
     "a number": _NUMBER,
-    "digits behind a zero or a plus sign": re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?"),
+    "digits after a zero or a plus sign": re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?"),
     "digits with separators": re.compile(r"[-+]?[0-9]+(?:[ '_.,][0-9]+)+"),
-    "perhaps a null marker: an unquoted one that source.csv.nullValues lists is null": re.compile(
+    "perhaps a null marker: unquoted texts of source.csv.nullValues are null": re.compile(
         r"\\N|NULL|null|Null|NA|N/A|None"
     ),
     "blanks alone": re.compile(r"\s+"),
@@ -208,9 +208,9 @@ _TYPES: Final[dict[str, Convert | None]] = {
 _TOO_LONG: Final = "larger than"
 """Part of the csv module's message about a long field, and of our message about a long row."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
-"""Bytes read at once behind a slice: most rows end soon."""
+"""Bytes read at once beyond a slice: most rows end soon."""
 _HEAD_BYTES: Final = 256 << 10
-"""Bytes of the file to read at once, and to search for an escaped quote if the row of an error has none."""
+"""Bytes of the file to read at once, and to search for an escaped quote if the rejected row has none."""
 _ESCAPES: Final = (
     """if quotes are escaped, set source.csv.escape: '\\' (or have Spark double them: option("escape", "\\""))"""
 )
@@ -363,12 +363,13 @@ class CsvParser(RowParser):
 
 
 class _RowLength:
-    """Limit the length of a row over all its lines and fields: each may be short. Look for a mark in its lines."""
+    """Limit the length of a whole row, because each of its lines and fields may be short. Look for a mark in its
+    lines."""
 
     def __init__(self, limit: int, mark: str) -> None:
         self._limit, self._mark = limit, mark
         self.has_mark = self.row_has_mark = False
-        """True if any line holds ``mark``, and whether one of the last row does."""
+        """Whether any line holds ``mark``, and whether a line of the last row does."""
         self.characters = 0
         """Characters of the current row; the reader of rows resets them to 0."""
 
@@ -386,7 +387,7 @@ class _RowLength:
 
 
 class _LinesToRowEnd:
-    """Read on behind a slice, line by line, until the slice's last row ends."""
+    """Read on beyond a slice, line by line, until its last row ends."""
 
     def __init__(self, file: LocalFile, piece: Slice, limit: int) -> None:
         assert piece.end is not None
@@ -403,7 +404,7 @@ class _LinesToRowEnd:
             yield fields
 
     def extend(self, lines: Iterator[str]) -> Iterator[str]:
-        """Yield the slice's own ``lines``, then the lines behind it while a row is open."""
+        """Yield the slice's own ``lines``, then the lines after it while a row is open."""
         for line in lines:
             self.in_row = True
             yield line
@@ -430,7 +431,7 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
         if len(line) >= limit:
             raise NotEnoughRoom(
                 f"{name}: a line is longer than {limit} characters, more than the memory limit allows",
-                hint="raise --memory-limit; or source.format or source.compression is not what the file is",
+                hint="raise --memory-limit, or correct source.format or source.compression",
             )
         yield line
 
@@ -468,7 +469,7 @@ def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], 
 
 _WINDOW: Final = 1 << 20
 _ROW_END_WINDOW: Final = 32 << 10
-"""Bytes read at first behind a slice: most rows end soon."""
+"""Bytes read at first beyond a slice: most rows end soon."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 

@@ -39,7 +39,7 @@ _READ_FEATURES: Final = frozenset(
 )
 """The reader features that lookupdb supports."""
 _MAX_CHARACTERS: Final = 300
-_FOLDER_HINT: Final = "name its folder, which has a folder _delta_log"
+_FOLDER_HINT: Final = "name the table's folder, which contains _delta_log"
 
 
 def open_delta(spec: DatasetSpec, access: TableAccess) -> OpenTable:
@@ -59,7 +59,7 @@ def open_delta(spec: DatasetSpec, access: TableAccess) -> OpenTable:
         table = call_interruptibly(_load, spec, location, name, seconds=LOAD_SECONDS)
     features = set(table.protocol().reader_features or ()) - _READ_FEATURES
     if features:
-        raise UnsupportedTable(f"{name} has the feature {', '.join(sorted(features))}, which is not read")
+        raise UnsupportedTable(f"{name} has the feature {', '.join(sorted(features))}, which is not supported")
     identity, version = table.metadata().id, table.version()
     fingerprint = hashlib.sha256(f"{identity} {version}".encode()).hexdigest()[:32]
 
@@ -188,7 +188,7 @@ def _describe_type(kind: Any, column: str, mode: str, table: str) -> tuple[str, 
         if kind.startswith("decimal"):
             return kind.upper().replace(" ", ""), ()
         if kind not in _TYPES:
-            raise UnsupportedTable(f"{table}: its column {column} is of type {kind}, which is not read")
+            raise UnsupportedTable(f"{table}: its column {column} is of type {kind}, which is not supported")
         return _TYPES[kind], ()
     if kind["type"] == "struct":
         return "STRUCT", tuple(_describe(field, mode, table) for field in kind["fields"])
@@ -202,7 +202,7 @@ def _describe_type(kind: Any, column: str, mode: str, table: str) -> tuple[str, 
 
 def _write_partition(value: Any, table: str) -> str | None:
     if isinstance(value, bytes):
-        raise UnsupportedTable(f"{table} is partitioned by a binary column, which is not read")
+        raise UnsupportedTable(f"{table} is partitioned by a binary column, which is not supported")
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC)
     return None if value is None else str(value)

@@ -1,8 +1,4 @@
-"""`lookupdb init`: a manifest for a source, guessed from its first rows, and the reason of each guess.
-
-The parts: the source of the command line as a manifest names it, the dialect of CSV, the key and the types, and the
-manifest's text.
-"""
+"""`lookupdb init`: a manifest for a source, guessed from its first rows, and the reason of each guess."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ def name_source(sources: Sequence[str], base: Path, table_format: str | None) ->
         )
     named = [{"url": source} if "://" in source else _name_path(Path(source).expanduser(), base) for source in sources]
     if len(named) > 1 and any("format" in source for source in named):
-        raise UsageError("a table is a source of its own", hint="give one table, or files")
+        raise UsageError("a table cannot be combined with other sources", hint="give one table, or files")
     source = named[0] if len(named) == 1 else {"urls": [source["url"] for source in named]}
     return source if table_format is None else {**source, "format": table_format}
 
@@ -117,7 +113,7 @@ _DATA: Final = re.compile(
     r"|(?P<other>[^@\s]+@[^@\s]+\.[^@\s]+|https?://.*|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]+|true|false)",
     re.IGNORECASE,
 )
-"""Fields that are data. Columns may also be named by years or dates; then their data are of another kind."""
+"""Fields that are data. A year or a date may also name a column, if the column's data are of another kind."""
 
 
 def _guess_files(source: Json, base: Path, notes: Notes) -> Key:
@@ -178,7 +174,7 @@ def _guess_dialect(source: Json, look: bytes, name: str, delimiter: str, notes: 
             hint="write it in UTF-8, as `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW` does for most files of Windows",
         ) from error
     if not text.strip():
-        raise BadSource(f"{name} is empty", hint="give a file with a header, and at best with rows")
+        raise BadSource(f"{name} is empty", hint="give a file with a header, preferably with rows too")
     tables = {mark: _split_rows(text, mark, is_cut=len(look) == _LOOK_BYTES) for mark in (delimiter, *_DELIMITERS)}
     best = max(tables, key=lambda mark: _count_fields(tables[mark]))
     names = tables[best][0] if tables[best] else [""]  # then reading the file says why
@@ -258,9 +254,9 @@ _DIGITS_AS_TEXT: Final = re.compile(
     r"(?i:(?:^|[_ .-])(?:id|code|plz|fax|tel|mobile|isbn|ean|sku)$|zip|phone|postal|postcode|version)|(?:Id|ID|Code)$",
     re.ASCII,
 )
-"""Names of columns whose digits are no numbers: some may begin with a zero, or end with one, as the version 1.10."""
+"""Names of columns whose digits are not numbers: some may begin or end with a zero, as version 1.10 does."""
 _SHOWN_BETTER: Final = 3
-"""Limit of explained columns that are not the key in spite of their names."""
+"""The most columns to explain that are not the key in spite of their names."""
 _MAX_COLUMNS: Final = 1024
 _MAX_COLUMN_NAME: Final = 256
 """The limits of source.csv.columns."""
@@ -282,7 +278,7 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
     usable = sorted((column for column in usable if column.name), key=_rank)
     if not usable:
         raise BadSource(
-            f"{found.file}: none of its columns is text or an integer, as a key is",
+            f"{found.file}: no column is text or an integer, as a key must be",
             hint="name the columns of the key with --key; a dot reaches into objects, as in user.id",
         )
     where = found.describe_rows()
@@ -308,7 +304,8 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
 
 
 def _describe_better(usable: Sequence[FirstColumn], key: Sequence[FirstColumn]) -> str:
-    """Return, a line each, why columns with a name more like a key's than those of ``key`` are not the key."""
+    """Return why columns are not the key although their names are more like a key's than those of ``key``, a line
+    each."""
     better = [column for column in usable if _rank(column) < min(map(_rank, key))]
     if not better:
         return ""
@@ -424,7 +421,7 @@ def draft_manifest(
         chosen = _check_key(key, found, notes) if key else _guess_key(found, notes)
     partitions = list(read_partitions(found.file))
     if partitions and not is_table:
-        notes["folders"] = f"their names hold {format_some(partitions, 5)}: only read if key or value.columns name it"
+        notes["folders"] = f"their names hold {format_some(partitions, 5)}: only read if key or value.columns has them"
     types = _guess_types(found, chosen, notes)
     shards = min(1024, 1 + total // (1 << 30))
     size = f"about {format_quantity(total, 'bytes')} uncompressed" if is_compressed else format_quantity(total, "bytes")

@@ -45,13 +45,13 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 # build's gate and ``lookupdb diff --sampled``.
 #
 # Shard s of N holds the keys whose hash is s modulo N: a random sample of all keys, the same in every build. So only
-# the first shards of the active generation are read, enough for ``MAX_KEYS`` keys of the larger generation, but at most
-# ``MAX_BYTES`` of either unless the first shard alone is larger. One key in 2^k is compared, chosen by other bits of
-# the hash. Values are compared as lookups return them.
+# the first shards of the active generation are read: enough for ``MAX_KEYS`` keys of the larger generation, at most
+# ``MAX_BYTES`` of either, but at least one shard. One key in 2^k is compared, chosen by other bits of the hash. Values
+# are compared as lookups return them.
 #
-# If the new generation has as many shards, the keys are in the same ones. Otherwise any of its shards may hold some:
-# the compared keys stay in memory, each with a hash of its value, and every file of either generation is read once.
-# Keys of a new file count only if they would be in the shards that were read: added keys are as exact as removed ones.
+# If both generations have the same number of shards, a key has the same shard in both. Otherwise the compared keys stay
+# in memory, each with a hash of its value, and no file of either generation is read twice. A new key counts only if it
+# would be in the shards that were read, so that added keys are as exact as removed ones.
 #
 # With n keys compared, the standard deviation of the share is at most 1 / (2 √n): 0.16 % for 100,000 keys.
 
@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 MAX_KEYS: Final = 100_000
 """Enough keys of the larger generation; up to twice as many are compared."""
 MAX_BYTES: Final = 1 << 30
-"""Limit of bytes to read of each generation, in addition to the active one's first file and files with its keys."""
+"""Limit of bytes to read of each generation. Only the active one's first file, and files with its keys, may exceed
+it."""
 MAX_KEPT_BYTES: Final = 16 << 20
 """Bytes of keys in memory, approximately, while two generations with different numbers of shards are compared."""
 
@@ -145,8 +146,8 @@ def _compare_resharded(
     shards: int,
     scratch: Path,
 ) -> SampledDifference:
-    """Compare generations with different numbers of shards: each file is opened once, one at a time. Keys that are not
-    in the sample of a chosen shard were added, those left in it were removed."""
+    """Compare generations with different numbers of shards: each file is opened once, one at a time. A new key that no
+    chosen shard has was added; a key of a chosen shard that no file has was removed."""
     every, is_sampled = len(before.manifest.shards), make_sampler(halvings)
     result = SampledDifference(is_whole=len(sampled_shards) == every and not halvings)
     values: dict[bytes, int] = {}
@@ -154,7 +155,7 @@ def _compare_resharded(
         with _open(before, shard, scratch) as old:
             values.update((key, _hash_value(old, key)) for key in _sampled_keys(old, is_sampled))
     for number in range(shards):
-        # Only these can hold keys of a chosen shard: both numbers are remainders of the same hash.
+        # It cannot hold keys of a chosen shard: both numbers are remainders of the same hash.
         if number % math.gcd(every, shards) >= len(sampled_shards):
             continue
         with open_after(number) as new:
@@ -303,10 +304,10 @@ def find_active(
     """Return the generation that gates compare with: ``generation``, or the newest published one that passed; None if
     there is none yet.
 
-    If it is lost or unreadable, the newest readable one replaces it, with a warning. If there is none, its number of
-    ``records`` is used, if known. Otherwise, if ``gate_spec`` has a gate that needs it, raises GenerationMissing or
-    CorruptFile. A source that has shrunk must not pass because the store was lost. Raises StoreError if the store
-    itself cannot be read.
+    If it is lost or unreadable, the newest readable one replaces it, with a warning. If none is readable, the lost
+    one's number of ``records`` is used. If that is unknown and ``gate_spec`` has a gate that needs it, raises
+    GenerationMissing or CorruptFile: a source that has shrunk must not pass because the store was lost. Raises
+    StoreError if the store itself cannot be read.
     """
     name = generation
     if name is None:
@@ -376,7 +377,7 @@ def check_refusal(
     if manifest is None or manifest.refused is None or not _is_same_build(manifest, spec, fingerprint):
         return
     if manifest.refused.unjudged and manifest.refused.active in dataset.whole_manifests():
-        return  # its files may have come back
+        return  # the active generation may be readable again
     judged_by = (manifest.refused.gates, manifest.refused.active)
     if judged_by == (spec.gates.content_hash(), active.generation if active else ""):
         raise refusal_error(manifest.refused, manifest)
@@ -451,7 +452,7 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
         message = f"{manifest.generation} is {generation} of the dataset {uid}, built at {manifest.built_at}: {records}"
     message += "; nothing was built"
     if not has_same_normalization(manifest.normalize, manifest.unicode):
-        # Routers of this version may miss such keys. Keep it short: a status keeps 256 characters of the message.
+        # Routers of this version may miss such keys. Keep the text short: a status keeps 256 characters of the message.
         message += (
             f". its keys were normalised with Unicode {manifest.unicode}, not {UNICODE_VERSION}: some may not be found"
             " until a refresh"
@@ -510,7 +511,7 @@ def copy_existing(
         except CorruptFile as error:
             log.warning("the dataset's own generation cannot be copied", extra={"reason": error.message})
     if spec.source.volume is not None and options.volume is None:
-        state = "with missing files" if known is None else "built from another spec"
+        state = "which lacks files" if known is None else "built from another spec"
         raise AdoptionFailed(
             f"nothing is adopted: {spec.namespace}/{spec.name} already has {generation}, {state}",
             hint="remove spec.adopt to build from the source",
@@ -685,13 +686,13 @@ def judge(
     dataset: StoredDataset | None = None,
     active: ActiveGeneration | None = None,
 ) -> Refusal | None:
-    """Return why a copy of ``original`` must not be rolled out; None if it passes every gate. They compare it with
-    ``active`` of ``dataset``; without that, it is judged like a first generation."""
+    """Return why a copy of ``original`` must not be rolled out; None if it passes every gate. Gates compare it with
+    ``active`` of ``dataset``; without that, they judge it like a first generation."""
     with ExitStack() as copies:
         files = StoredFiles(spec, scratch, original.shards, partial(source.verified_shard, original.generation), copies)
         facts = gather_facts(files, original.totals, original.rejected, active, dataset or source, scratch, progress)
         if active is not None and active.manifest is not None and active.manifest.has_same_files(original):
-            # They may be links to the same files, which LMDB does not open twice.
+            # Both may be links to the same files, which LMDB does not open twice.
             facts = replace(facts, compare=lambda: SampledDifference(same=original.totals.records))
         closed = gates.find_closed_gates(spec.gates, facts)
     return None if not closed else make_refusal(spec, closed, active)

@@ -290,9 +290,9 @@ def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: dat
             yield f"  {due.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}, {note}"
             slot = schedule.next_slot(slot)
         if uid == LOCAL:
-            yield "  later by a part of its own, fixed by its uid in the cluster: status.nextCheck says when"
+            yield "  the delay depends on the dataset's uid in the cluster: status.nextCheck shows the time"
         if refresh.starting_deadline_seconds is not None:
-            yield f"  one that would begin more than {refresh.starting_deadline_seconds:,} s late is skipped"
+            yield f"  a refresh that would begin more than {refresh.starting_deadline_seconds:,} s late is skipped"
     if is_suspended:
         yield "  suspend is true: nothing is built or rolled out"
 
@@ -352,9 +352,9 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
             dict.fromkeys(name for name in read_partitions(url) if name not in find_partitions(spec, url))
         )
     if partitions:
-        yield f"folders name {format_names(list(partitions))}: not read, unless key, value or csv.columns names it"
+        yield f"folders name {format_names(list(partitions))}: not read, unless key, value or csv.columns names them"
     unread = Counter(_find_obstacle(item) for item in objects)
-    unread[f"behind the first {_MAX_FILES}"] = max(0, unread.pop("", 0) - _MAX_FILES)
+    unread[f"after the first {_MAX_FILES}"] = max(0, unread.pop("", 0) - _MAX_FILES)
     for obstacle, count in sorted(unread.items()):
         if count:
             yield f"not looked at in {format_count(count, 'file')}: {obstacle}"
@@ -554,7 +554,7 @@ def _success_file_line(spec: DatasetSpec, success_file: str | None, options: Bui
     if spec.refresh.success_file is None:
         return
     if success_file is None:
-        yield f"{strip_secrets(spec.refresh.success_file)} is not there: the build would wait for it"
+        yield f"{strip_secrets(spec.refresh.success_file)} does not exist: the build would wait for it"
     elif success_file == options.unless_success_file:
         yield f"{success_file}, as given: nothing would be read"
     else:
@@ -630,7 +630,7 @@ def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
         yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
     if gates.expected_values:
         keys = ", ".join(repr(expected.key) for expected in gates.expected_values)
-        yield f"these keys have the values that are expected: {keys}"
+        yield f"these keys have the expected values: {keys}"
 
 
 def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
@@ -648,5 +648,5 @@ def _fingerprint_line(fingerprint: str | None, options: BuildOptions, dataset: S
     if fingerprint != options.unless_fingerprint:
         return f"{fingerprint}, not the one given"
     if not existing.has_generation(dataset, spec, fingerprint):
-        return f"{fingerprint}, as given, and no whole generation of it and this spec is in the store"
+        return f"{fingerprint}, as given, but the store has no whole generation of it and this spec"
     return f"{fingerprint}, as given: nothing would be built"

@@ -1,8 +1,6 @@
 """Files of this machine: paths, file:// and volume:// URLs, the examples that lookupdb ships, and the fetched files
 of a source. Parsers read these files and their slices. Files are recognized by their first bytes, and decompressed in
 bounded memory; a truncated stream never passes as whole.
-
-First comes the matching of patterns, which is the same in every store.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ from lookupdb.wording import check_path, strip_secrets
 
 # Kinds of files, by their first bytes.
 #
-# No CSV and no JSON in UTF-8 begins as a pattern here says. A format with a plain-text mark is also known by the bytes
-# after it: a CSV file may well begin with a column called ORC.
+# No CSV or JSON file in UTF-8 matches a pattern here. If a format's mark is plain text, its pattern also needs bytes
+# after it: a CSV file may begin with a column called ORC.
 
 
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz"]
@@ -48,7 +46,7 @@ FIRST_BYTES: Final = 4096
 ENDINGS: Final[dict[Compression, str]] = {"gzip": ".gz", "zstd": ".zst", "bzip2": ".bz2", "xz": ".xz"}
 """Each supported compression, with the ending of names."""
 MAGIC: Final = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
-"""The first bytes of a stream of each."""
+"""The first bytes of each compression's stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,7 @@ def check_kind(first: bytes, name: str, file_format: str, compression: str) -> N
 def wrong_kind_error(kind: FileKind, name: str, expected: str) -> BadSource:
     """Return the error for the file ``name``, which is of ``kind``."""
     return BadSource(
-        f"{name} is {kind.name} by its first bytes, {f'not {expected}' if kind.is_read else 'which is not read'}",
+        f"{name} is {kind.name} by its first bytes, {f'not {expected}' if kind.is_read else 'which is not supported'}",
         hint=kind.hint,
     )
 
@@ -376,7 +374,7 @@ class PathMatches:
             hint = "`*` does not match `/`; `**/` matches folders"
             if self._left_out is not None:
                 hint = (
-                    f"names that begin with `_` or `.` are no data, so {self._left_out} was left out: "
+                    f"names that begin with `_` or `.` are not data, so {self._left_out} was left out: "
                     "to read such files, begin that part of the pattern with the same character"
                 )
             raise SourceUnreadable(f"{self._label} matches no file", hint=hint)
@@ -403,7 +401,7 @@ def find_path(label: str, path: str, base: Path | None) -> list[LocatedFile]:
     BadSource."""
     if not Path(path).is_absolute() and base is None:
         raise BadSource(
-            f"{label} is a relative path, and there is no manifest's folder to take it from",
+            f"{label} is a relative path, but no manifest's folder is known",
             hint="use https://, s3://, gs://, az:// or volume://; relative paths are for a laptop",
         )
     root = base or Path("/")
@@ -527,7 +525,7 @@ def _locate(path: Path, url: str) -> LocatedFile:
 
 def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
     """Return the files. Local files get a checksum as ETag, unless their total size is large. With it, a remounted
-    ConfigMap or a file rewritten with the same content is no change. Raises BadSource."""
+    ConfigMap or a file rewritten with the same content does not count as a change. Raises BadSource."""
     local = [file for file in files if isinstance(file.place, Path) and file.description.etag is None]
     if sum(file.description.bytes for file in local) > MAX_CHECKSUM_BYTES:
         return files
@@ -619,7 +617,7 @@ class Slice:
     """The file's rows and lines before it, for messages; 0 while unknown."""
     lines_before: int = 0
     extends_to_row_end: bool = False
-    """True if the reader reads the last row to its end, even behind the slice's end."""
+    """True if the reader reads the last row to its end, even beyond the slice's end."""
 
 
 class SliceFile(io.RawIOBase):

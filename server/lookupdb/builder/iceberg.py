@@ -181,7 +181,7 @@ def _load_from_catalog(spec: DatasetSpec, access: TableAccess, properties: dict[
 
 def _load_from_file(url: str, base: Path | None, files: _OpenFiles, properties: dict[str, str]) -> Table:
     """Load the table of the metadata file at ``url``. The table may be mounted as a volume, at another path than its
-    own metadata say."""
+    metadata name."""
     location, access = url, files.access
     if url.startswith("volume://") and access.volume is not None:
         location = str(access.volume / url.removeprefix("volume://").lstrip("/"))
@@ -236,7 +236,7 @@ def _errors(what: str) -> Iterator[None]:
     except (ValueError, ValidationError) as error:
         if "equality deletes" in str(error):
             raise UnsupportedTable(
-                f"{what} has equality deletes, which are not read",
+                f"{what} has equality deletes, which are not supported",
                 hint="rewrite its data files first: Spark's rewrite_data_files with delete-file-threshold = 1 does",
             ) from error
         text = shorten(" ".join(str(error).split()), _MAX_CHARACTERS)
@@ -297,7 +297,7 @@ def _describe(field: types.NestedField, names: dict[int, tuple[str, ...]], table
         sql_type = _TYPES[type(kind)]
     else:
         raise UnsupportedTable(
-            f"the Iceberg table {table}: its column {field.name} is of type {kind}, which is not read",
+            f"the Iceberg table {table}: its column {field.name} is of type {kind}, which is not supported",
             hint="write the table without this column",
         )
     default = field.initial_default
@@ -327,7 +327,7 @@ def _list_file(
         if file.file_format.name not in allowed:
             what = "data" if file is data else "delete"
             raise UnsupportedTable(
-                f"the Iceberg table {name} has {what} files in {file.file_format.name}, and Parquet is read",
+                f"the Iceberg table {name} has {what} files in {file.file_format.name}; only Parquet is supported",
                 hint=f"rewrite them: {file.file_path} is one",
             )
         if file.key_metadata:

@@ -1,7 +1,6 @@
 """JSON: lines of objects, one array of objects, or one object of records, without loss.
 
-The parts: exact JSON values, the parser of JSON lines, and the parsers of whole documents, which read through a window
-in bounded memory.
+Whole documents are read through a window, in bounded memory.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 # JSON values without loss: numbers keep their text, and nesting has a limit of our own.
 #
 # orjson turns fractions, exponents and integers beyond 64 bits into floats: ``is_exact`` detects it, and
-# ``decode_exactly`` parses again. The limit of nesting is independent of the parser, so that all reject the same rows.
+# ``decode_exactly`` parses again. The limit of nesting is independent of the parser, so that all parsers reject the
+# same rows.
 
 
 _TEXTUAL: Final = frozenset([str, bool, type(None)])
@@ -74,7 +74,7 @@ def _parse_integer(text: str) -> int | orjson.Fragment:
 EXACT_DECODER: Final = json.JSONDecoder(
     parse_float=orjson.Fragment, parse_int=_parse_integer, parse_constant=lambda _: NOT_FINITE
 )
-"""Returns numbers that Python would change as fragments of their text. Accepts NaN, infinities and lone surrogates,
+"""Returns a number as a fragment of its text if Python would change it. Accepts NaN, infinities and lone surrogates,
 which other programs write: a row is rejected only if its key or value holds one."""
 
 
@@ -125,8 +125,7 @@ def decode_exactly(text: bytes) -> Any:
 
 # JSON lines: numbers keep their text; everything else is written again, compactly. A line may hold several objects.
 #
-# orjson parses common rows, of ids and words, once. It turns fractions, exponents and integers beyond 64 bits into
-# floats, so a row with one is parsed again with ``EXACT_DECODER``.
+# orjson parses common rows, of ids and words, once. A row that is not exact is parsed again with ``EXACT_DECODER``.
 
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -409,7 +408,7 @@ class JsonArrayParser(_Document):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         hint = (
-            "source.format: jsonl is for objects one behind the other; key.memberNames: true is for one object of "
+            "source.format: jsonl is for objects one after the other; key.memberNames: true is for one object of "
             "key: value"
         )
         return self._read_elements("array", ("[", "]"), hint, self._read_row)
@@ -440,7 +439,7 @@ class JsonMembersParser(_Document):
         if self._role is None:
             return orjson.dumps(member)
         if type(member) is not dict:
-            raise RowRejected(f"its value is {_describe_kind(member)}, and {self._role} chooses from objects")
+            raise RowRejected(f"its value is {_describe_kind(member)}, but {self._role} selects from objects")
         return self._pick_value(member)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:

@@ -113,7 +113,7 @@ class OpenSource:
     """The state of a source. The state of a table is known before its files are listed."""
 
     fingerprint: str | None
-    """None if only the content of a file identifies it."""
+    """None if only the content of a file identifies the source."""
     list_files: Callable[[], tuple[SourceObject, ...]]
     table: SourceFile | None = None
     """The table, if it is one."""
@@ -171,7 +171,7 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
             table = item.place.bucket.find_table(item.place.path)
         if table is not None:
             raise BadSource(
-                f"{item.description.url} is a file of {table}, which may hold rows that are no longer in it",
+                f"{item.description.url} is a file of {table}: it may hold rows that the table no longer has",
                 hint="read the table itself: source.format: iceberg or delta; export a Hudi table as Parquet files to "
                 "another folder, and read those",
             )

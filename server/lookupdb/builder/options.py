@@ -79,7 +79,7 @@ class BuildOptions:
     """The generation that the gates compare with; None takes the newest published one that passed. If it cannot be
     read, the newest readable one replaces it."""
     active_records: int | None = None
-    """Number of records of the active generation, for gates to compare with if the store has lost them all."""
+    """Number of records of the active generation, for gates to compare with if the store has lost all generations."""
     unless_fingerprint: str | None = None
     """Build nothing if the source has this fingerprint and the store holds a generation of it, built from the same
     spec."""
@@ -190,7 +190,7 @@ def open_progress(
     style: Literal["auto", "rich", "plain", "none"] | str, phases: Progress | None = None, dataset: str = ""
 ) -> Iterator[Progress]:
     """Open the progress display of this ``style``; auto is rich on a terminal and plain elsewhere. Plain lines name the
-    ``dataset``. If LOG_FILE names a file, it gets the lines, too. ``phases`` gets the same calls."""
+    ``dataset``. The file that LOG_FILE names, if any, gets the lines too. ``phases`` gets the same calls."""
     with ExitStack() as stack:
         shown: Progress
         if style == "none":
@@ -228,7 +228,7 @@ class _Both:
 
 @contextmanager
 def open_bars(*, is_forced: bool) -> Iterator[ProgressBars]:
-    """Show bars on standard error; with ``is_forced`` even if that is no terminal."""
+    """Show bars on standard error; with ``is_forced`` even if that is not a terminal."""
     # Imported here, because only bars need rich.
     from rich import progress
     from rich.console import Console
@@ -298,7 +298,7 @@ MIB: Final = 1 << 20
 MIN_MEMORY_LIMIT: Final = 256 * MIB
 """No build starts with a smaller limit."""
 SAMPLE_BYTES: Final = 9 * MIB
-"""Values to train the compression dictionary on: more did not improve it, and training takes time in proportion. They
+"""Size of the sample for the compression dictionary: more did not improve it, and training takes time in proportion. It
 must fit into the smallest memory limit, because the dictionary must not depend on that limit."""
 _DIRTY_BYTES: Final = 32 * MIB
 """Memory of all shards together before it is written: the pages of their transactions."""
@@ -309,19 +309,19 @@ _OPEN_SHARD_BYTES: Final = 352 << 10
 kernel maps around touched ones.
 """
 _BATCHES_BYTES: Final = 80 * MIB
-"""Records on their way to the shards, and two threads that compress them."""
+"""Memory of records on their way to the shards, and of two threads that compress them."""
 _PACKERS: Final = 2
 _PACKER_BYTES: Final = 4 * MIB
 """Memory of each further thread that compresses natively: zstd's tables, and the largest dictionary with its own."""
 _PACKERS_PART: Final = 16
-"""Packers together may have this part of the memory limit above the smallest."""
+"""Further packers together get one part in this many of the memory above the smallest limit."""
 _MIN_SORTING_BYTES: Final = 24 * MIB
 _RESIDENT_BYTES: Final = 80 * MIB
 """Memory of Python and the libraries in the build's main process."""
 _MEMBER_RESIDENT_BYTES: Final = 32 * MIB
 """Memory of Python and the libraries in a crew member, which only reads."""
 _M_MMAP_THRESHOLD: Final = -3
-"""The mallopt parameter beyond which blocks are mapped individually."""
+"""The mallopt parameter for the size from which blocks are mapped individually."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,7 +610,7 @@ def scratch_folder(base: Path) -> Iterator[Path]:
 
 
 def remove_open_folders() -> None:
-    """Remove the scratch folders of this process, which is about to end without their owners."""
+    """Remove the scratch folders of this process, which is about to exit without closing them."""
     for path in tuple(_open_folders):
         shutil.rmtree(path, ignore_errors=True)
         path.with_suffix(".lock").unlink(missing_ok=True)

@@ -9,7 +9,7 @@
 | uuid, interval | text |
 | binary, geometry (WKB) | base64, or text if ``source.parquet.columns`` says so; a key is text |
 | list, struct | array, object |
-| map | an object, if its keys are text; else a BadSource; of a key that occurs twice, the last value counts |
+| map | an object if its keys are text, else a BadSource; if a key occurs twice, its last value counts |
 
 With ``value.column``, a binary column holds the value itself: JSON, or with ``format: raw`` any bytes.
 """
@@ -129,7 +129,7 @@ _SIGNS: Final = {
     "Failed to decompress": _NOT_UNPACKED,
     "Snappy decompression failure": _NOT_UNPACKED,
     "ZSTD Decompression failure": _NOT_UNPACKED,
-    "Could not read enough bytes from file": "it ends before a page of it does, or its metadata are damaged",
+    "Could not read enough bytes from file": "it ends within a page, or its metadata are damaged",
     "ConversionException": "a value that cannot be converted to its column's type",
     "OutOfRangeException": "a value that is out of range of its column's type",
 }
@@ -163,8 +163,8 @@ _LAST_NANOSECONDS: Final = {"infinity": "2262-04-11 23:47:16.854775807", "-infin
 _BEFORE_CHRIST: Final = " (BC)"
 _BINARIES: Final = frozenset(["blob", "geometry", "geography"])
 _READ: Final = "read_parquet({}, hive_partitioning=false, int96_as='struct')"
-"""A folder called `name=value` adds or replaces no column: a file's content does not depend on its place. DuckDB's
-timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
+"""A folder called `name=value` neither adds nor replaces a column: a file's content does not depend on its place.
+DuckDB's timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
 
 
 class ParquetParser(DictRows):
@@ -383,7 +383,7 @@ def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: boo
 
 
 def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
-    """Fetch a map as its entries: DuckDB fails on a map that has a key twice, as Parquet allows."""
+    """Fetch a map as its entries: DuckDB fails on a map that has a key twice, which Parquet allows."""
     children = dict(kind.children)
     value = plan_type(children["value"], path, forms, has_int96=has_int96)
     has_text = children["key"].id == "varchar"
@@ -454,7 +454,8 @@ def _nested_names(prefix: str, kind: Any, *, has_int96: bool) -> list[str]:
 
 
 def _find_binaries(path: str, kind: Any) -> list[str]:
-    """Return the names of a column's binaries. Items of lists, and keys and values of maps, have the name of these."""
+    """Return the names of a column's binaries. Items of a list, and keys and values of a map, have the name of the list
+    or map."""
     if kind.id in _BINARIES:
         return [path]
     if kind.id == "struct":

@@ -221,8 +221,8 @@ class _Bucket:
 
     def __init__(self, scheme: str, name: str, **options: Any) -> None:
         self.url = f"{scheme}://{name}"
-        # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). obstore ignores the variable that
-        # allows it when other client options are given.
+        # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). If other client options are given,
+        # obstore ignores the variable that allows it.
         provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
         allow_http = os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
         self.store: Any = obstore.store.from_url(  # type: ignore[call-overload]
@@ -306,7 +306,7 @@ def open_bucket(scheme: str, name: str, **options: str) -> Any:
 
 
 def _is_mark(meta: Any) -> bool:
-    """Return whether an object marks a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
+    """Return whether an object marks a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make them."""
     return meta["path"].endswith("/") or (not meta["size"] and meta["path"].endswith("_$folder$"))
 
 
@@ -356,9 +356,7 @@ def _hint(error: Exception, url: str) -> str | None:
     if "InvalidCertificate" in str(error):
         return "use a name that is in its certificate; the authority that signed it must be known on this machine"
     if "Content-Length" in str(error) and url.startswith("gs://"):
-        return (
-            "GCS unpacks an object with contentEncoding: gzip as it sends it, without its length: clear contentEncoding"
-        )
+        return "GCS unpacks an object with contentEncoding: gzip, and omits its length: clear contentEncoding"
     if isinstance(error, InvalidPathError):
         return f"{_RENAME}, or begin the pattern with a folder that has no such name in it"
     if lacks_credentials(error):

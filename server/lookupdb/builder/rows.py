@@ -1,8 +1,4 @@
-"""The code that parsers share: keys, values, columns, and how rows and files fail.
-
-The parts: errors and names, a file's columns, the parsers' interface, the keys and values of rows that are dicts (JSON
-and Parquet), columns with types and their binaries, the records of a slice, and the reader of CSV dialects.
-"""
+"""The code that parsers share: keys, values, columns, and how rows and files fail."""
 
 from __future__ import annotations
 
@@ -69,7 +65,8 @@ class UnfinishedSlice(BadSource):
 
 
 def format_names(names: Sequence[str], render: Callable[[str], str] = str) -> str:
-    """Return the first of a file's column ``names`` for a message, each cut: one may be as long as the file."""
+    """Return the first of a file's column ``names`` for a message, each cut, because a name may be as long as the
+    file."""
     return format_some([render(shorten_name(name)) for name in names[: _MAX_NAMES + 1]], _MAX_NAMES)
 
 
@@ -96,8 +93,7 @@ def join_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> st
 
 
 def describe_json_error(error: Exception) -> str:
-    """Return a JSON parser's message, with the character of the text instead of a line number, which is not the
-    file's."""
+    """Return a JSON parser's message, with the character instead of the line number, which would not be the file's."""
     return f"{error.msg}, at its character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
@@ -136,7 +132,7 @@ def unknown_column_error(
     others = "" if delimiter is None else _DELIMITERS.replace(delimiter, "")
     if len(names) == 1 and (delimiter := next((character for character in others if character in names[0]), None)):
         return BadSource(
-            f"{where}: {role} names the column {name!r}, and the header is one column, {shorten_name(names[0])!r}",
+            f"{where}: {role} names the column {name!r}, but the header is one column, {shorten_name(names[0])!r}",
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
         )
     partitions = [other for other in read_partitions(where) if other not in names]
@@ -180,8 +176,7 @@ def find_partitions(spec: DatasetSpec, url: str) -> dict[str, str | None]:
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
-    """Return the field of spec.value that selects, and the columns that it names, each once; none means all but the
-    key's."""
+    """Return the field of spec.value that selects columns, and these, each once; none means all but the key's."""
     if value.column is not None:
         return "value.column", (value.column,)
     if value.field is not None:
@@ -218,7 +213,7 @@ class ColumnTracker:
 
     @property
     def names(self) -> Collection[str] | None:
-        """The names noted so far; None if no more are noted."""
+        """The names noted so far; None if there are too many."""
         return self._names if len(self._names) < _MAX_TRACKED_NAMES else None
 
     def to_members(self) -> dict[str, Any]:
@@ -351,8 +346,7 @@ class UniformColumns:
             )
             raise BadSource(
                 f"{where} has other columns than {first}: it {difference}",
-                hint="give all files of a source the same columns, or name those to store: value.columns takes nothing "
-                "else",
+                hint="give all files of a source the same columns, or name those to store in value.columns",
             )
 
 
@@ -367,7 +361,7 @@ NOT_FINITE: Final = NotFinite()
 
 
 class DictRows(RowParser):
-    """Rows are dicts; makes their keys and values, as the spec says. A dot in a column's name reaches into nested
+    """Makes the keys and values of rows that are dicts, as the spec says. A dot in a column's name reaches into nested
     dicts, unless a member has the whole name.
 
     A value omits a column that its row does not have; a column that no row has is a BadSource.
@@ -531,7 +525,7 @@ Form = Literal["base64", "text", "key", "raw"]
 
 
 def make_forms(spec: DatasetSpec) -> dict[str, Form]:
-    """Return the forms of binaries that ``spec`` gives, by column. They apply to nested ones, too."""
+    """Return the forms of binaries that ``spec`` gives, by column. They apply to nested binaries, too."""
     forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
     if spec.value.column is not None:
         forms[spec.value.column] = "raw"
@@ -566,7 +560,7 @@ def decode_text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise RowRejected("holds binary that is not UTF-8, and source.parquet.columns says that it is text") from None
+        raise RowRejected("holds binary that is not UTF-8, but source.parquet.columns says that it is text") from None
 
 
 def _decode_key(content: bytes) -> str | bytes:
@@ -584,7 +578,7 @@ BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
 }
 
 
-# The records of a slice, and what reads one natively.
+# The records of a slice.
 
 
 ReportProgress = Callable[[int, int], None]
@@ -638,7 +632,7 @@ class SliceRecords:
 
 
 def max_native_value(spec: DatasetSpec) -> int:
-    """Return the limit beyond which Python takes a value: it rejects it, or puts it in a spool."""
+    """Return the size beyond which Python takes a value, to reject it or to put it in a spool."""
     return min(spec.value.max_bytes, SPOOL_BYTES)
 
 
@@ -720,7 +714,7 @@ class DialectReader:
         pattern, parts = (self._quoted if is_quoted else self._plain), []
         self._at += is_quoted
         while True:
-            part = pattern.match(self._line, self._at)[0]  # type: ignore[index]  # it matches nothing, too
+            part = pattern.match(self._line, self._at)[0]  # type: ignore[index]  # it matches empty text, too
             parts.append(part)
             self._at += len(part)
             if self._escape and self._line.startswith(self._escape, self._at):

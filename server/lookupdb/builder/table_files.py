@@ -1,4 +1,4 @@
-"""Tables as sources: the state of a table that is read, its data files, and the rows of them that were deleted.
+"""Tables as sources: a table's state, its data files, and their deleted rows.
 
 ``iceberg`` and ``delta`` ask the libraries of the formats for a table's state. This module has what both share.
 """
@@ -221,7 +221,7 @@ def _read_vectors(content: bytes, data_file: str) -> Any:
     puffin, found = PuffinFile(content), BitMap64()
     for blob in puffin.footer.blobs:
         if blob.type != _VECTOR_KIND:
-            raise UnsupportedTable(f"the table has deletes of the kind {blob.type}, and only {_VECTOR_KIND} is read")
+            raise UnsupportedTable(f"the table has deletes of the kind {blob.type}; only {_VECTOR_KIND} is supported")
         if blob.properties.get("referenced-data-file") == data_file:
             vector = puffin.get_blob_payload(blob)
             end = 4 + int.from_bytes(vector[:4], "big")

@@ -45,7 +45,7 @@ class TableColumn:
         return cls(**members | {"file_names": tuple(members["file_names"]), "children": children})
 
     def as_of_file(self) -> FileColumn:
-        """Return the column of a file that was written with this one."""
+        """Return the column that a file has for this one."""
         return FileColumn(self.name, children=[child.as_of_file() for child in self.children])
 
 
@@ -55,9 +55,9 @@ class TableFile:
 
     columns: tuple[TableColumn, ...]
     fingerprint: str
-    """That of the table's state."""
+    """The fingerprint of the table's state."""
     constants: dict[str, str | None] = field(default_factory=dict)
-    """Column → the text of its value in all rows, if the file lacks the column: that of its partition."""
+    """Column of the file's partition → the text of its value in all rows, if the file lacks the column."""
     deleted: str | None = None
     """The path of a file with the positions of deleted rows: a 64-bit roaring bitmap."""
 
@@ -143,7 +143,7 @@ def _read(column: TableColumn, source: FileColumn, kind: Any, sql: str, has_ids:
     if expected is None:
         return _cast(column.type, kind, sql)
     if kind.id != expected:
-        raise UnreadableColumn(f"is of type {column.sql_type}, and in this file of another: {kind}")
+        raise UnreadableColumn(f"is of type {column.sql_type}, but in this file of type {kind}")
     if expected == "struct":
         return _read_struct(column, source, kind, sql, has_ids, depth)
     item, group = f"x{depth}", source.children[0]
@@ -188,7 +188,7 @@ def _cast(expected: str, kind: Any, sql: str) -> str:
     if found == expected:
         return sql
     if kind.id in ("list", "map", "struct") and not is_int96(kind):
-        raise UnreadableColumn(f"is of type {expected}, and in this file of another: {found}")
+        raise UnreadableColumn(f"is of type {expected}, but in this file of type {found}")
     if is_int96(kind):
         # Spark writes timestamps of tables, which have microseconds, as INT96, which has nanoseconds.
         return f'CAST({sql}."date" + CAST({sql}."time" AS TIME) AS {expected})'

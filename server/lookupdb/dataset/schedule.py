@@ -2,8 +2,8 @@
 is checked.
 
 A slot is a moment, so none occurs twice. When clocks are put forward, a slot in the skipped hour moves to the first
-moment after it. When they are put back, a slot in the repeated hour happens the first time. Schedules whose minute or
-hour begins with ``*`` follow elapsed time, and also strike in skipped and repeated hours, as in Debian's cron.
+moment after it. When they are put back, a slot in the repeated hour happens only the first time. Schedules whose minute
+or hour begins with ``*`` follow elapsed time, and also strike in skipped and repeated hours, as in Debian's cron.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
 
 _DAY: Final = timedelta(days=1)
 LONGEST_JITTER: Final = 300.0
-"""The most seconds after its slot at which a check may be due. In that time the builds of
-all datasets with one schedule can start, and nobody wonders why a check is late."""
+"""A check is due at most this many seconds after its slot: enough to start the builds of all datasets with one
+schedule."""
 _JITTER_PART: Final = 0.1
 """The same limit as a share of the interval between slots: a check every minute should happen about every minute."""
 _ALLOWED = {

@@ -1,5 +1,5 @@
-"""The CRD's schema: validate and complete a LookupDataset with it, as a cluster's API server would. And the names of
-fields in Python and JSON."""
+"""The CRD's schema: validate and complete a LookupDataset with it, as a cluster's API server would. Also convert names
+of fields between Python and JSON."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_resource(resource: dict[str, Any]) -> tuple[dict[str, Any], list[ManifestProblem]]:
-    """Return ``resource`` as ``complete_resource`` does, and everything that is wrong with it.
+    """Return ``resource`` as ``complete_resource`` does, and all of its problems.
 
-    Raises InvalidManifest if that cannot be found out.
+    Raises InvalidManifest if it cannot be checked.
     """
     try:
         resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
@@ -288,7 +288,7 @@ def _describe_error(error: ValidationError) -> str:
         message = "it is required, but missing"
     elif isinstance(error.schema, dict) and error.validator == "type":
         message = _describe_type_error(error.instance, str(error.validator_value))
-        # That does not explain the field; the first sentence of its description does, often with an example.
+        # A type does not explain the field; the first sentence of its description does, often with an example.
         description = error.schema.get("description", "")
         message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
     elif error.validator == "enum" and isinstance(error.instance, str) and isinstance(error.validator_value, list):

@@ -1,7 +1,6 @@
 """A LookupDataset as frozen dataclasses, made from a manifest that the schema has completed.
 
-Names follow the CRD's fields. Nothing here reads a source, a store or a cluster. First come the fields that only a
-cluster uses, the router's clients and the refresh, then the spec and the reader of manifests.
+Names follow the CRD's fields. Nothing here reads a source, a store or a cluster.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ def _locate_success_file(name: str, urls: Iterable[str]) -> str:
             else "a catalog, which has no folder"
         )
         raise InvalidManifest(
-            f"refresh.successFile: {name!r} without a folder means a file beside the source, and the source is in"
+            f"refresh.successFile: {name!r} without a folder means a file beside the source, but the source is in"
             f" {found}: give the success file's whole url"
         )
     return folders[0] + name
@@ -252,8 +251,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value that a lookup returns. At most one of ``columns``, ``column`` and ``field`` is set; if none is, all
-    columns but the key's."""
+    """The value that a lookup returns. At most one of ``columns``, ``column`` and ``field`` is set; if none is, it has
+    all columns but the key's."""
 
     columns: tuple[str, ...] | None
     column: str | None
@@ -399,7 +398,7 @@ class DatasetSpec:
         for name, default in (("parquet", Parquet()), ("table", Table())):
             if getattr(self.source, name) == default:
                 del source[name]
-        if self.source.pushed:  # from anywhere
+        if self.source.pushed:  # the source of a push does not matter
             source |= {"urls": (), "format": None, "compression": None, "volume": None}
         else:
             del source["pushed"]
