@@ -81,7 +81,7 @@ def test_missing_libraries_are_named_before_anything_is_claimed(
     store = tmp_path / "store"
     ended = run_here("build", "-f", str(tmp_path / "people.yaml"), "--store", str(store), "--json", *options)
     assert ended.returncode == 2
-    assert b"spec.build.engine is Spark, and pyspark" in ended.stderr
+    assert b"spec.build.engine is Spark, but pyspark" in ended.stderr
     assert b"pip install 'lookupdb[spark]'" in ended.stderr
     assert not store.exists()
 

@@ -208,7 +208,7 @@ def test_a_registry_that_never_answers_is_given_up(registry: Registry, generatio
     registry.faults["GET manifests/"] = ["dropped"] * 100
     with pytest.raises(RegistryError, match=f"^cannot look for .* in {registry.host}/.*: EOF\n") as caught:
         push(generation, registry, patience=0.1)
-    assert caught.value.hint == "requests are retried for 0.1 seconds: --registry-patience sets more"
+    assert caught.value.hint == "requests are retried for 0.1 seconds: --registry-patience allows more"
 
 
 def test_a_registry_where_nothing_listens_is_named(generation: Path) -> None:
@@ -386,7 +386,7 @@ def test_what_has_no_credentials_for_it_may_name_a_helper(tmp_path: Path, auths:
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"auths": 1}', {"auths": {"r.example": {"auth": "!"}}}])
 def test_what_is_no_docker_configuration_is_refused_and_not_shown(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(UsageError, match="is no Docker configuration"):
+    with pytest.raises(UsageError, match="is not a Docker configuration"):
         read_config(_config(tmp_path, content), "r.example/x")
 
 
@@ -405,7 +405,7 @@ def test_a_file_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_repository_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no repository"):
+    with pytest.raises(UsageError, match="is not a repository"):
         client.parse_repository(text)
 
 

@@ -57,7 +57,7 @@ class TestTime:
 
     def test_that_is_over_is_reported(self, registry: Registry) -> None:
         registry.faults["HEAD blobs/"] = [TRICKLES["silence"]]
-        told = rf"^{registry.host} has not answered whole within 0\.5 seconds"
+        told = rf"^{registry.host} has not answered completely within 0\.5 seconds"
         with opened(registry, seconds=0.5) as asking, pytest.raises(RegistryError, match=told):
             asking.has_blob(BLOB)
 

@@ -149,7 +149,7 @@ class TestAnnouncements:
             assert mapping["a"] == b"1"
             self.announce(tmp_path, "g9", 4)
             assert mapping["a"] == b"1"
-            with pytest.raises(GenerationMissing, match=r"active\.json announces g9, and there is no g9") as caught:
+            with pytest.raises(GenerationMissing, match=r"active\.json announces g9, but there is no g9") as caught:
                 mapping.reload()
             assert "remove that file" in str(caught.value.hint)
 
@@ -167,7 +167,7 @@ class TestAnnouncements:
     def test_one_that_is_gone_does_not_give_way_to_an_older_one(self, tmp_path: Path) -> None:
         write_generation(tmp_path, RECORDS)
         self.announce(tmp_path, "g2")
-        with pytest.raises(GenerationMissing, match=r"active\.json announces g2, and there is no g2"):
+        with pytest.raises(GenerationMissing, match=r"active\.json announces g2, but there is no g2"):
             open_dataset(tmp_path)
 
     def test_one_that_is_damaged_does_not_give_way(self, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ class TestAnotherServer:
             lambda: bucket.objects.stream(PATH),
         ):
             gateway.refusals = [Refusal(status, headers={"Location": gateway.url})]
-            with pytest.raises(StoreError, match="that is no lookupdb gateway"):
+            with pytest.raises(StoreError, match="that is not a lookupdb gateway"):
                 request()
 
 
@@ -308,7 +308,7 @@ class TestListings:
     )
     def test_that_are_none_of_a_gateway(self, gateway: FakeGateway, end: bytes) -> None:
         gateway.listing_end = end
-        with pytest.raises(StoreError, match="that is no lookupdb gateway"):
+        with pytest.raises(StoreError, match="that is not a lookupdb gateway"):
             gateway_bucket(gateway.url, retries=0).files(FOLDER)
 
 
@@ -368,7 +368,7 @@ class TestToken:
     def test_that_the_environment_does_not_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(TOKEN_FILE_VARIABLE, raising=False)
         with pytest.raises(
-            UsageError, match=rf"http://gateway:7071 is a gateway, and {TOKEN_FILE_VARIABLE} is not set"
+            UsageError, match=rf"http://gateway:7071 is a gateway, but {TOKEN_FILE_VARIABLE} is not set"
         ):
             open_store("http://gateway:7071")
 

@@ -273,7 +273,7 @@ class TestTable:
             table.write_bytes(b"{")
             await has_problem(service, "a routing table is JSON")
             write_table(table, entry([[A]], "g2"), version=6, name="places")
-            await has_problem(service, "it is the table of team/places, and this file was the table of team/people")
+            await has_problem(service, "it is the table of team/places, but this file was the table of team/people")
             assert read_current(root) == f"{UID} g1"
             write_table(table, entry([[A]], "g2"), version=6)
             await reads(root, f"{UID} g2")

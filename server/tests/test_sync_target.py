@@ -58,7 +58,7 @@ class TestSuccession:
 
     def test_a_version_names_one_generation(self) -> None:
         refusal = diagnose_succession(target("g3", 2), target("g2", 2))
-        assert refusal == "version 2 names g3 now, and has named g2: a change needs a greater version"
+        assert refusal == "version 2 names g3, but named g2 before: a change needs a greater version"
 
 
 class TestManifest:

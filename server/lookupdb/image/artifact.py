@@ -178,7 +178,7 @@ def render_layout_index(images: Sequence[ShardImage]) -> bytes:
 
 
 def list_documents(image: ShardImage) -> Iterator[tuple[Blob, bytes]]:
-    """Yield its manifests and its index, in the order in which they can be put: referenced ones first."""
+    """Yield the manifests and the index of ``image``, in the order in which they can be put: referenced ones first."""
     for manifest in image.manifests:
         yield describe_blob(MANIFEST_TYPE, manifest), manifest
     yield describe_blob(INDEX_TYPE, image.index), image.index

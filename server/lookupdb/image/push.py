@@ -46,7 +46,7 @@ from lookupdb.network import is_loopback, trust_also
 from lookupdb.store.directory import folder_errors, store_errors
 from lookupdb.store.generations import StoredGeneration, read_resumed, write_all
 
-# The bytes of a shard's file while they pass, from a folder or a store, verified at the end.
+# Read a shard's file from a folder or a store as a stream, verified at its end.
 
 
 _CHUNK: Final = 1 << 20
@@ -94,7 +94,7 @@ _VERSION: Final = orjson.dumps({"imageLayoutVersion": "1.0.0"})
 
 
 class ImageLayout:
-    """An image layout at ``folder``. index.json is written last: its content is whole."""
+    """An image layout at ``folder``. index.json is written last: what it lists is whole."""
 
     def __init__(self, folder: Path) -> None:
         """Raises UsageError if ``folder`` holds something else, FolderDenied if it may not be created, else
@@ -247,7 +247,7 @@ def parse_repository(text: str) -> Repository:
     is_host = "." in host or ":" in host or host == "localhost"
     if not is_host or not _HOST.fullmatch(host) or not _PATH.fullmatch(path):
         raise UsageError(
-            f"{text!r} is no repository", hint="give registry.example/path: the host, then lower case, digits, ., _, -"
+            f"{text!r} is not a repository", hint="give registry.example/path: a host, then lower case, digits, ., _, -"
         )
     return Repository(host, path)
 
@@ -281,7 +281,7 @@ def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) 
             raise ValueError
     except (ValueError, AttributeError, TypeError):
         raise UsageError(
-            f"{path} is no Docker configuration", hint='it is JSON with "auths": a Secret\'s key .dockerconfigjson'
+            f"{path} is not a Docker configuration", hint='it is JSON with "auths": a Secret\'s key .dockerconfigjson'
         ) from None
     return (
         {"auths": {repository.host: entry}} if entry else {"credHelpers": {repository.host: helper}} if helper else {}
@@ -393,7 +393,7 @@ class Registry:
                 is_read = _send(process.stdin.fileno(), content, self._answer_seconds)
                 output, trouble = process.communicate(timeout=self._answer_seconds if is_read else 0)
             except subprocess.TimeoutExpired as error:
-                late = f"{self.repository.host} has not answered whole within {self._answer_seconds:g} seconds"
+                late = f"{self.repository.host} has not answered completely within {self._answer_seconds:g} seconds"
                 raise _Failure(late, RegistryError(late)) from error
             finally:
                 process.kill()  # no effect if it has ended by itself
@@ -430,7 +430,7 @@ class Registry:
                     raise error from None
                 if has_waited and backoff.failures >= (_MIN_ATTEMPTS if self._patience else 1):
                     error.hint = error.hint or (
-                        f"requests are retried for {self._patience:g} seconds: --registry-patience sets more"
+                        f"requests are retried for {self._patience:g} seconds: --registry-patience allows more"
                     )
                     raise error from None
                 log.warning("the registry failed, retrying", extra={"reason": error.message, "delay": delay})

@@ -3,10 +3,10 @@
     people = lookupdb.open("/data/team/people")
     people["ada"]
 
-``generation`` finds a dataset's generations, chooses the active one, opens it and switches to the next, ``dataset`` is
+``generation`` finds a dataset's generations, chooses the active one, opens it and switches to the next; ``dataset`` is
 the mapping. Lookups use the native kernels, or the Python fallback in ``python_generation``.
 
-It imports no builder, server, store or command line: `pip install lookupdb` without extras is enough.
+This package imports no builder, server, store or command line: `pip install lookupdb` without extras is enough.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ F = TypeVar("F")
 class MappedDataset(Mapping[str, Any]):
     """All records of a dataset, read-only, as ``lookupdb.open`` returns them.
 
-    Values are decoded JSON, on each access, or bytes. Keys are normalised as the dataset says. A key that no record can
+    Values are JSON, decoded on each access, or bytes. Keys are normalised as the dataset says. A key that no record can
     have (too long, or not text) is missing, as in a dict. If keys have several columns, a key is a tuple of them. A
     damaged record raises CorruptFile, and is never missing. It is safe for threads, and for children of a fork.
 
@@ -308,9 +308,9 @@ def open_dataset(
     ``current`` names the active generation); or of a dataset's folder in a directory store. Or it is a dataset's name,
     ``people`` or ``team/people``, in the folder that LOOKUPDB_SYNC_DIR names.
 
-    Except for a generation's folder, the mapping follows the dataset: the first lookup ``refresh_seconds`` after the
-    last check first checks for another generation (0: every lookup does; None: only ``reload`` does). With ``verify``,
-    the checksums of all files are checked before a generation answers.
+    Except for a generation's folder, the mapping follows the dataset: a lookup first checks for another generation if
+    ``refresh_seconds`` have passed since the last check (0: every lookup does; None: only ``reload`` does). With
+    ``verify``, the checksums of all files are checked before a generation answers.
 
     Raises GenerationMissing if there is none, CorruptFile if it is not whole, UsageError, StoreError, NotEnoughRoom.
     """

@@ -126,8 +126,8 @@ class StoreFolder:
         return identify(self.path.stat())
 
     def target(self) -> Path:
-        """Return the folder of the announced generation. Without one, or if it is gone, the newest usable one is
-        active."""
+        """Return the folder of the announced generation. Without an announcement, or if it is stale, the newest usable
+        one is active."""
         note = self.path / ANNOUNCEMENT_NOTE
         announced = None
         with suppress(FileNotFoundError), note.open("rb") as file:
@@ -146,7 +146,7 @@ class StoreFolder:
             return self.path / newest
         if newest is None or not is_stale(announced, newest):
             raise GenerationMissing(
-                f"{note} announces {announced}, and there is no {announced} beside it", hint=LOST_HINT
+                f"{note} announces {announced}, but there is no {announced} beside it", hint=LOST_HINT
             )
         _warn_of_stale(note, announced, newest)
         return self.path / newest
@@ -156,7 +156,7 @@ Location = GenerationFolder | SyncedFolder | StoreFolder
 """A dataset's place on this machine."""
 
 
-@lru_cache(maxsize=64)  # to log it once: a mapping looks again and again
+@lru_cache(maxsize=64)  # to log it once, although a mapping looks often
 def _warn_of_stale(note: Path, announced: str, newest: str) -> None:
     log.warning("%s announces %s, which is gone: using the newest one, %s", note, announced, newest)
 
@@ -478,7 +478,7 @@ class Follower:
 
     def look(self, view: Any) -> None:
         """Switch ``view`` to the active generation, if it can be opened. A failure is logged once and retried later;
-        the current one keeps answering. Does nothing while another thread looks."""
+        the current generation keeps answering. Does nothing while another thread looks."""
         lock = self._own_lock()
         if lock.acquire(blocking=False):
             try:

@@ -3,7 +3,7 @@
 ``build`` runs in the driver: it plans, merges what executors report, and publishes; ``session`` starts Spark and runs
 its jobs. ``tasks`` runs in executors: it reads slices and writes shards with the functions of ``builder.core``, so the
 files are those of a local build, byte for byte. No record passes through the driver. ``frames`` pushes a
-generation of a DataFrame. ``pods`` is what an executor's pod runs on Kubernetes.
+generation of a DataFrame. ``pods`` checks the driver's rights on Kubernetes, and is the process of an executor's pod.
 """
 
 from __future__ import annotations

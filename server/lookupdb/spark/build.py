@@ -5,7 +5,7 @@
    before it: so the first error of the source is reported with its row.
 2. *Write*: each task maps one slice again and yields its records. Spark sends each to its shard's partition and sorts
    it there by key and place; one task writes each shard, and puts its file under a name of its own attempt.
-3. The driver, which alone has the claim, takes the files of the attempts that Spark counts, removes the others, judges
+3. The driver, which alone has the claim, takes the files of the attempts that Spark counts, removes the others, checks
    the gates and publishes.
 
 The driver holds a few numbers for each slice, and one sample; never a record.
@@ -134,7 +134,7 @@ def describe_written(
 
 
 def publish_shards(build: GenerationBuild, result: WrittenShards) -> BuildReport:
-    """Take the files that tasks have put, judge the gates, and publish. Raises GenerationRefused, StoreError."""
+    """Take the files that tasks have put, check the gates, and publish. Raises GenerationRefused, StoreError."""
     published = replace(result, files=build.claim.take_shards(result.files))
 
     def fetch(shard: ShardFile, scratch: Path) -> Any:

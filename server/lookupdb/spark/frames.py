@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _MIN_TASK_MEMORY: Final = 128 * MIB
 _VARIANT: Final = re.compile(r'"(?:type|elementType|keyType|valueType)":"variant"')
-"""In the JSON of a schema."""
+"""Matches a VARIANT in the JSON of a schema."""
 _UNKNOWN_BYTES: Final = 1 << 20
 """The size of the rows is unknown, so each sample begins like that of a small source."""
 
@@ -58,13 +58,13 @@ def write(
     task_memory: int = 256 * MIB,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Push a generation of the rows of ``frame`` to the dataset that ``manifest`` describes, with source.pushed: true.
+    """Push the rows of ``frame`` as a generation to the dataset of ``manifest``, which must set source.pushed: true.
 
     Executors write and upload the shards: they need lookupdb of the same version, and the store's credentials in their
     environment. No row passes through the driver.
 
     Two rows with one key are an error with ``duplicates: fail``. With ``first`` or ``last``, rows are sorted by the
-    columns ``order_by``; which of two that are equal in them is kept is undefined.
+    columns ``order_by``; of two rows that are equal in these, either may be kept.
 
     ``store``: a URL, as for ``lookupdb push``; ``cluster_id``: the part of the store. ``task_memory``: bytes of
     Python's memory for each task. Raises LookupdbError, such as BadSource, GateClosed, StoreError, SparkFailed.
@@ -77,7 +77,7 @@ def write(
     columns = [order_by] if isinstance(order_by, str) else list(order_by)
     if spec.duplicates != "fail" and not columns:
         raise InvalidManifest(
-            f"{spec.name}: spec.duplicates is {spec.duplicates}, and the rows of a DataFrame have no order",
+            f"{spec.name}: spec.duplicates is {spec.duplicates}, but the rows of a DataFrame have no order",
             hint="set order_by to the columns that order the rows, or set duplicates: fail",
         )
     if _VARIANT.search(frame.schema.json()):
@@ -104,7 +104,7 @@ class FrameJob:
     spec: DatasetSpec
     budget: BuildBudget
     columns: Sequence[str]
-    """Their names. In Spark they are numbered: it would take the dot in a name for a field of a struct."""
+    """Names of the columns. In Spark they have numbers, because Spark takes a dot in a name for a field of a struct."""
     outcomes: Mapping[int, tuple[int, int]] | None = None
     """In the second pass, the rows and rejected rows that the first one found in each partition."""
 
@@ -180,7 +180,7 @@ def _open_nothing(number: int) -> LocalFile:
 
 @contextmanager
 def _spool(job: FrameJob, batches: Batches) -> Iterator[tuple[int, LocalFile | None, Path]]:
-    """Write a partition to a Parquet file; yield the partition's number, the file, None if there are no rows, and the
+    """Write a partition to a Parquet file; yield the partition's number, the file (None if there are no rows), and the
     scratch folder."""
     from pyspark import TaskContext
 

@@ -1,7 +1,7 @@
 """Spark on Kubernetes: the rights that a driver needs, and the process of an executor's pod.
 
 Spark creates executor pods from a template, and passes the rest in environment variables. Spark's own image reads
-them in a shell script; ours runs this module. It imports nothing of lookupdb that builds.
+them in a shell script; ours runs this module. It imports nothing of the builder.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Api:
 
 
 def java_command(variables: Mapping[str, str], jars: str) -> list[str]:
-    """Return the command of the executor that ``variables`` of its pod describe. ``jars`` is Spark's folder of them."""
+    """Return the command of the executor that ``variables`` of its pod describe. ``jars`` is Spark's folder of JARs."""
     numbers = sorted(int(name.removeprefix(_OPTION)) for name in variables if name.startswith(_OPTION))
     options = [variables[f"{_OPTION}{number}"] for number in numbers]
     flags = [word for flag, name in _FLAGS.items() for word in (flag, variables[name])]

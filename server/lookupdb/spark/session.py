@@ -57,7 +57,7 @@ def check_environment() -> None:
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineMissing(
-            f"spec.build.engine is Spark, and {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not"
+            f"spec.build.engine is Spark, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not"
             " installed",
             hint="pip install 'lookupdb[spark]', or use the image that has it; or set build.engine: Local",
         )
@@ -66,7 +66,7 @@ def check_environment() -> None:
     if java is None:
         where = f"in JAVA_HOME, {home}" if home else "on the PATH, and JAVA_HOME is not set"
         raise EngineMissing(
-            f"spec.build.engine is Spark, and there is no Java {where}",
+            f"spec.build.engine is Spark, but there is no Java {where}",
             hint="install Java 17 (Debian: openjdk-17-jre-headless), or set build.engine: Local",
         )
 
@@ -77,8 +77,8 @@ def choose_master(spec: DatasetSpec, threads: int) -> str:
 
 
 def divide_memory(spec: DatasetSpec, memory_limit: int, threads: int) -> tuple[int, BuildBudget]:
-    """Return the bytes of a JVM's heap that runs tasks, and the budget of one task in Python. A local[…] master has the
-    build's ``memory_limit``. Raises NotEnoughRoom."""
+    """Return the heap, in bytes, of a JVM that runs tasks, and the budget of one task in Python. A local[…] master has
+    the build's ``memory_limit``. Raises NotEnoughRoom."""
     is_local = is_local_master(choose_master(spec, threads))
     memory, cores = (memory_limit, threads) if is_local else (spec.spark.executor_memory, spec.spark.executor_cores)
     half = memory // 2
@@ -139,7 +139,7 @@ def open_session(
     master = choose_master(spec, threads)
     from pyspark.sql.pandas import functions, utils
 
-    for module in (functions, utils):  # Spark would import pandas to check its version: a driver needs no 45 MiB of it
+    for module in (functions, utils):  # keep Spark from importing pandas, 45 MiB, to check its version
         vars(module)["require_minimum_pandas_version"] = lambda: None
     builder = SparkSession.builder.master(master)
     for name, value in _settings(spec, master, heap, scratch, conf).items():

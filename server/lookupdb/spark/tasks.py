@@ -1,8 +1,8 @@
 """Code that runs in Spark's executors: map slices, merge samples, write shards.
 
-Every function here takes and yields Arrow batches, as ``mapInArrow`` wants. Nothing here imports pyspark. An error that
-a user must see becomes a row, so that Spark does not retry it and its message arrives unchanged; any other exception
-fails the task, which Spark retries.
+Tasks take and yield Arrow batches, as ``mapInArrow`` wants. Nothing here imports pyspark. An error that a user must see
+becomes a row, so that Spark does not retry it and its message arrives unchanged; any other exception fails the task,
+which Spark retries.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ RESULTS: Final = "number int, kind string, data binary"
 MARK: Final = -1
 """The place of a row that only marks that a shard exists, so that no shard is without rows."""
 ERROR: Final = -2
-"""The place of a row whose value is a pickled error, of shard 0. Rows of both kinds have empty keys, so they are sorted
+"""The place of a row of shard 0 whose value is a pickled error. Rows of both kinds have empty keys, so they are sorted
 first."""
 _PIECE_BYTES: Final = 512 << 10
-"""The driver's JVM holds several copies of each row while it hands it to Python."""
+"""Small, because the driver's JVM holds several copies of a row while it passes the row to Python."""
 BUFFER_BYTES: Final = 16 << 20
 
 

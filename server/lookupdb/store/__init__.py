@@ -7,8 +7,8 @@
         claim.publish(manifest)
 
 ``dataset`` defines names and paths, and the interface to a store, its datasets and their generations. ``directory``
-implements it on a file system, ``bucket_dataset`` on a bucket, whose builders it coordinates. A bucket's
-requests go to its store (``bucket``), or to a gateway, which alone has the store's credentials (``gateway``).
+implements that on a file system. ``bucket_dataset`` implements it on a bucket, and coordinates builders. Requests go to
+the bucket (``bucket``), or to a gateway, which alone has the store's credentials (``gateway``).
 """
 
 from __future__ import annotations

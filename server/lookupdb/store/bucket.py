@@ -2,8 +2,8 @@
 
 ``Bucket`` reaches them at a gateway, or at S3, GCS and Azure through obstore (``ObstoreObjects``).
 
-A write that fails may have happened: the answer can be lost, and the store then refuses the retry. So after an error a
-conditional put reads the object, and the content of the bucket decides (``put_if``).
+A write that fails may have taken effect: the answer can be lost, and the store then refuses the retry. So after an
+error a conditional put reads the object, and the content of the bucket decides (``put_if``).
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ _PARTS_AT_ONCE: Final = 4
 class ObstoreObjects:
     """The objects of a bucket, or of a folder of one, by their paths. ``GatewayObjects`` has the same methods.
 
-    Every method raises StoreError, or the kinds of it that its docstring names; a put that raised may have happened.
+    Every method raises StoreError, or the kinds of it that its docstring names; a put that raised may have taken
+    effect.
     """
 
     def __init__(self, url: str, retries: int = RETRIES, silence_seconds: int = SILENCE_SECONDS) -> None:

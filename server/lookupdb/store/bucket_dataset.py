@@ -65,13 +65,12 @@ from lookupdb.store.objects import MAX_CONDITIONAL_BYTES, PutMode, Version, obje
 # A builder's claim in a bucket: an object that is created if it does not exist, and replaced every few seconds on the
 # condition that it still is the builder's own.
 #
-# A claim that stops changing belongs to a dead builder and may be taken over. It is watched rather than dated, because
-# the clocks of two machines need not agree. A builder that lost its claim never gets it back.
+# A claim that stops changing belongs to a dead builder and may be taken over. Others watch it instead of comparing
+# times, because the clocks of two machines need not agree. A builder that lost its claim never gets it back.
 #
 # The claim also decides who publishes: a builder's work is decided when it has put its manifest into its own claim, by
 # the same conditional put (``decide``). Nobody can take over such a claim; a builder that finds it completes the
-# publication.
-# So a builder that lost its claim can publish nothing, however long it was suspended.
+# publication. So a builder that lost its claim can publish nothing, however long it was suspended.
 
 
 CLAIM: Final = "claim.json"
@@ -354,7 +353,8 @@ class BucketClaim(BuildClaim):
         return self._publish(manifest, copy)
 
     def _publish(self, manifest: Manifest, put: Callable[[ShardFile, ShardFile], None]) -> Manifest:
-        """Publish ``manifest``. ``put`` gets each shard's entry in it, and that entry with the name of the new file."""
+        """Publish ``manifest``. ``put`` gets each shard's entry in the manifest, and the same entry with the new file's
+        name."""
         shards = manifest.shards
         names = [keys.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
         stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
@@ -580,7 +580,7 @@ class BucketDataset(StoredDataset):
             target.unlink(missing_ok=True)
 
     def object_path(self, generation: str, shard: ShardFile, bucket: str) -> str | None:
-        """Return the path if it is this bucket."""
+        """Return the path if ``bucket`` is this one."""
         return f"{self._prefix(generation)}/{shard.file}" if self.bucket.identity == bucket else None
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:

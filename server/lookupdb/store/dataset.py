@@ -14,7 +14,7 @@ Only these remove files of a generation:
     by                      generations                           condition
     the sweep of a cluster  whole ones of a live dataset          not among the newest ``keepGenerations``, and not
     (``sweep``)                                                   protected by the operator's list: the status does
-                                                                  not refer to it; newer ones are protected
+                                                                  not refer to them; newer ones are protected
     the sweep               damaged or rejected ones of a live    as above, without counting ``keepGenerations``
                             dataset
     the sweep               all of a deleted dataset              marked a grace period ago, and not retained
@@ -247,7 +247,7 @@ class BuildClaim(ABC):
     @abstractmethod
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
         """``publish`` with copies of the shard files of ``source``'s generation ``original``. ``manifest`` lists them
-        by their names there. ``on_copied`` gets the number of bytes of each as it is copied.
+        by their names in ``source``. ``on_copied`` gets the number of bytes of each as it is copied.
 
         A copy within a store is verified by its size, any other by its checksum. Raises CorruptFile if a file of
         ``original`` is missing or does not match its manifest, and what ``publish`` raises.

@@ -277,7 +277,7 @@ class DirectoryDataset(StoredDataset):
                     folder.rmdir()
 
     def find_write_obstacle(self) -> str | None:
-        """Check that the nearest existing folder is one, and writable."""
+        """Check that the nearest existing path is a writable folder."""
         existing = _nearest_existing(self.folder)
         if not existing.is_dir():
             return f"{existing} is not a folder"
@@ -327,7 +327,7 @@ class FolderTarget:
     claimed: Path
 
     def new_attempt(self) -> str:
-        """Return a random one."""
+        """Return a random name."""
         return uuid.uuid4().hex[:12]
 
     def folder(self, scratch: Path) -> Path:
@@ -335,7 +335,7 @@ class FolderTarget:
         return self.claimed
 
     def put(self, path: Path) -> None:
-        """It is there."""
+        """Do nothing: the file is there."""
 
 
 class DirectoryClaim(BuildClaim):
@@ -401,8 +401,8 @@ class DirectoryClaim(BuildClaim):
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Make ``target`` the file at ``source``, synced and read-only. Links fail between file systems, on some of them
-    always, and for files of other users."""
+    """Make ``target`` the file at ``source``, synced and read-only. Links fail between file systems, on some file
+    systems always, and for other users' files."""
     try:
         target.hardlink_to(source)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""The objects of a store behind a gateway. The gateway has the store's credentials; the client sends a token.
-
-The parts: listings, one answer, the token, the HTTP client with its retries, and ``GatewayObjects``.
-"""
+"""The objects of a store behind a gateway. The gateway has the store's credentials; the client sends a token."""
 
 from __future__ import annotations
 
@@ -77,8 +74,8 @@ class BrokenListing(Exception):
 
 
 def read_objects(chunks: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
-    """Return the objects of a listing of ``folder`` as obstore would, including its own marker. Raises BrokenListing;
-    ValueError, KeyError or TypeError if it is not a gateway's listing."""
+    """Return the objects of a listing of ``folder`` as obstore would, including the folder's own marker. Raises
+    BrokenListing; ValueError, KeyError or TypeError if it is not a gateway's listing."""
     found = []
     for members in _read_members(chunks):
         path, size = members["path"], members["size"]
@@ -276,7 +273,7 @@ def _find_cause(error: BaseException) -> BaseException:
 
 
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/=-]+")
-_HINT: Final = f"{TOKEN_FILE_VARIABLE} names the file of a service account's token, which a pod's projected volume has"
+_HINT: Final = f"{TOKEN_FILE_VARIABLE} names the file of a service account's token, as in a pod's projected volume"
 
 
 def _read_token(path: Path) -> str:
@@ -355,7 +352,7 @@ class GatewayClient:
         self._retries = retries
         token_file = os.environ.get(TOKEN_FILE_VARIABLE)
         if not token_file:
-            raise UsageError(f"{url} is a gateway, and {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
+            raise UsageError(f"{url} is a gateway, but {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
         self._token_file = Path(token_file)
         self.identity: Final = identify_store(url, {TOKEN_FILE_VARIABLE: str(self._token_file)})
         is_secure = urlsplit(url).scheme == "https"
@@ -425,7 +422,7 @@ class GatewayClient:
         except (urllib3.exceptions.HTTPError, OSError, ValueError):
             raise TransientFailure(
                 absent_error(f"{message}, which does not answer")
-            ) from None  # it may contain the URL
+            ) from None  # the cause may contain the URL
         answer = GatewayAnswer(response, message, host)
         if answer.status not in (200, 206):
             answer.close()
@@ -452,7 +449,7 @@ _PROBE: Final = "lookupdb-is-there"
 _NO_COPY: Final = (400, 413)
 """The gateway does not know this request, or its store rejects it for an object of this size: nothing was copied."""
 _MOST_OF_CLAIM: Final = 4 << 10
-"""Bytes. Manifests, which are larger, may take longer."""
+"""The most bytes of a claim. Manifests are larger, and may take longer."""
 _UPLOAD_SECONDS: Final = float("inf")
 """Only the number of retries limits an upload: one that breaks off late has already exceeded any time limit."""
 
@@ -565,8 +562,8 @@ class GatewayObjects:
         self._client.retry(attempt, _UPLOAD_SECONDS)
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """Have the gateway's store copy, if both support it: an older gateway does not. A copy that takes longer than a
-        retry may is not started again: the caller has another way."""
+        """Have the gateway's store copy, if both support it: an older gateway does not. A copy that exceeds the time
+        for retries is not started again: the caller has another way."""
         if size > MAX_COPY_BYTES:
             return False
         body = orjson.dumps({"from": source, "to": target})

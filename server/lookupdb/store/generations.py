@@ -146,7 +146,7 @@ SAMPLES: Final = 5
 """Default number of samples for each kind of change."""
 
 MAX_VALUE_CHARACTERS: Final = 4000
-"""The most characters of a sampled value. A longer one is shown with an ellipsis, so that logs can hold a document."""
+"""The most characters of a sampled value. A longer one is cut, with an ellipsis."""
 MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
 """Bytes of a sampled value to keep in memory: enough to show that it is longer, even if each character takes 4."""
 
@@ -352,7 +352,7 @@ def fetch_file(
 ) -> bool:
     """Fetch a shard's file into the existing ``folder``, unless it is there whole. Return whether it was fetched.
 
-    It gets its name once it is verified and on the disk. A failing store is retried until nothing arrives for
+    The file gets its name once it is verified and on the disk. A failing store is retried until nothing arrives for
     ``patience`` seconds. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom.
     """
     path = folder / entry.file
@@ -434,7 +434,7 @@ def write_all(descriptor: int, data: Any) -> None:
 
 
 def _sync_and_drop_pages(descriptor: int) -> None:
-    """Drop the file's pages from the page cache, which takes synced pages only."""
+    """Drop the file's pages from the page cache, which drops synced pages only."""
     os.fdatasync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -592,8 +592,8 @@ def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
 
 
 def _retain(target: StoredDataset) -> None:
-    """Note that it is retained. A sweep lists generations before it looks for the note, so it removes nothing that
-    comes after the note."""
+    """Note that ``target`` is retained. A sweep lists generations before it looks for the note, so it removes nothing
+    that comes after the note."""
     retain(target)
     if target.read_note(MARK_NOTE) is not None:
         target.write_note(MARK_NOTE, None)

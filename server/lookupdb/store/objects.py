@@ -153,14 +153,14 @@ class TransientFailure(Exception):
     def __init__(self, error: StoreError, pause: float = 0.0) -> None:
         super().__init__()
         self.error = error
-        """The error to raise if it does not."""
+        """The error to raise if no retry succeeds."""
         self.pause = pause
         """The seconds that the gateway asks to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayProblem:
-    """An answer that is no success."""
+    """An answer that reports no success."""
 
     status: int
     kind: ErrorKind | None
@@ -221,7 +221,7 @@ def absent_error(message: str) -> StoreUnreachable:
 def no_gateway_error(message: str, reason: str) -> StoreError:
     """Return the error for a server that is not a gateway."""
     return StoreError(
-        f"{message}: that is no lookupdb gateway: {reason}",
+        f"{message}: that is not a lookupdb gateway: {reason}",
         hint="check the URL: a store behind http is a gateway of this version, a bucket is s3://, gs:// or az://",
     )
 

@@ -1,4 +1,4 @@
-"""The sweep removes from a store the datasets that no longer exist in a cluster, and old generations of live ones.
+"""The sweep removes datasets that no longer exist in a cluster, and old generations of live ones, from a store.
 
 A deleted dataset is first marked by a note in its folder, and removed when the mark is older than the grace period: a
 dataset that comes back in time only loses its mark. Generations whose builder is alive stay. The list of live datasets
@@ -9,10 +9,10 @@ generation. The sweep never touches unknown files, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
 deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. A note without
-generations is removed like a dataset: marked first. A generation that a live dataset is to adopt is spared without a
-note, as long as the list says so.
+generations is marked and removed like a dataset. A generation that a live dataset is to adopt is spared without a note,
+as long as the list says so.
 
-Pushes to a live dataset stay: whoever pushes removes old ones. Those to a deleted one are marked and removed as a
+Pushes to a live dataset stay: each new push removes old ones. Those to a deleted one are marked and removed as a
 dataset of their own, even if it is to be retained: its generations are copies.
 """
 
@@ -81,7 +81,7 @@ class LiveList:
 def read_live_list(path: Path, cluster: str | None, now: float, max_seconds: float) -> LiveList:
     """Return the list at ``path``, of ``cluster`` if given.
 
-    Raises UsageError if it is incomplete, of another cluster, or not from the ``max_seconds`` before ``now``: an old
+    Raises UsageError if it is incomplete, of another cluster, or not written within ``max_seconds`` of ``now``: an old
     list lacks newer datasets, and generations that serve only since then.
     """
     try:
@@ -227,8 +227,8 @@ RETAIN_NOTE: Final = "retained.json"
 _LEFT_NOTES: Final = (RETAIN_NOTE, ANNOUNCEMENT_NOTE)
 """Notes that may be left without generations; the mark is removed after them."""
 _DEAD_SECONDS: Final = 3600.0
-"""A claim of that age is not watched, because its builder would have renewed it every few seconds. Watching all
-of them would leave no time for other datasets."""
+"""A claim of that age is not watched, because its builder would have renewed it every few seconds. Watching every claim
+would leave no time for other datasets."""
 _MOST_REMAINS: Final = 200
 """The most remains of one dataset to remove in a sweep: each takes some requests. The next sweep continues."""
 _MAX_MARK_BYTES: Final = 1024

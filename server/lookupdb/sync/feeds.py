@@ -1,8 +1,4 @@
-"""Feeds: which generation of a dataset is active, by its routing table, its announcement, or the store's newest.
-
-In order: the target and the pure rules about it; ``StoreFeed``, which reads a store; ``TableFeed``, which watches a
-routing table; and ``Subscription``, a dataset as the command line names it.
-"""
+"""Feeds: which generation of a dataset is active, by its routing table, its announcement, or the store's newest."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ def diagnose_succession(new: SyncTarget, standing: SyncTarget | None) -> str | N
         return f"version {new.version} is older than version {standing.version}, which is in effect"
     if new.version == standing.version and new.generation != standing.generation:
         return (
-            f"version {new.version} names {new.generation} now, and has named {standing.generation}: a change needs a "
+            f"version {new.version} names {new.generation}, but named {standing.generation} before: a change needs a "
             "greater version"
         )
     return None
@@ -172,7 +168,7 @@ class StoreFeed:
         self._newest = {address: found for address, found in self._newest.items() if address in addresses}
         found = (self._look_at(address, takes_newest=takes_newest) for address in addresses)
         findings = [finding for finding in found if finding is not None]
-        # An announced generation was rolled out; one of another dataset that was only built was not.
+        # Prefer an announced generation: it was rolled out. One of another dataset may only have been built.
         announced = [finding for finding in findings if finding.target.origin == "announcement"]
         return max(announced or findings, key=lambda finding: finding.moment).target if findings else None
 
@@ -278,7 +274,7 @@ class TableFeed:
     def _take(self, table: RoutingTable) -> None:
         refusal = diagnose_refusal(table, self._table)
         if self.dataset is not None and str(table.dataset) != str(self.dataset):
-            refusal = f"it is the table of {table.dataset}, and this file was the table of {self.dataset}"
+            refusal = f"it is the table of {table.dataset}, but this file was the table of {self.dataset}"
         if refusal is not None:
             self._refuse(f"{self.path}: {refusal}")
             return

@@ -1,8 +1,7 @@
 """The folder of one dataset: its generations, and ``current``, the link to the one that serves.
 
-In order: fetch a generation into a hidden folder, decide which generations are superseded, and ``DatasetFolder``, which
-publishes, points and removes. Each step is one rename and can be repeated after a crash: a generation is there whole or
-not at all, ``current`` names a whole one, and hidden names belong to this process alone.
+Each step is one rename and can be repeated after a crash: a generation is there whole or not at all, ``current`` names
+a whole one, and hidden names belong to this process alone.
 """
 
 from __future__ import annotations
@@ -243,9 +242,9 @@ class DatasetFolder:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
     def find_superseded(self, keep: int) -> tuple[str, ...]:
-        """Return the generations that are neither ``current`` nor among the ``keep`` of its dataset that arrived last:
-        unusable ones and other datasets' first, then the oldest. Raises StoreError, even if only one manifest cannot be
-        read now."""
+        """Return the generations that are neither ``current`` nor among the last ``keep`` arrivals of its dataset.
+        Unusable ones and other datasets' come first, then the oldest. Raises StoreError, even if only one manifest
+        cannot be read now."""
         current = self.current()
         if current is None:
             return ()

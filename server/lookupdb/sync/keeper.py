@@ -398,7 +398,7 @@ class DatasetKeeper:
         if not is_known:
             stays = f"{self.current.generation} stays" if self.current else "nothing is there yet"
             extra = {"dataset": str(self), "reason": error.reason, "hint": error.hint}
-            log.warning("%s; %s, and it is tried again", error.message, stays, extra=extra)
+            log.warning("%s; %s, and this is retried", error.message, stays, extra=extra)
         failures = 1 if standing is None else standing.failures + 1
         since = standing.since if standing is not None and is_known else time.time()
         pause = spread(delay_after(failures, FIRST_PAUSE_SECONDS, longest), random.random())  # noqa: S311 - no secret

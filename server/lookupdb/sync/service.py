@@ -1,7 +1,4 @@
-"""`lookupdb sync`: one process with a keeper for each dataset, and an admin port.
-
-First what /readyz, /status and /metrics report; then ``SyncService``, which starts and ends the keepers.
-"""
+"""`lookupdb sync`: one process with a keeper for each dataset, and an admin port."""
 
 from __future__ import annotations
 
@@ -147,10 +144,10 @@ class SyncCollector:
         seconds = figures.fetch_seconds
         yield counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
         yield counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
-        help_text = "Bytes of files that are hard links to a directory store's."
+        help_text = "Bytes of files that are hard links to those of a directory store."
         yield counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
         failures = [({"reason": reason}, float(count)) for reason, count in sorted(figures.failures.items())]
-        yield labelled_counter("lookupdb_sync_failures", "Looks and fetches that failed.", failures)
+        yield labelled_counter("lookupdb_sync_failures", "Failed checks and fetches.", failures)
         private = memory.private_bytes(os.getpid())
         if private is not None:
             process = [({"process": "sync"}, float(memory.major_faults(os.getpid()) or 0))]
@@ -177,7 +174,7 @@ class SyncCollector:
         )
         yield labelled_gauge(
             "lookupdb_sync_behind",
-            "1 while the active generation is another than the current one, or unknown.",
+            "1 while the current generation is not the active one, or the active one is unknown.",
             label({keeper: float(not keeper.is_settled) for keeper in keepers}),
         )
         yield labelled_gauge(
