@@ -6,8 +6,8 @@
         airports.get("KJFK")                # the value, or None if no record has the key
         airports.get_many(codes).found      # many at once, from one generation
 
-``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable. Unavailable is
-raised if its shard cannot be reached now. The modules, in the order of a lookup:
+``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable. Unavailable is raised if the key's
+shard cannot be reached now. The modules, in the order of a lookup:
 
 async_client, sync_client    the public classes; the one for threads is generated from the one for asyncio
 core                         decisions without I/O: which lookups share a batch, parts of a large call, retries; cache

@@ -113,7 +113,7 @@ class AsyncLookups:
     async def get_many(self, keys: Iterable[Key], *, partial: bool = False) -> LookupResults:
         """Return the results for ``keys``, each once, all of one generation, in as many requests as needed.
 
-        With ``partial``, unavailable keys are listed instead of raising Unavailable, unless all are. During a rollout
+        With ``partial``, unavailable keys are listed; Unavailable is raised only if all keys are. During a rollout
         shard by shard, results may come from several generations.
         """
         self._link.enter()

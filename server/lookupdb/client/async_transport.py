@@ -341,7 +341,7 @@ class AsyncCombiner:
         """End all batches. Waiting callers get RuntimeError."""
         self._is_closed = True
         waiting = [*self._queue]
-        self._queue.clear()  # otherwise its end would start another batch
+        self._queue.clear()  # otherwise the end of a batch would start another
         self._characters = 0
         self._stop_patience()
         _fail(waiting, RuntimeError(_CLOSED))

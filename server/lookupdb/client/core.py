@@ -132,7 +132,7 @@ def connecting_error(error: OSError, settings: ClientSettings, *, is_late: bool)
         return deadline_failure(settings.timeout)
     if speaks_no_tls(error):
         plain = settings.address.url.replace("https:", "http:", 1)
-        hint = f"a router without a certificate of its own is {plain}"
+        hint = f"for a router without a certificate, use {plain}"
         return InvalidAnswer(f"{settings.address.authority} does not speak TLS", hint=hint)
     return _certificate_failure(error, settings) or ConnectionFailure(UNREACHABLE, _describe(error, settings))
 
@@ -287,7 +287,7 @@ class ManyKeys:
             generations.add(cached_generation)
         for key, value in cached.items():
             (missing if value is MISSING else found)[key] = value
-        if self._cached is not None:  # those not yet requested
+        if self._cached is not None:  # restore the requested order
             parts = found, missing, unavailable
             found, missing, unavailable = ({key: part[key] for key in self.keys if key in part} for part in parts)
         names = tuple(sorted(generations, key=lambda generation: int(generation[1:])))
@@ -387,7 +387,7 @@ def may_leave_together(now: float, first: float, last: float) -> bool:
 def check_room(key: str, waiting: int, characters: int) -> None:
     """Raise Unavailable if ``key`` may not wait with ``waiting`` others, which have ``characters`` characters."""
     if waiting and (waiting >= MAX_WAITING or characters + len(key) > MAX_WAITING_CHARACTERS):
-        longest = f"{MAX_WAITING} may, and keys of {MAX_WAITING_CHARACTERS} characters together"
+        longest = f"at most {MAX_WAITING} may, with keys of {MAX_WAITING_CHARACTERS} characters in all"
         detail = f"{waiting} lookups of this client are waiting already: {longest}"
         raise make_unavailable((key,), QUEUE_FULL, detail)
 
@@ -401,7 +401,7 @@ def refuse_copy(lookups: object) -> NoReturn:
     """Raise TypeError: connections can be neither pickled nor copied."""
     raise TypeError(
         f"cannot pickle or copy {lookups!r}, which has connections: make one client in each process, where it starts"
-        " (processes that are forked off, and threads, may share the one that is there)"
+        " (forked processes and threads may share one)"
     )
 
 
@@ -518,8 +518,8 @@ class ClientCore:
         """Return the lines of a request's head that vary: the token, the router's deadline and the trace. A bad trace
         is left out.
 
-        The router should answer until ``answer_by``, or until ``deadline`` if that has passed, as in a repeated
-        request. It never gets more than ``read_timeout``.
+        The router should answer by ``answer_by``, or by ``deadline`` if ``answer_by`` has passed, as in a repeated
+        request. It never gets more time than ``read_timeout``.
         """
         end = deadline if answer_by is None or answer_by <= now else answer_by
         seconds = end - now
@@ -575,5 +575,5 @@ class ClientCore:
         return found.pop() if len(found) == 1 else None
 
     def confirms(self, generations: Sequence[str]) -> bool:
-        """Return whether the key columns of ``generations``, which answered, are known. True for (): several."""
+        """Return whether the key columns of the answering ``generations`` are known. True for (): several answered."""
         return not generations or self.find_columns(generations) is not None

@@ -247,7 +247,7 @@ class TlsContexts:
                         f"no TLS with the files {files}: {error.strerror or error}",
                         hint="ca_file and cert_file hold PEM certificates, key_file the key of the one in cert_file",
                     ) from error
-            return self._context  # a half-replaced pair: the previous one is good until it is whole
+            return self._context  # while a pair of files is half replaced, the previous context is used
 
 
 class _Process:

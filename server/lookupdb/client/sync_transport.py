@@ -219,7 +219,7 @@ def _open(
 
 
 def _wait_until(connection: socket.socket, ends_at: float) -> None:
-    """Set the socket's timeout to end at ``ends_at``; to a moment if that has passed, because 0 would make it
+    """Set the socket's timeout to end at ``ends_at``; to a moment if that has passed, because 0 would make the socket
     non-blocking."""
     connection.settimeout(max(0.001, ends_at - time.monotonic()))
 

@@ -368,7 +368,7 @@ instead.
 _HINTS: Final = {
     "unauthenticated": "give the client a valid token, by token= or token_file=",
     "forbidden": "let spec.router.auth of the dataset name this service account",
-    "no-such-resource": "check that the URL has the router's public port, and no path or /v1/datasets/NAME",
+    "no-such-resource": "check that the URL has the router's public port, and either no path or /v1/datasets/NAME",
     "answer-too-large": "request fewer keys at once, or a large value alone",
 }
 
@@ -613,7 +613,7 @@ def read_batch_answer(
     if value_format not in (b"json", b"raw"):
         raise InvalidAnswer(
             "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
-            hint="is the router older than this client, or does a proxy take header fields away?",
+            hint="is the router older than this client, or does a proxy remove header fields?",
         )
     found: dict[str, Any]
     if document is None:
@@ -705,7 +705,7 @@ def _read_generations(response: Response, expected: str | None) -> tuple[str, ..
         )
     if expected is not None and field != expected.encode():
         raise InvalidAnswer(
-            f"generation {expected} was requested, and {field.decode()} answered",
-            hint="does a proxy take the header field Lookupdb-Generation away?",
+            f"generation {expected} was requested, but {field.decode()} answered",
+            hint="does a proxy remove the header field Lookupdb-Generation?",
         )
     return tuple(field.decode().split(", "))
