@@ -161,7 +161,7 @@ class TestWithoutAToken:
             ({"audience": "https://kubernetes.default.svc"}, "not for"),
             ({"audience": "lookupdb-store:lookupdb/lookupdb"}, "not for"),
             ({"exp": 1}, "expired"),
-            ({"sub": "system:serviceaccount:ops:admin"}, "no service account of the namespace"),
+            ({"sub": "system:serviceaccount:ops:admin"}, "not a service account of its namespace"),
         ],
         ids=str,
     )

@@ -128,7 +128,7 @@ def _verify_token(token: str, key: VerificationKey, audiences: Sequence[str], no
     if not begins - LEEWAY_SECONDS <= now:
         raise InvalidToken("early", "the token is not valid yet")
     if isinstance(claims["aud"], list) and len(claims["aud"]) != 1:  # any other audience could send it here
-        raise InvalidToken("audience", "the token is for others too; expected one audience")
+        raise InvalidToken("audience", "the token has several audiences; expected one")
     details = claims.get("kubernetes.io")
     namespace = details.get("namespace") if isinstance(details, dict) else None
     subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
@@ -214,7 +214,7 @@ def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
     try:
         key = PyJWK(public, algorithm=algorithm).key
     except Exception:
-        log.warning("a key of service accounts cannot be read", exc_info=True)
+        log.warning("a public key for tokens of service accounts cannot be read", exc_info=True)
         return None
     if algorithm == "RS256" and key.key_size < _MIN_RSA_BITS:
         return None
@@ -270,7 +270,7 @@ class ServiceAccounts:
         return len(self.current)
 
     def take_keys(self, text: bytes | None) -> bool:
-        """Use the keys in the JWKS ``text``, None if there is no file. Return whether the keys changed."""
+        """Use the keys in the JWKS ``text``; None means that there is no file. Return whether the keys changed."""
         if text is None:
             self._unread = (
                 "the file of the cluster's keys is gone; the last known keys are used" if self.current else None
@@ -297,7 +297,7 @@ class ServiceAccounts:
         except InvalidToken as error:
             return Denied(Denial.UNAUTHENTICATED, error.detail)
         if verified is None:
-            return Denied(Denial.UNAUTHENTICATED, "the token is signed with a key that is none of this cluster's")
+            return Denied(Denial.UNAUTHENTICATED, "the token is not signed with a key of this cluster")
         caller, until = verified
         if not self._subjects.allow(caller.namespace, caller.account):
             detail = f"the service account {caller.namespace}/{caller.account} may not look up in this dataset"

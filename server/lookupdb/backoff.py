@@ -18,8 +18,8 @@ def delay_after(failures: int, first: float, longest: float) -> float:
 
 
 def spread(delay: float, chance: float) -> float:
-    """Shorten ``delay`` by up to half, so that those that failed together do not retry together. ``chance`` is a random
-    number from 0 to 1."""
+    """Shorten ``delay`` by up to half, so that clients that failed together do not retry together. ``chance`` is a
+    random number from 0 to 1."""
     return delay * (1 - chance / 2)
 
 

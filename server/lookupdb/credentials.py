@@ -1,7 +1,7 @@
 """Credentials: who may look up, the limits of tokens, and the passwords between routers and shard servers.
 
-``account_tokens`` verifies the tokens of service accounts. This module does not import it, because it loads a crypto
-library.
+``account_tokens`` verifies the tokens of service accounts. It loads a crypto library, so this module does not import
+it.
 """
 
 from __future__ import annotations

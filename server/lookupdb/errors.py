@@ -20,7 +20,7 @@ LookupdbError (1)
 │   ├── PushRejected (5)     a pushed generation is damaged, or does not fit the spec
 │   ├── NotOnVolume (5)      the folder to serve from lacks the generation or shard, or cannot be read
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
-├── RegistryError (5)        a registry of images does not answer, or not correctly
+├── RegistryError (5)        an image registry does not answer, or answers incorrectly
 │   └── RegistryDenied (5)   it refuses our credentials
 ├── NotEnoughRoom (6)        memory or disk
 ├── SparkFailed (1)          Spark could not finish a build
@@ -81,7 +81,7 @@ class InvalidManifest(UsageError):
     def __init__(self, message: str, *, hint: str | None = None, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
         self.problems = problems or (str(self),)
-        """Everything that is wrong with it, one problem each; the message holds the first ones."""
+        """All problems of the manifest; the message holds the first ones."""
 
 
 class FolderDenied(UsageError):
@@ -200,7 +200,7 @@ class CorruptFile(StoreError):
 
 
 class RegistryError(LookupdbError):
-    """A registry of images does not answer, or not correctly."""
+    """An image registry does not answer, or answers incorrectly."""
 
     exit_code = 5
     reason = "RegistryUnavailable"
@@ -293,7 +293,7 @@ class UnknownGeneration(LookupFailed):
 
 class RequestRefused(LookupFailed):
     """The router refuses the request, and would refuse it again: an invalid token, a wrong path, a batch that is too
-    large. Or client and router do not accept each other's certificate."""
+    large. Or one of client and router rejects the other's certificate."""
 
     reason = "Refused"
 
@@ -332,7 +332,8 @@ def opening_error(path: Path, number: int) -> StoreError | NotEnoughRoom:
     if number in OPEN_FILES_ERRNOS:
         return NotEnoughRoom(message, hint=RAISE_OPEN_FILES)
     if number == errno.ENOMEM:
-        return NotEnoughRoom(message, hint="give this process more memory, address space (ulimit -v) or maps of files")
+        hint = "give this process more memory, address space (ulimit -v) or memory maps (vm.max_map_count)"
+        return NotEnoughRoom(message, hint=hint)
     if number in (errno.EACCES, errno.EPERM):
         return StoreError(message, hint="grant this user read access to it")
     return StoreError(message)
@@ -419,7 +420,7 @@ _REPLY: Final = re.compile(rb"-[A-Z]+ |[+$:*]")
 
 REDIS_HINT: Final = (
     "this looks like a Redis port, for example 6379. Lookups by HTTP use another port: 80 or 443 of a Service, and 8080"
-    " or --port of a router. `lookupdb up` prints it in its line with curl"
+    " or --port of a router. `lookupdb up` prints it in its curl command"
 )
 
 

@@ -1,7 +1,7 @@
 """Convert keys to bytes, and those bytes to a shard number.
 
 Builder, router and clients must all call these functions: a second implementation could silently lose data. The native
-kernels do it themselves for printable ASCII, and for keys that are not normalised; tests compare them with these
+kernels have their own code for printable ASCII and for keys that are not normalised; tests compare it with these
 functions. The hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
 """
 
@@ -105,7 +105,7 @@ def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
 
 
 def make_columns_encoder(steps: Sequence[str], columns: Sequence[str], separator: str) -> Callable[[Key], bytes]:
-    """Return the function of ``make_key_encoder`` that also takes the columns of a key, as a tuple."""
+    """Return a function like that of ``make_key_encoder``, which also takes a key's columns as a tuple."""
     encode = make_key_encoder(steps)
 
     def encode_columns(key: Key) -> bytes:

@@ -42,7 +42,7 @@ def find_generations(status: Any) -> set[str]:
     if not isinstance(status, dict):
         return set()
     own = {status["generation"]} if isinstance(status.get("generation"), str) else set()
-    # builds are a history: it names generations that are gone
+    # builds is a history, which names generations that are gone
     return own.union(*(find_generations(value) for name, value in status.items() if name != "builds"))
 
 
@@ -283,8 +283,8 @@ def _check_text(member: Any) -> str:
 #     {"formatVersion": 1, "dataset": {"namespace": "team", "name": "people", "uid": "3f2b9c1e-…"},
 #      "generation": "g12", "version": 17, "announcedAt": "2026-11-20T02:04:00Z"}
 #
-# `lookupdb up` or a cluster's operator writes it after a cutover, once routers have confirmed. ``version`` is that of
-# the routing table, and only grows. It is a note of the dataset (``StoredDataset.read_note``), not of a generation.
+# `lookupdb up` or a cluster's operator writes it after a cutover, once routers have confirmed. ``version`` is the
+# routing table's, and only grows. The file is a note of the dataset (``StoredDataset.read_note``), not of a generation.
 
 
 _ANNOUNCEMENT_FORMAT: Final = 1

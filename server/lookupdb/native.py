@@ -74,7 +74,7 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, "native ones are not installed"
     except ImportError as error:
         return None, f"native ones cannot be loaded: {error}"
-    # A checkout that was updated but not rebuilt, or a leftover file of another version.
+    # The checkout was updated but not rebuilt, or the file is left from another version.
     if getattr(module, "INTERFACE", None) != xxhash.xxh3_64_intdigest(INTERFACE.read_bytes()):
         return None, "native ones were built from other code"
     return module, ""

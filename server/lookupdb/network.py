@@ -164,13 +164,13 @@ def is_loopback(url: str) -> bool:
 
 
 def proxy_handlers(url: str) -> list[urllib.request.BaseHandler]:
-    """Return urllib's handlers that ask ``url`` directly if it is this machine's, whatever proxy the environment names:
-    a proxy's 127.0.0.1 is another machine."""
+    """Return urllib's handlers that bypass the environment's proxy if ``url`` is on this machine: a proxy's 127.0.0.1
+    is another machine."""
     return [_NO_PROXY] if is_loopback(url) else []
 
 
 def proxy_options(url: str) -> dict[str, str]:
-    """Return obstore's options that ask ``url`` directly if it is this machine's.
+    """Return obstore's options that bypass the environment's proxy if ``url`` is on this machine.
 
     If obstore follows a redirect to another host, it uses the environment's proxy for http only, because this option
     disables the environment's other proxy settings.

@@ -98,7 +98,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 # The answer to a batch as frames: values as plain bytes, for clients that accept ``FRAMES``.
 #
-# JSON has no bytes, so raw values in it are base64: a third more to send, and to be encoded and decoded. The frames
+# JSON has no bytes: in it, raw values are base64, a third longer, which takes time to encode and decode. The frames
 # are, with integers of four bytes, little-endian,
 #
 #     count                   of keys

@@ -1,9 +1,8 @@
 """Log lines and traces.
 
 A log line is one event, to standard error, as text or JSON. Lookups are never logged. Traces of requests, builds and
-reconciles are exported by OpenTelemetry if the environment names an endpoint. Everything of OpenTelemetry is in
-``lookupdb.spans``, which is imported only then: without an endpoint a process neither loads nor does anything for
-traces.
+reconciles are exported by OpenTelemetry if the environment names an endpoint. All code for OpenTelemetry is in
+``lookupdb.spans``, which is imported only then: without an endpoint, traces cost nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 def configure_logging(style: str) -> None:
     """Send all log records to standard error in ``style``, text or json. Fields given as ``extra=`` follow the message.
-    If LOG_FILE names a file, it gets them as text, too."""
+    The file that LOG_FILE names, if any, gets them as text too."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
     if path := os.environ.get(LOG_FILE):
@@ -92,7 +91,7 @@ ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_EN
 SAMPLED: Final = 0x01
 """The flag of a ``traceparent`` whose sender keeps the trace."""
 _FLUSH_SECONDS: Final = 3.0
-"""Time for the last spans of a build or an operator that ends."""
+"""Time to export the last spans when a build or an operator ends."""
 
 _TRACEPARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _NO_TRACE, _NO_SPAN = b"0" * 32, b"0" * 16
@@ -134,7 +133,7 @@ def open_spans(service: str, *, samples_roots: bool) -> Spans | None:
         return Spans(service, samples_roots=samples_roots)
     except ImportError as error:
         named = next(name for name in ENDPOINTS if os.environ.get(name))
-        log.warning("no traces: %s is set, and %s; pip install 'lookupdb[otel]'", named, error)
+        log.warning("no traces: %s is set, but %s; pip install 'lookupdb[otel]'", named, error)
     except Exception as error:  # an invalid setting of OpenTelemetry is no reason to stop serving
         log.warning("no traces: the settings of OpenTelemetry are not accepted: %s", error)
     return None
