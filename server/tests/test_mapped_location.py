@@ -151,7 +151,7 @@ class TestAnnouncements:
             assert mapping["a"] == b"1"
             with pytest.raises(GenerationMissing, match=r"active\.json announces g9, but there is no g9") as caught:
                 mapping.reload()
-            assert "remove that file" in str(caught.value.hint)
+            assert "remove active.json" in str(caught.value.hint)
 
     def test_one_that_is_gone_gives_way_to_a_newer_one(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         for number in (1, 2, 4):
