@@ -75,7 +75,7 @@ class TestTrouble:
             await has_problem(service, "has no g2, which is the active generation: active.json there announces it")
             problem = only_keeper(service).problem
             assert problem is not None
-            assert "remove that file" in str(problem.error.hint)
+            assert "remove active.json" in str(problem.error.hint)
             publish(url, "g2")
             await reads(root, f"{UID} g2")
 
