@@ -17,7 +17,7 @@ import orjson
 import redis
 
 PIPELINE: Final = 1_000
-"""SETs sent at once: more is no faster."""
+"""SETs sent at once: more are not faster."""
 
 
 def records(source: Path) -> Iterator[tuple[str, bytes]]:

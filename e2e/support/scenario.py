@@ -24,7 +24,7 @@ LDS: Final = "lookupdatasets.lookupdb.dev"
 USUAL: Final = {"deadlineMilliseconds": 3_000}
 """The router of a scenario that names no deadline: on a busy machine, the default of 1 s is at times too short."""
 PATIENT: Final = {"deadlineMilliseconds": 10_000}
-"""A router for scenarios under load. A late answer is no failure on a busy machine. Clients wait this long, and old
+"""A router for scenarios under load. A late answer is not a failure on a busy machine. Clients wait this long, and old
 servers stay this long after each rollout, so more would only take time."""
 BRISK: Final = {"drainSeconds": 1}
 """A rollout for scenarios that do not test the drain. PATIENT's deadline comes on top."""

@@ -247,7 +247,7 @@ async def test_shard_files_may_be_had_from_the_store(bucket: Bucket, tmp_path: P
 async def test_a_panic_of_the_stores_client_is_a_failure_of_the_store(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A panic of native code is no defect of the gateway, and no answer repeats what the store said."""
+    """A panic of native code is not a defect of the gateway, and no answer repeats what the store said."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:secret key")
     async with standing(tmp_path, bucket.url) as gateway:
         for asked in (

@@ -134,7 +134,7 @@ async def test_it_neither_deletes_nor_copies_anything_else(gateway: Standing, bu
 
 
 async def test_an_index_that_is_too_large_is_refused(gateway: Standing, bucket: Bucket) -> None:
-    """As for everybody: a conditional put is held in memory, and a builder reads no larger one."""
+    """The limit holds for all users: a conditional put is held in memory, and a builder reads no larger index."""
     path = f"{INBOX}/g9/manifest.json"
     answer = await gateway.ask(
         "PUT", f"/v1/object/{path}", token=token(), body=b" " * (65 << 20), headers={"Lookupdb-Mode": "create"}

@@ -1,5 +1,5 @@
-"""The commands of a dataset's pods, run as by a kubelet, with a store of the dataset's own. A generation is built,
-fetched, and removed when it is no longer kept, all in that bucket."""
+"""The commands of a dataset's pods, run as a kubelet runs them, with a store of the dataset's own. A generation is
+built, fetched, and removed when it is no longer kept, all in that bucket."""
 
 from __future__ import annotations
 

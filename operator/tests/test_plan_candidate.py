@@ -254,7 +254,7 @@ class TestPromoted:
         assert [rollout.rollout for rollout in world.status.rollouts] == ["r1"]
 
     def test_with_one_server_of_two_that_does_not_get_ready_serves_after_the_deadline(self) -> None:
-        """As any other rollout does."""
+        """Any other rollout does the same."""
         world = _waiting()
         _hang(world, "-1")
         world.annotate_decision(promote="g2")

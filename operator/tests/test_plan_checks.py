@@ -140,7 +140,7 @@ class TestASlot:
         assert (made(world), due(world), world.status.generation) == (2, "", "g2")
 
     def test_makes_what_was_read_before_it_too_old_to_go_back_to(self) -> None:
-        """As a refresh annotation does that is answered with another spec."""
+        """A refresh annotation that is answered with another spec does the same."""
         world = scheduled()
         world.edit(source={"url": "s3://data/v2.csv"})
         world.settle()

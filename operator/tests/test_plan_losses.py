@@ -171,7 +171,7 @@ def test_what_was_there_for_hours_was_not_lost_in_a_row() -> None:
 
 
 def test_servers_that_are_replaced_all_the_time_do_not_put_the_build_off() -> None:
-    """As by a drained node or scarce memory: in many passes nobody reports the loss."""
+    """A drained node or scarce memory may cause it: in many passes nobody reports the loss."""
     world = losing()
     world.reconcile()
     assert world.status.lost is not None

@@ -156,7 +156,7 @@ def test_a_builder_of_a_forgotten_spec_is_not_taken_for_this_ones() -> None:
 
 
 def test_routers_that_are_ahead_of_all_that_is_written_are_overtaken() -> None:
-    """As after a restored backup of the cluster: they only take up a newer table."""
+    """Happens after a cluster is restored from a backup. Routers only accept a newer table."""
     world = _of_some_age()
     for pod in world.pods.values():
         if pod.component == names.ROUTER:

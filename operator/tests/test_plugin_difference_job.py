@@ -143,7 +143,7 @@ def test_it_asks_for_the_disk_that_it_may_fill_and_else_for_what_the_fetcher_doe
 
 
 def test_the_command_line_takes_its_words(tmp_path: Path) -> None:
-    """As far as the store, which has no such dataset."""
+    """The command gets as far as the store, which has no such dataset."""
     verb, *words = _pod(_job())["containers"][0]["args"]
     assert verb == "diff"
     assert words[words.index("--store") + 1] == CONFIG.store

@@ -106,7 +106,7 @@ def test_a_refresh_whose_data_wait_behind_a_pin_fails_and_says_what_to_do() -> N
 
 @pytest.mark.parametrize(("truth", "reason"), [("True", "Draining"), ("False", "StartingServers")])
 def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(truth: str, reason: str) -> None:
-    """As after a rollback: what served before drains, and the condition says that first."""
+    """Happens after a rollback: the old servers drain, and the condition says that first."""
     built = [generation("g12"), generation("g13", refresh="now")]
     status = {"refreshed": "now", "generations": built, **_conditions(condition("RolledOut", truth, reason))}
     found = changes.judge_refresh(_refreshing({"generation": "g12"}, **status), "now")
@@ -353,7 +353,7 @@ def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
 
 
 def test_a_rollback_is_not_done_while_shards_answer_from_another_generation() -> None:
-    """As when it begins during a shard-by-shard rollout: the status still calls g12 the active generation."""
+    """Happens if it begins during a shard-by-shard rollout: the status still calls g12 the active generation."""
     older = {"rollout": "r34", "generation": "g12", "workers": 1, "shardRanges": "1"}
     midway = {**dataset().status["table"], "rollout": "r35", "generation": "g13", "parts": [older]}
     for name in ("g12", "g13"):

@@ -320,7 +320,7 @@ def test_a_row_that_does_not_fit_the_memory_is_refused(tmp_path: Path, kind: str
 
 DEEP = "[" * 1000 + "]" * 1000
 JUST = "[" * 249 + "1.50" + "]" * 249
-"""As deep as a value may be, in its row."""
+"""A value just as deep as one may be in its row."""
 
 
 @pytest.mark.parametrize(

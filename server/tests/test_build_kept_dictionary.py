@@ -147,7 +147,7 @@ def test_why_is_said_before_the_build_by_the_result_and_of_the_generation(people
 
 
 def test_the_same_build_again_gives_the_same_files(built_people: People) -> None:
-    """As after a crash; the dictionary is that of the generation which is active, not of the newest."""
+    """A build is repeated after a crash. It keeps the dictionary of the active generation, not of the newest."""
     people = built_people
     people.rows(changed=1)
     people.built()

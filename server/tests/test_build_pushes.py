@@ -312,7 +312,7 @@ def test_files_in_another_order_are_rejected(project: Project) -> None:
 def test_a_file_that_is_replaced_after_the_check_is_never_served(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever pushes may do so at any time; servers compare what they fetch with the checksum in the copied index."""
+    """A push may come at any time. Servers compare what they fetch with the checksum in the copied index."""
     project.push(10)
     first = project.inbox.manifest("g1").shards[0]
     from lookupdb.builder import build

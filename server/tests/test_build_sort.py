@@ -330,7 +330,7 @@ with Sorter(folder / "sorted", 4 << 30) as sorter:
 
 
 def test_a_merge_that_finds_no_descriptor_left_says_so(tmp_path: Path) -> None:
-    """As when something else in the process has taken them since they were counted."""
+    """Happens when something else in the process has taken descriptors since they were counted."""
     sorted_apart(tmp_path, 3)
     (tmp_path / "sorted").mkdir()
     done = subprocess.run(

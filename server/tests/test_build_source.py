@@ -296,7 +296,7 @@ def test_what_is_not_compressed_as_it_is_named_is_described_and_not_quoted(
 @pytest.mark.parametrize("kind", PACKERS)
 @pytest.mark.parametrize("zeros", [4, 512, 40_000])
 def test_a_stream_may_be_padded_with_zeros(tmp_path: Path, kind: str, zeros: int) -> None:
-    """As a tape's blocks are, and more of them than are unpacked at once."""
+    """Tapes pad their blocks so. There may be more zeros than are unpacked at once."""
     content = packed(kind, CSV) + bytes(zeros) + packed(kind, b"b,2\n") + bytes(zeros)
     (tmp_path / f"a.csv.{kind}").write_bytes(content)
     assert list(read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch").values) == ["a", "b"]
@@ -446,7 +446,7 @@ def test_parquet_may_be_compressed_from_outside_too(tmp_path: Path) -> None:
 
 
 def test_a_zstd_stream_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:
-    """As pzstd writes it."""
+    """pzstd writes such streams."""
     (tmp_path / "a.csv.zst").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0\x19\0\0\0" + packed("zst", b"k,v\na,1\n"))
     assert read(dataset(tmp_path, "a.csv.zst"), tmp_path / "scratch").values == {"a": '{"v":"1"}'}
 

@@ -91,7 +91,7 @@ def open_descriptors(pid: int) -> int:
 
 
 def test_a_shard_without_a_descriptor_left_tells_clients_and_goes_on(generation: Path) -> None:
-    """As if something else had taken the descriptors: here the limit is lowered while the server runs."""
+    """The limit is lowered while the server runs, as if something else had taken the descriptors."""
     with serving(generation) as server, clients(server.ports[0], 5) as early:
         assert set(answers(early, PING)) == {b"+PONG\r\n"}
         worker = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]

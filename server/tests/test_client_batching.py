@@ -232,7 +232,7 @@ def test_whom_a_leader_leaves_behind_ask_again() -> None:
 
 
 def test_a_lookup_within_a_lookup_of_the_same_thread_does_not_wait_for_itself() -> None:
-    """As in a signal handler, or in the function that names the trace."""
+    """It may come from a signal handler, or from the function that names the trace."""
     with scripted() as router:
         inner: list[str] = []
 

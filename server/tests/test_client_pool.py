@@ -133,7 +133,7 @@ def test_a_connection_that_is_given_back_while_the_pool_is_closed_is_closed() ->
         connection = pool.acquire(lease, time.monotonic() + 60)
 
         class Lock:
-            """Has the pool closed just before it is taken."""
+            """A lock that closes the pool just before it is taken the first time."""
 
             def __init__(self) -> None:
                 self.lock, self.is_first = threading.Lock(), True

@@ -179,7 +179,7 @@ def test_a_copy_that_was_not_noted_is_noted_when_it_is_run_again(stores: Stores)
 def test_it_is_noted_and_no_longer_marked_before_anything_is_there(
     stores: Stores, s3_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep removes what it sees published, marked long ago, and not noted: there is no such moment."""
+    """A sweep removes what is published, marked long ago and without a retain note. A copy is never in that state."""
     if kind == "s3":
         use_server(s3_url, monkeypatch)
         stores.target_url = create_bucket(s3_url)

@@ -61,7 +61,7 @@ def module(path: str) -> Module:
 
 @cache
 def words_of_the_code() -> frozenset[str]:
-    """All names, words in strings that are no docstrings, and words of what is not Python."""
+    """All names, words in strings other than docstrings, and words in files that are not Python."""
     words: set[str] = set()
     for path in MODULES:
         words |= {Path(path).stem, Path(path).parent.name}

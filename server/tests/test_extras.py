@@ -120,7 +120,7 @@ them."""
 
 
 def test_nothing_that_a_command_imports_anywhere_is_of_another_extra() -> None:
-    """Also what it imports late."""
+    """This includes imports inside functions."""
     graph = grimp.build_graph(
         "lookupdb",
         "lookupdb_operator",

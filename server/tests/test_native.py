@@ -21,7 +21,7 @@ Load = Callable[..., ModuleType]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process, whatever earlier tests have imported."""
+    """Act as in a new process, whatever earlier tests have imported."""
     monkeypatch.delattr(lookupdb, "_native", raising=False)
 
 

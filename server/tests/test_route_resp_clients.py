@@ -306,7 +306,7 @@ class TestStop:
             going.clear()
             thread.join()
             assert router.process.wait(60) == 0
-        # A pipeline that is sent just as the router sends its end is asked again by clients: it is no answer.
+        # Clients repeat a pipeline that they sent just as the router closed the connection: it has no answer.
         assert all("ConnectionReset" in failure or "EOFError" in failure for failure in failures), failures
 
 

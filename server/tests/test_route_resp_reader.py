@@ -147,7 +147,7 @@ SHORT = command("EXISTS", *["a"] * 100)
 
 @pytest.mark.parametrize("data", [WORDS, SHORT * 200, b"PING\r\n" + command("GET", "a") * 5000], ids=len)
 def test_the_parser_is_given_a_slice_a_turn(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends many words keeps nobody waiting while they are read."""
+    """A client that sends many words does not keep others waiting while they are read."""
     fed: list[int] = []
     feed = RequestParser.feed
 

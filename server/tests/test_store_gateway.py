@@ -251,7 +251,7 @@ class TestListings:
         assert (BucketStore(bucket.url, "local", bucket).namespaces(), bucket.folders(FOLDER)) == (("default",), {"g1"})
 
     def test_may_have_the_marker_of_the_folder_itself(self, gateway: FakeGateway) -> None:
-        """As consoles of stores make it: a generation can be removed all the same."""
+        """Consoles of stores create such markers. A generation can be removed all the same."""
         bucket = gateway_bucket(gateway.url)
         bucket.objects.put(PATH, b"{}")
         for path in (f"{FOLDER}/", f"{FOLDER}/g1/"):

@@ -155,7 +155,7 @@ class TestSweep:
             assert (sums["marked"], sums["removedDatasets"]) == counted, "and then nothing of ours is left"
 
     def test_a_namespace_with_too_many_folders(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whoever may write in a namespace makes as many as they like: others are swept, and memory is bounded."""
+        """Any writer can create them. Other namespaces are still swept, and memory is bounded."""
         other = s3_place.publish(s3_place.dataset("other"), "g1", "g2")
         for number in range(20):
             s3_place.put(f"{other.address.cluster}/full/x{number}-3f2b9c1e/g1/shard")

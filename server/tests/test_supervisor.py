@@ -152,7 +152,7 @@ async def test_a_worker_that_goes_on_in_time_is_ready_again_and_not_killed() -> 
 
 
 async def test_a_supervisor_that_is_late_itself_kills_nobody() -> None:
-    """As in a container that was paused: nothing ran for much longer than a worker may be silent."""
+    """Happens when a container was paused: nothing ran for much longer than a worker may be silent."""
     # A judgement adds at most the time of two beats. The time watched before may be almost one beat.
     limits = LivenessLimits(stale_seconds=3.5, hung_seconds=5.0)
     async with running(fleet(liveness=limits)) as supervisor:

@@ -363,7 +363,7 @@ async def test_metrics_tell_of_each_dataset(root: Path, url: str) -> None:
 
 
 async def test_a_table_whose_dataset_another_one_keeps_is_waited_for(root: Path, url: str, tmp_path: Path) -> None:
-    """As while a pod of a DaemonSet is replaced by its successor."""
+    """Happens while a pod of a DaemonSet is replaced by its successor."""
     publish(url, "g1")
     table = tmp_path / "table.json"
     write_table(table, entry([[A]], "g1"), version=1)

@@ -29,7 +29,7 @@ SEED = int(os.environ.get("LOOKUPDB_LIFE_SEED", "20261128"))
 SECONDS = float(os.environ.get("LOOKUPDB_LIFE_SECONDS", "0"))
 """It lives at least for a round in which everything happens once."""
 MOST_BYTES = 4 << 20
-"""Of the data folder: generations of 20 keys, and logs."""
+"""The most bytes of the data folder: generations of 20 keys, and logs."""
 MOST_MEMORY = 1 << 30
 """Private bytes of all processes, while two generations of three shards run."""
 SOON_SECONDS = 15.0
@@ -49,7 +49,7 @@ class Checker(threading.Thread):
         self.url = f"http://127.0.0.1:{port}/v1/lookup"
         self.pool = urllib3.PoolManager(maxsize=2)
         self.titles: set[str] = set()
-        """Of all good sources so far."""
+        """The titles in all good sources so far."""
         self.is_excused = True
         self.is_over = False
         self.requests = 0

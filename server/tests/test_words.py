@@ -109,7 +109,7 @@ def is_dialect(name: Name) -> bool:
 
 
 def find_dialect() -> list[Name]:
-    """The names that are no words of the field."""
+    """The names that are not words of the field."""
     return [name for name in all_names() if is_dialect(name)]
 
 

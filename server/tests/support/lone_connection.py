@@ -110,7 +110,7 @@ class LoneConnection:
         return bytes(taken)
 
     def take_rest(self) -> bytes:
-        """All that the client is sent, until there is no more for now or the stream ends."""
+        """Everything sent to the client, until there is no more for now or the stream ends."""
         taken = bytearray()
         while True:
             while self.turn() & WRITE:
