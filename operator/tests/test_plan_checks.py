@@ -70,6 +70,9 @@ class TestASlot:
             ("g1", "built"),
             ("g2", "unchanged"),
         ]
+        built = world.status.condition("Built")
+        assert built is not None
+        assert built.message == "The source has not changed: g1 holds 10 records in 2 shards."
         assert parse_moment(world.status.last_checked) > BEGIN + timedelta(hours=1)
         assert world.is_settled()
 

@@ -472,7 +472,9 @@ def _check_built(status: DatasetStatus, target: PassTarget, situation: Situation
         useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
     elif annotation and not generations.is_known(annotation, status):
         useless = f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has rejected."
-    message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
+    is_unchanged = generation.verified_by == status.last_generation
+    found = "The source has not changed: " if is_unchanged else ""
+    message = f"{found}{generation.generation} holds {_describe_contents(generation)}.{useless}"
     return Verdict("True", reasons.GENERATION_BUILT, message)
 
 
