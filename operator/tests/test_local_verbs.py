@@ -158,14 +158,20 @@ async def test_history_has_builds_and_generations_without_one(api: LocalApi, fol
     build = {"generation": "g12", "outcome": "built", "reason": "Built", "seconds": 3, "records": 28_298, "count": 1}
     failed = {"generation": "g13", "outcome": "failed", "reason": "BadSource", "message": "no file", "count": 2}
     times = {"finishedAt": "2026-01-02T10:00:00Z"}
-    api.put_status(get_dataset(api), body(builds=[build | times, failed | times])["status"])
+    lost, idle = (
+        build | {"generation": "g9"},
+        {**body()["status"]["generations"][0], "generation": "g10", "servedBy": 0},
+    )
+    status = body(builds=[lost | times, build | times, failed | times])["status"]
+    api.put_status(get_dataset(api), status | {"generations": [idle, *status["generations"]]})
     lines = (await lookupdb(folder, "history", "shop/airports")).out.splitlines()
-    assert [line.split()[0] for line in lines] == ["GENERATION", "g13", "g12", "g11"]
+    assert [line.split()[0] for line in lines] == ["GENERATION", "g13", "g12", "g11", "g10", "g9"]
     assert (lines[1].split()[1:4], lines[1].endswith("BadSource: no file")) == (["failed", "×", "2"], True)
     assert ("active" in lines[2], "3 s" in lines[2], "has served" in lines[3]) == (True, True, True)
+    assert ("in the store" in lines[4], "removed" in lines[5]) == (True, True)
     told = json.loads((await lookupdb(folder, "history", "shop/airports", "--json")).out)
-    assert [found["state"] for found in told["generations"]] == [["has served"], ["active"]]
-    assert [found["outcome"] for found in told["builds"]] == ["built", "failed"]
+    assert [found["state"] for found in told["generations"]] == [[], ["has served"], ["active"]]
+    assert [found["outcome"] for found in told["builds"]] == ["built", "built", "failed"]
 
 
 async def test_shells_complete_datasets_and_generations(api: LocalApi, folder: RunFolder) -> None:

@@ -135,7 +135,7 @@ def history(name: str, target: Target, as_json: bool) -> None:
     """List the builds and generations of DATASET, newest first.
 
     It shows how each build ended and why, how long it took, and what became of its generation: which one is active,
-    has served, was rolled back or rejected, or is pinned.
+    has served, was rolled back or rejected, or is pinned. STATE is empty if the build made nothing that can serve.
 
     \b
         kubectl lookupdb history airports

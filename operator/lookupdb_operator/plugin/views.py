@@ -20,6 +20,7 @@ from lookupdb_operator.console import facts as console_facts
 from lookupdb_operator.console.dataset import AbsentKey, Dataset, DatasetPods, Lookup, UnavailableKey
 from lookupdb_operator.console.facts import (
     BuildFacts,
+    GenerationFacts,
     StatusFacts,
     clean,
     format_age,
@@ -232,12 +233,18 @@ def render_history(dataset: Dataset, now: datetime) -> str:
             "" if build.seconds is None else f"{build.seconds} s",
             f"{build.records:,}" if build.records else "",
             format_bytes(stored.bytes) if stored else "",
-            ", ".join(stored.marks) if stored else "",
+            _describe_state(build, stored),
             build.explain(),
         )
         for build, stored in console_facts.describe_history(dataset)
     ]
     return "\n".join(format_columns([_HISTORY_HEAD, *rows])) if rows else f"{dataset.key} has no builds yet."
+
+
+def _describe_state(build: BuildFacts, stored: GenerationFacts | None) -> str:
+    if stored is None:
+        return "removed" if build.outcome in ("built", "adopted", "overridden") else ""
+    return ", ".join(stored.marks) or "in the store"
 
 
 def summarize_history(dataset: Dataset) -> dict[str, Any]:
