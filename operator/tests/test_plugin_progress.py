@@ -345,6 +345,17 @@ def test_a_rollback_that_serves_is_done() -> None:
     assert changes.judge_rollback(unobserved, "g9").failure == "", "the status is of before"
 
 
+def test_a_removed_pin_is_done_when_what_is_desired_serves_or_is_held_back() -> None:
+    held_back = _conditions(condition("RolledOut", "False", "RolledBack", "g13 was rolled back."))
+    for status in ({}, held_back):
+        assert changes.judge_unpin(dataset(**status)) == changes.ChangeProgress(True, outcome="g12 serves")
+    found = changes.judge_unpin(dataset(**_conditions(STARTING)))
+    assert (found.is_done, found.failure, found.is_taken_up) == (False, "", True)
+    pinned = _conditions(condition("RolledOut", "True", "Pinned", "g11 is pinned."))
+    assert not changes.judge_unpin(replace(dataset(**pinned), generation=2)).is_taken_up, "the status is of before"
+    assert changes.judge_unpin(dataset({"generation": "g9"})).failure == "g9 is pinned again"
+
+
 def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:
     assert changes.judge_active(dataset(), "g12").is_done
     assert not changes.judge_active(dataset(), "g11").is_done

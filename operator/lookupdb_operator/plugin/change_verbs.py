@@ -209,8 +209,9 @@ def _pin(name: str, generation: str | None, target: Target, timeout: float | Non
 @click.command("unpin", cls=Verb)
 @name_argument
 @with_target
+@wait_options
 @json_option
-def unpin(name: str, target: Target, as_json: bool) -> None:
+def unpin(name: str, target: Target, wait: bool, timeout: float, as_json: bool) -> None:
     """Remove the pin of DATASET.
 
     This removes spec.generation, so that the newest generation is rolled out. The exception is a generation that you
@@ -222,13 +223,15 @@ def unpin(name: str, target: Target, as_json: bool) -> None:
     """
 
     async def work(session: DatasetSession) -> None:
-        dataset = await session.get_dataset(name)
+        dataset = await _get(session, name, waits=wait)
         pinned = dataset.spec.get("generation")
         if pinned is None:
             _report(dataset, "nothing is pinned", as_json, is_change=False)
             return
-        changed = await session.patch_dataset(dataset, {"spec": {"generation": None}})
-        _report(changed, f"{pinned} is no longer pinned", as_json)
+        changed, outcome = await session.patch_dataset(dataset, {"spec": {"generation": None}}), ""
+        if wait:
+            changed, outcome = await _wait(session, changed, changes.judge_unpin, timeout)
+        _report(changed, f"{pinned} is no longer pinned{outcome and f'; {outcome}'}", as_json)
 
     run(target, work)
 

@@ -204,6 +204,17 @@ def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
     return judge_active(dataset, generation, _find_loss(dataset, generation))
 
 
+def judge_unpin(dataset: Dataset) -> ChangeProgress:
+    """Judge whether what is desired without a pin serves, or waits for promotion. A generation that was rolled back or
+    rejected stays out: then what serves is desired."""
+    if pinned := dataset.spec.get("generation"):
+        return ChangeProgress(False, failure=f"{pinned} is pinned again")
+    if not dataset.is_observed:
+        return ChangeProgress(False, is_taken_up=False)
+    found = _judge_rollout(dataset, (), ())
+    return ChangeProgress(True, outcome=_describe_answer(dataset, (), ())) if found.failure else found
+
+
 def judge_promotion(dataset: Dataset, generation: str) -> ChangeProgress:
     """Judge whether every router answers from the promoted ``generation``."""
     obstacle = _find_obstacle(dataset, generation) or _find_loss(dataset, generation)
