@@ -19,12 +19,12 @@ from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from plugin_samples import STATUS, answer_lookup, body, condition, generation
 
+from lookupdb.cli.options import Seconds
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.plugin import change_verbs, read_verbs
 from lookupdb_operator.plugin import cluster_session as port_forward
 from lookupdb_operator.plugin.cli import answer_kubectl, cli
-from lookupdb_operator.plugin.options import Seconds
 from lookupdb_operator.plugin.session import DatasetSession
 
 Run = Callable[..., Any]

@@ -186,7 +186,7 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
     ("words", "code", "told"),
     [
         (["--rate", "1001"], 2, "--beyond-default-bounds"),
-        (["--duration", "60", "--warmup", "1"], 2, "61 s, the warm-up included"),
+        (["--duration", "1m", "--warmup", "1s"], 2, "61 s, the warm-up included"),
         (["--rate", "5", "--ramp", "1:5:2"], 2, "--rate and --ramp say different things"),
         (["--ramp", "1:5"], 2, "is not a ramp"),
         (["--fail-if", "p99"], 2, "is not a condition"),

@@ -19,7 +19,7 @@ import click
 import orjson
 
 from lookupdb.cli.load import SAMPLE, make_plan, plan_options, read_keys, render_words
-from lookupdb.cli.options import GenerationAddress, token_file
+from lookupdb.cli.options import GenerationAddress, Seconds, token_file
 from lookupdb.cli.program import print_value
 from lookupdb.errors import KeyMissing, LimitExceeded, LookupdbError, LookupFailed, Unavailable, UsageError
 from lookupdb.load.plan import LoadPlan, make_target, take_sample
@@ -51,7 +51,6 @@ from lookupdb_operator.plugin.jobs import (
     render_prune_job,
 )
 from lookupdb_operator.plugin.options import (
-    Seconds,
     check_name,
     complete_generations,
     generation_argument,
@@ -172,7 +171,6 @@ start_timeout_option: Final = click.option(
     type=Seconds(1),
     default="5m",
     show_default=True,
-    metavar="TIME",
     help="Time limit for the Job's pod to start, as 20s, 5m, 1h or a number of seconds; it may need a new node, and"
     " pull the image.",
 )
@@ -329,7 +327,6 @@ _PRUNING_SECONDS: Final = 900
     type=Seconds(1),
     default="1h",
     show_default=True,
-    metavar="TIME",
     help="Time limit, as 20s, 5m, 1h or a number of seconds.",
 )
 def diff(
@@ -473,7 +470,6 @@ def _parse_object_key(
     type=Seconds(0.05, 60),
     default="5s",
     show_default=True,
-    metavar="TIME",
     help="From a request's intended time.",
 )
 @click.option(

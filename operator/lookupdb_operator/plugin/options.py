@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from typing import Any, Final, TypeVar
 import click
 import orjson
 
-from lookupdb.cli.options import GenerationAddress
+from lookupdb.cli.options import GenerationAddress, Seconds
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.up.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE
 from lookupdb_operator.cluster.api import ApiError
@@ -34,9 +33,6 @@ _PATIENCE: Final = 3.0
 """Seconds for completion."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Name of a namespace or an object. In a URL, an empty name would mean the collection, and ``..`` all namespaces."""
-_UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
-_DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
 
 
 class Verb(click.Command):
@@ -57,25 +53,6 @@ def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str 
     if value is not None and not _NAME.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not a name: use only a-z, 0-9, - and ., and no dot first")
     return value
-
-
-class Seconds(click.FloatRange):
-    """A finite number of seconds, also in kubectl's format: 20s, 5m, 1h30m. NaN would pass every range check."""
-
-    def __init__(self, least: float, most: float = 604800) -> None:
-        super().__init__(least, most)  # by default a week
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return ``value`` in seconds."""
-        try:
-            is_duration = isinstance(value, str) and _DURATION.fullmatch(value)
-            parts = _PART.findall(value) if is_duration else ()
-            seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts) if parts else float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a time: expected 20s, 5m, 1h or a number of seconds.", param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value} is not a number of seconds.", param, ctx)
-        return super().convert(seconds, param, ctx)
 
 
 def _check_dataset(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -208,7 +185,6 @@ def wait_options(command: F) -> F:
         type=Seconds(0),
         default="1h",
         show_default=True,
-        metavar="TIME",
         help="Time limit of --wait, as 20s, 5m, 1h or a number of seconds.",
     )(command)
     return click.option(

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from lookupdb.cli.options import Seconds
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError, Unreachable
@@ -19,7 +20,6 @@ from lookupdb_operator.console.figures import MetricSample
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plugin import views
 from lookupdb_operator.plugin.options import (
-    Seconds,
     Verb,
     json_option,
     name_argument,
@@ -70,9 +70,7 @@ _pause = asyncio.sleep
 @with_target
 @json_option
 @click.option("--watch", "-w", is_flag=True, help="Show it every --interval seconds, until Ctrl-C.")
-@click.option(
-    "--interval", type=Seconds(0.2), default="2s", show_default=True, metavar="TIME", help="Time between two screens."
-)
+@click.option("--interval", type=Seconds(0.2), default="2s", show_default=True, help="Time between two screens.")
 def status(name: str, target: Target, as_json: bool, watch: bool, interval: float) -> None:
     """Show DATASET on one screen.
 
@@ -160,7 +158,6 @@ _PODS_AT_ONCE: Final = 8
     type=Seconds(0.1, 300),
     default="2s",
     show_default=True,
-    metavar="TIME",
     help="Seconds over which rates are measured.",
 )
 @click.option("--all-rollouts", is_flag=True, help="Also show servers that are not in the active routing table.")

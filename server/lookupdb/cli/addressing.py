@@ -17,7 +17,7 @@ import click
 
 from lookupdb import store
 from lookupdb.builder.options import GenerationRefused
-from lookupdb.cli.options import option
+from lookupdb.cli.options import Seconds, option
 from lookupdb.client.settings import parse_url
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import LookupdbError, StoreError, Unavailable, UsageError
@@ -57,7 +57,7 @@ store_wait_option = option(
 )
 patience_option = option(
     "--patience",
-    type=click.FloatRange(min=0),
+    type=Seconds(0),
     default=PATIENCE_SECONDS,
     help="Seconds without a byte from a failing store before giving up.",
 )

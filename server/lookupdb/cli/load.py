@@ -21,7 +21,7 @@ from lookupdb.cli.addressing import (
     is_url,
     locator_options,
 )
-from lookupdb.cli.options import F, GenerationAddress, option, token_file
+from lookupdb.cli.options import F, GenerationAddress, Seconds, option, token_file
 from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load.plan import (
@@ -84,11 +84,11 @@ _PLAN_OPTIONS: Final = (
     option("--arrivals", type=click.Choice(["poisson", "uniform"]), default="poisson", help="Random or even spacing."),
     option(
         "--duration",
-        type=click.FloatRange(0.1, _LONGEST),
+        type=Seconds(0.1, _LONGEST),
         show_default="10, or the ramp's seconds",
-        help="Seconds to measure.",
+        help="Seconds to measure; also as 30s, 2m or 1h.",
     ),
-    option("--warmup", type=click.FloatRange(0, _LONGEST), default=1.0, help="Seconds of load before measuring."),
+    option("--warmup", type=Seconds(0, _LONGEST), default=1.0, help="Seconds of load before measuring."),
     option(
         "--batch", type=click.IntRange(1, 100_000), default=1, help="Keys per request: 1 sends GET, more send POST."
     ),
@@ -312,7 +312,7 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
 @option("--sample-from", metavar="FOLDER|gN", help="With --keys sample: a generation's folder, or another generation.")
 @option(
     "--timeout",
-    type=click.FloatRange(0.05, 60),
+    type=Seconds(0.05, 60),
     default=5.0,
     help="Timeout in seconds after a request's scheduled time.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -32,6 +33,10 @@ _UNITS: Final = {
     "TI": 1 << 40,
 }
 
+_UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
+_DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
+
 
 def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
     """Return a ``click.option`` whose environment variable is LOOKUPDB_ and the option's long name, shown in --help."""
@@ -39,7 +44,7 @@ def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
     settings.setdefault("show_envvar", True)
     settings.setdefault("show_default", True)
     kind = settings.get("type")
-    if isinstance(kind, click.IntRange | click.FloatRange):  # else messages say "a valid integer range"
+    if kind and type(kind) in (click.IntRange, click.FloatRange):  # else messages say "a valid integer range"
         kind.name = "number" if isinstance(kind, click.FloatRange) else "integer"
     return click.option(name, *names, **settings)
 
@@ -58,6 +63,27 @@ class Size(click.ParamType[int]):
         if size <= 0:
             self.fail(f"{value!r} is not a size; write it as 1GiB, 512MiB or a number of bytes", param, ctx)
         return size
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds, also in kubectl's format: 20s, 5m, 1h30m. NaN would pass every range check."""
+
+    name = "time"
+
+    def __init__(self, least: float, most: float = 604800) -> None:
+        super().__init__(least, most)  # by default a week
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return ``value`` in seconds."""
+        try:
+            is_duration = isinstance(value, str) and _DURATION.fullmatch(value)
+            parts = _PART.findall(value) if is_duration else ()
+            seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts) if parts else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time: expected 20s, 5m, 1h or a number of seconds.", param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return super().convert(seconds, param, ctx)
 
 
 class NameList(click.ParamType[tuple[str, ...]]):

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import click
 
 from lookupdb import credentials
-from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.cli.options import Seconds, Size, chosen_log_format, log_format, option, password_file
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
 from lookupdb.shard.limits import ServerLimits, WarmPolicy
@@ -69,7 +69,7 @@ _LAST_PORT: Final = 65535
 )
 @option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=Seconds(0),
     default=0.0,
     help="Seconds to wait for the generation to appear in GENERATION_DIR, such as a volume that is being filled.",
 )
