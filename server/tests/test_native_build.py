@@ -320,7 +320,9 @@ def test_a_wheel_from_where_cargo_is_holds_the_kernels_and_its_tag_says_so(machi
         names = archive.namelist()
         assert "Root-Is-Purelib: false" in archive.read(next(n for n in names if n.endswith("/WHEEL"))).decode()
     assert len(names) == len(set(names))
-    assert {"lookupdb/native.py", "lookupdb/_native.pyi", "lookupdb_operator/main.py"} <= set(names)
+    assert {"lookupdb/native.py", "lookupdb/_native.pyi", "lookupdb/py.typed", "lookupdb_operator/main.py"} <= set(
+        names
+    )
     assert required_by(wheel) == {"click", "orjson", "xxhash"}
     assert not [name for name in names if name.endswith((".rs", ".toml")) or "native_build" in name]
 
