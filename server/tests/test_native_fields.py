@@ -37,10 +37,10 @@ def check(value: bytes) -> bool:
 def test_random_pieces() -> None:
     chance = random.Random(30)
     objects = 0
-    for _ in range(20_000):
+    for _ in range(7_000):
         inner = b"".join(chance.choices(PIECES, k=chance.randrange(9)))
         objects += check(chance.choice((b"%b", b"{%b}", b'{"a":%b}', b'{"b":1,"a":"%b"}')) % inner)
-    assert objects > 2_000
+    assert objects > 700
 
 
 def test_random_objects() -> None:
@@ -58,7 +58,7 @@ def test_random_objects() -> None:
             return [make(depth + 1) for _ in range(chance.randrange(4))]
         return {chance.choice(texts): make(depth + 1) for _ in range(chance.randrange(6))}
 
-    for _ in range(2_000):
+    for _ in range(700):
         members = {chance.choice(texts): make(0) for _ in range(chance.randrange(7))}
         text = json.dumps(members, ensure_ascii=chance.random() < 0.5, indent=chance.choice((None, 1))).encode()
         assert check(text)

@@ -134,8 +134,8 @@ def test_both_kinds_answer_alike(shard: Path, script: Script) -> None:
 @pytest.mark.parametrize("pieces", [1000, CHUNK_BYTES // 2, 1 << 30])
 def test_a_large_request_in_pieces_of_any_size(shard: Path, pieces: int) -> None:
     chance = random.Random(3)
-    keys = [key.encode() for key in chance.choices([*VALUES, "none"], k=3000)]
-    data = request(b"MGET", *keys) + b"".join(request(b"GET", key) for key in keys[:1500]) + request(b"PING")
+    keys = [key.encode() for key in chance.choices([*VALUES, "none"], k=2000)]
+    data = request(b"MGET", *keys) + b"".join(request(b"GET", key) for key in keys[:1000]) + request(b"PING")
     script = [(0, data[start : start + pieces], True) for start in range(0, len(data), pieces)]
     native, python = (play(shard, kernels, script) for kernels in KINDS)
     assert native == python
@@ -178,17 +178,17 @@ def test_the_lookups_of_clients_that_ask_at_once_are_answered_each_to_its_own(sh
 
 
 def test_clients_that_ask_at_once_and_read_nothing_hold_no_more_than_the_budget(tmp_path: Path) -> None:
-    """Three hundred clients ask for 4 MB each, and all of them are ready in one turn."""
+    """Sixty clients ask for 4 MB each, and all of them are ready in one turn."""
     path = write_generation(tmp_path, {"big": os.urandom(4_000_000)}) / file_name(0, 1)
     with InProcessWorker(path, "native", ServerLimits(max_held_bytes=16 << 20)) as worker:
-        clients = [worker.connect(1 << 14) for _ in range(300)]
+        clients = [worker.connect(1 << 14) for _ in range(60)]
         for client in clients:
             worker.send(client, request(b"GET", b"big"))
         before = peak_memory()
         worker.take_turns(20)
         assert peak_memory() - before < 100e6
         assert worker.worker.budget.total <= 16 << 20
-        assert worker.counters()["connections_cut"] >= 290
+        assert worker.counters()["connections_cut"] >= 50
         survivor = next(iter(worker.worker.connections))
         assert worker.worker.connections[survivor].held_bytes > 3_000_000
 

@@ -58,7 +58,7 @@ def make_records(chance: random.Random, piece: int, count: int) -> list[Record]:
 def test_records_are_sorted_alike(tmp_path: Path, seed: int, memory: int) -> None:
     """In memory and in runs, of one slice and of several."""
     chance = random.Random(seed)
-    count = 60 if memory == 1 else 1500
+    count = 60 if memory == 1 else 400
     slices = [make_records(chance, piece, count) for piece in range(3)]
 
     def sort() -> list[Record]:

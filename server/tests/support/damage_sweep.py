@@ -1,4 +1,4 @@
-"""Damages a small shard file in thousands of ways, and reads it with the native reader each time.
+"""Damages a small shard file in many hundreds of ways, and reads it with the native reader each time.
 
 A program, so that a crash of the reader is seen from outside: ``python damage_sweep.py SWEEP FOLDER``.
 """
@@ -32,9 +32,9 @@ def sweep_headers(content: bytes) -> Iterator[list[Damage]]:
     """Set every field of every page's header and nodes, and the places of nodes, to extreme values."""
     for page in range(len(content) // PAGE):
         for place in (0, 2, 6, 8, 10, 12, 14, *(range(16, 152, 2) if page < 2 else ())):
-            yield from ([(page * PAGE + place, value.to_bytes(2, "little"))] for value in EXTREMES[:: 1 + (page > 1)])
+            yield from ([(page * PAGE + place, value.to_bytes(2, "little"))] for value in EXTREMES[:: 2 + (page > 1)])
     for page in [*pages_of(content, LEAF), *pages_of(content, BRANCH)]:
-        for number, node in enumerate(list(nodes_of(content, page))[:12]):
+        for number, node in enumerate(list(nodes_of(content, page))[:3]):
             for place in (page * PAGE + 16 + 2 * number, node, node + 2, node + 4, node + 6):
                 yield from ([(place, value.to_bytes(2, "little"))] for value in EXTREMES[::3])
 
@@ -42,7 +42,7 @@ def sweep_headers(content: bytes) -> Iterator[list[Damage]]:
 def sweep_bits(content: bytes) -> Iterator[list[Damage]]:
     """Some bits flipped anywhere, most of them where pages begin."""
     chance = random.Random(SEED)
-    for _ in range(1500):
+    for _ in range(500):
         offsets = [_somewhere(chance, content) for _ in range(chance.choice((1, 1, 2, 8, 100)))]
         yield [(offset, bytes([content[offset] ^ 1 << chance.randrange(8)])) for offset in offsets]
 
@@ -52,7 +52,7 @@ def sweep_pages(content: bytes) -> Iterator[list[Damage]]:
     chance = random.Random(SEED)
     pages = range(len(content) // PAGE)
     kinds = [pages, list(pages_of(content, LEAF)), list(pages_of(content, BRANCH)), list(pages_of(content, OVERFLOW))]
-    for _ in range(1200):
+    for _ in range(400):
         source, target = (chance.choice(chance.choice(kinds)) for _ in "st")
         page = content[source * PAGE : (source + 1) * PAGE]
         if chance.random() < 0.5:
@@ -92,7 +92,7 @@ def main(sweep: str, folder: Path) -> None:
             os.pwrite(file, sound[place : place + len(data)], place)
     refused, damaged = outcomes.count(None), sum(bool(outcome) for outcome in outcomes)
     print(f"{len(outcomes)} cases, {refused} refused, {damaged} with damage")
-    assert len(outcomes) > 1000
+    assert len(outcomes) >= 400
     assert refused < len(outcomes) * 0.9
     assert damaged > len(outcomes) / 20
 
