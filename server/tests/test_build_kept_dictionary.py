@@ -241,15 +241,23 @@ def forget(people: People, manifest: Manifest) -> None:
         pytest.param(forget, "its builder did not record where it is", id="older builder"),
     ],
 )
-def test_a_dictionary_that_cannot_be_read_is_trained_again(built_people: People, damage: Any, why: str) -> None:
+def test_why_a_dictionary_cannot_be_read(built_people: People, damage: Any, why: str) -> None:
     people = built_people
     damage(people, people.dataset.manifest("g1"))
+    found = read_dictionary(people.dataset, ActiveGeneration("g1", 1, people.dataset.manifest("g1")))
+    assert found.content == b""
+    assert found.obstacle.startswith("that of g1 cannot be used: ")
+    assert why in found.obstacle
+
+
+def test_one_that_is_damaged_is_trained_again(built_people: People) -> None:
+    people = built_people
+    break_file(people, people.dataset.manifest("g1"))
     people.rows(changed=1)
     expected = people.explained()
     result = people.built("--active", "g1")
     assert f"{result['dictionary']['outcome']}: {result['dictionary']['reason']}" == expected
-    assert result["dictionary"]["reason"].startswith("that of g1 cannot be used: ")
-    assert why in expected
+    assert "has a damaged copy of it" in expected
     assert len(people.records("g2")) == RECORDS
 
 
