@@ -37,7 +37,7 @@ def make(request: pytest.FixtureRequest) -> MakeFrame:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("airports")
-    made = write_generation(home, AIRPORTS, shards=2, value_format="json")
+    made = write_generation(home, AIRPORTS, value_format="json")
     with fleet(made) as shards:
         (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
         with routing(home / "table.json") as router:

@@ -12,7 +12,7 @@ from support.fleets import fleet, fleet_entry
 from support.mapped import SyncedDataset
 from support.routers import routing
 from support.routing import mixed, table_file
-from support.shards import write_generation
+from support.shards import serving, write_generation
 from support.waiting import until
 
 import lookupdb
@@ -20,7 +20,6 @@ from lookupdb import native
 from lookupdb.builder.rows import RowRejected, join_key
 from lookupdb.client import Client, Unavailable, UnknownGeneration
 from lookupdb.client.wire import KeyColumns
-from lookupdb.errors import UsageError
 from lookupdb.keys import InvalidKey, make_columns_encoder
 from lookupdb.mapped import generation as mapped_generation
 from lookupdb.mapped.python_generation import PythonGeneration, PythonView
@@ -60,7 +59,7 @@ def test_a_column_is_text_or_an_integer() -> None:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("columns")
-    made = write_generation(home, RECORDS, shards=2, **MADE)
+    made = write_generation(home, RECORDS, **MADE)
     with fleet(made) as shards:
         (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
         with routing(home / "table.json") as router:
@@ -97,19 +96,6 @@ def test_in_asks_by_columns(url: str) -> None:
     with Client(url) as client:
         assert ("DE", 1) in client
         assert ("DE", 3) not in client
-
-
-def test_a_dataset_of_one_column_has_none(tmp_path: Path) -> None:
-    made = write_generation(tmp_path, {"a:b": b"1"})
-    with fleet(made) as shards:
-        (tmp_path / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(tmp_path / "table.json") as router:
-            assert "keys" not in router.get("/v1/dataset")[1].decode()
-            for kind in KINDS:
-                with blocking(kind, f"http://127.0.0.1:{router.port}") as client:
-                    for ask in (client.get, lambda key: client.get_many([key])):
-                        with pytest.raises(UsageError, match="names no key columns for g1 of default/sample"):
-                            ask(("a", "b"))
 
 
 def test_a_cutover_to_another_separator_is_never_a_wrong_answer(tmp_path: Path) -> None:
@@ -165,8 +151,9 @@ def test_during_a_rollout_shard_by_shard(tmp_path: Path) -> None:
     records = {f"de:{number}": b"%d" % number for number in range(20)}
     old = write_generation(tmp_path, records, shards=2, **MADE)
     new = write_generation(tmp_path, records, shards=2, generation="g2", **MADE)
-    with fleet(old) as old_shards, fleet(new) as new_shards:
-        entries = fleet_entry(new, new_shards), fleet_entry(old, old_shards)
+    with serving(new, shard=0) as first, serving(old, shard=1) as second:
+        shards = [[first], [second]]
+        entries = fleet_entry(new, shards), fleet_entry(old, shards)
         (tmp_path / "table.json").write_bytes(table_file(mixed(*entries, {1})))
         with routing(tmp_path / "table.json") as router:
             for kind in KINDS:

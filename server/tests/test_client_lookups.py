@@ -50,7 +50,7 @@ RAW = {"text": b"plain", "bytes": bytes(range(256)), "empty": b"", "json": b'{"a
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("json")
-    made = write_generation(home, JSON, shards=3, generation="g3", value_format="json", compression="zstd")
+    made = write_generation(home, JSON, shards=2, generation="g3", value_format="json", compression="zstd")
     with fleet(made) as shards:
         (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
         with routing(home / "table.json", "--max-keys", "300") as router:
@@ -58,13 +58,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def raw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("raw")
-    made = write_generation(home, RAW)
-    with fleet(made) as shards:
-        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(home / "table.json") as router:
-            yield f"http://127.0.0.1:{router.port}"
+def raw_url(ports: Router) -> str:
+    return f"http://127.0.0.1:{ports.port}"
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +185,7 @@ def test_more_keys_than_the_router_takes_are_split(client: BlockingClient) -> No
 def test_the_dataset_is_described(client: BlockingClient) -> None:
     described = client.dataset()
     assert (described.namespace, described.name, described.generation) == ("default", "sample", "g3")
-    assert (described.records, described.shards, described.candidates) == (len(JSON), 3, ())
+    assert (described.records, described.shards, described.candidates) == (len(JSON), 2, ())
     assert described.age_seconds > 0
     assert described.shard_generations == {}
 
@@ -374,3 +369,11 @@ def test_a_token_file_that_is_not_there_is_reported_when_it_is_needed(tmp_path: 
     told = pytest.raises(UsageError, match=f"the token file {tmp_path}/token cannot be read")
     with Client("http://127.0.0.1:1", token_file=tmp_path / "token") as client, told:
         client.get("a")
+
+
+def test_a_dataset_of_one_column_has_no_key_columns(kind: Kind, ports: Router, raw_url: str) -> None:
+    assert "keys" not in ports.get("/v1/dataset")[1].decode()
+    with blocking(kind, raw_url) as client:
+        for ask in (client.get, lambda key: client.get_many([key])):
+            with pytest.raises(UsageError, match="names no key columns for g1 of default/sample"):
+                ask(("a", "b"))

@@ -34,7 +34,7 @@ NAME = b"John F Kennedy International Airport"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("airports")
     records = {"KJFK": b'{"name":"%b"}' % NAME, "EGLL": b'{"name":"London Heathrow Airport"}'}
-    made = write_generation(home, records, shards=2, value_format="json")
+    made = write_generation(home, records, value_format="json")
     with fleet(made) as shards:
         (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
         with routing(home / "table.json") as router:

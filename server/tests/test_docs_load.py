@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     keys = {f"K{number:03}": b'{"a":1}' for number in range(300)}
     place = home / ".lookupdb" / "store" / "local" / "default" / "airports-local"
     dataset = {"namespace": "default", "name": "airports", "uid": "local"}
-    generation = write_generation(place, keys, name="airports", shards=2, value_format="json")
+    generation = write_generation(place, keys, name="airports", value_format="json")
     (home / "keys.txt").write_text("\n".join(keys))
     with fleet(generation) as shards:
         (home / "table.json").write_bytes(table_file(fleet_entry(generation, shards), dataset=dataset))

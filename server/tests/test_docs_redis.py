@@ -25,7 +25,7 @@ AIRPORTS = {code: b'{"iata": "%b"}' % code[1:].encode() for code in ("kjfk", "eg
 @pytest.fixture(scope="module")
 def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
     folder = tmp_path_factory.mktemp("airports")
-    generation = write_generation(folder, AIRPORTS, shards=2, normalize=("strip", "lowercase"), value_format="json")
+    generation = write_generation(folder, AIRPORTS, normalize=("strip", "lowercase"), value_format="json")
     table = folder / "table.json"
     with fleet(generation) as shards:
         table.write_bytes(table_file(fleet_entry(generation, shards)))

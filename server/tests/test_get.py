@@ -15,13 +15,13 @@ from unittest.mock import patch
 import orjson
 import pytest
 from support.command_line import run_here
+from support.faulty_router import answer, batch, problem, scripted
 from support.ports import free_port
 from support.routers import Router, routing
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.web import QuietHandler, web_server
 
-from lookupdb import keys
 from lookupdb.cli.get import command
 from lookupdb.up.run_state import RunFolder, state_file
 
@@ -46,9 +46,7 @@ def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
         yield running
 
 
-@pytest.mark.parametrize(
-    "router", [("--max-keys", "100"), ("--max-keys", "1"), ("--max-body-bytes", "1024"), ()], indirect=True, ids=str
-)
+@pytest.mark.parametrize("router", [("--max-keys", "100"), ("--max-body-bytes", "1024"), ()], indirect=True, ids=str)
 def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
     done = run_here("get", f"http://127.0.0.1:{router.port}", "-", asked="\n".join(KEYS).encode())
     lines = [orjson.loads(line) for line in done.stdout.splitlines()]
@@ -90,15 +88,12 @@ def test_that_a_key_is_missing_is_said_once(router: Router) -> None:
     assert run_here("get", url, "7", "77777", "7777").stderr == b"", "of several, their lines say it"
 
 
-def test_a_json_value_is_a_line_and_null_is_not_missing(tmp_path: Path) -> None:
-    generation = write_generation(tmp_path, {"null": b"null", "a": b'{ "b": -0, "c": "\\ud800"}'}, value_format="json")
-    with serving(generation) as shard:
-        table = tmp_path / "table.json"
-        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="json", normalize=[])))
-        with routing(table) as router:
-            url = f"http://127.0.0.1:{router.port}"
-            assert run_here("get", url, "a").stdout == b'{ "b": -0, "c": "\\ud800"}\n'
-            ended = run_here("get", url, "null", "nobody", "null")
+def test_a_json_value_is_a_line_and_null_is_not_missing() -> None:
+    value = b'{ "b": -0, "c": "\\ud800"}'
+    many = batch({"null": None}, missing=["nobody"], unavailable=[])
+    with scripted(answer(value, value_format="json"), many) as router:
+        assert run_here("get", router.url, "a").stdout == value + b"\n"
+        ended = run_here("get", router.url, "null", "nobody", "null")
     found, missing = {"key": "null", "value": None}, {"key": "nobody", "value": None, "missing": True}
     assert [orjson.loads(line) for line in ended.stdout.splitlines()] == [found, missing, found], ended
     assert ended.returncode == 3
@@ -251,17 +246,12 @@ def test_names_that_a_hyphen_joins_alike_are_two_datasets(tmp_path: Path, greete
     assert b"no `lookupdb up` serves a/b-c" in ended.stderr
 
 
-def test_what_was_found_is_printed_when_a_shard_is_away(tmp_path: Path) -> None:
-    generation = write_generation(tmp_path, dict.fromkeys(KEYS, b"value"), shards=2)
-    here = [key for key in KEYS[:20] if keys.shard_number(key.encode(), 2) == 0]
-    away = [key for key in KEYS[:20] if key not in here]
-    with serving(generation, shard=0) as shard:
-        shards: list[list[str]] = [[f"127.0.0.1:{shard.ports[0]}"], [f"127.0.0.1:{free_port()}"]]
-        table = tmp_path / "table.json"
-        table.write_bytes(table_file(entry(shards, "g1", valueFormat="raw", normalize=[])))
-        with routing(table, "--max-keys", "8") as router:
-            ended = run_here("get", f"http://127.0.0.1:{router.port}", *KEYS[:20])
-            one = run_here("get", f"http://127.0.0.1:{router.port}", away[0])
+def test_what_was_found_is_printed_when_a_shard_is_away() -> None:
+    here, away = KEYS[:20:2], KEYS[1:20:2]
+    many = batch(dict.fromkeys(here, "value"), unavailable=away)
+    with scripted(many, problem("503 Service Unavailable", "unavailable", reason="Unreachable", shard=1)) as router:
+        ended = run_here("get", router.url, *KEYS[:20])
+        one = run_here("get", router.url, away[0])
     lines = [orjson.loads(line) for line in ended.stdout.splitlines()]
     assert [line["key"] for line in lines] == KEYS[:20], ended
     assert [line["key"] for line in lines if line.get("value") is not None] == here

@@ -11,10 +11,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.fleets import fleet, fleet_entry
+from support.http import ScriptedLookups
+from support.http import generation as scripted_generation
+from support.resp import command, serving_resp
 from support.routers import routing
 from support.routing import table_file
 from support.shards import write_generation
+from support.two_kinds import KINDS, InProcessWorker
 
+from lookupdb.keys import file_name
 from lookupdb.resp.commands import MAX_REPEATED_BYTES, READS
 from lookupdb.resp.requests import LOOKUPS, MANY_KEYS, list_keys
 
@@ -84,8 +89,8 @@ def test_every_read_is_a_lookup() -> None:
 
 def test_type_expiry_and_length(client: Any) -> None:
     assert [client.type(key) for key in ("object", "number", "none")] == [b"string", b"string", b"none"]
-    for command in (client.ttl, client.pttl, client.expiretime, client.pexpiretime):
-        assert [command("object"), command("none")] == [-1, -2]
+    for ask in (client.ttl, client.pttl, client.expiretime, client.pexpiretime):
+        assert [ask("object"), ask("none")] == [-1, -2]
     assert [client.strlen(key) for key in ("object", "großes k", "none")] == [len(OBJECT), 7, 0]
     assert [client.exists("object", "none", "object"), client.touch("object", "none", "object")] == [2, 2]
     assert client.touch("none") == 0
@@ -240,14 +245,20 @@ def test_the_commands_of_transactions_are_those_of_redis(client: Any) -> None:
 
 
 def test_a_raw_dataset_has_no_fields(tmp_path: Path) -> None:
-    generation = write_generation(tmp_path, {"k": b'{"a":1}'})
-    with fleet(generation) as shards:
-        table = tmp_path / "table.json"
-        table.write_bytes(table_file(fleet_entry(generation, shards)))
-        with routing(table, "--resp-port", "0") as router:
-            for port in (router.resp, shards[0][0].ports[0]):
-                with redis.Redis(port=port) as client:
-                    for words in (("HGET", "k", "a"), ("HGETALL", "k"), ("HMGET", "k", "a")):
-                        with pytest.raises(redis.ResponseError, match=r"^WRONGTYPE"):
-                            client.execute_command(*words)
-                    assert [client.hget("none", "a"), client.strlen("k"), client.type("k")] == [None, 7, b"string"]
+    refused = (("HGET", "k", "a"), ("HGETALL", "k"), ("HMGET", "k", "a"))
+    lookups = ScriptedLookups(values={"k": b'{"a":1}'}, active=scripted_generation("g1", value_format="raw"))
+    with serving_resp(lookups) as server, server.connect() as asking:
+        assert all(str(asking.ask(*words)).startswith("WRONGTYPE ") for words in refused)
+        assert [asking.ask("HGET", "none", "a"), asking.ask("STRLEN", "k"), asking.ask("TYPE", "k")] == [
+            None,
+            7,
+            b"string",
+        ]
+    path = write_generation(tmp_path, lookups.values, value_format="raw") / file_name(0, 1)
+    with InProcessWorker(path, KINDS[0]) as worker:
+        client = worker.connect()
+        for words in (*refused, ("HGET", "none", "a"), ("STRLEN", "k"), ("TYPE", "k")):
+            worker.send(client, command(*words))
+        *errors, nothing, length, kind = worker.replies(client).splitlines()
+    assert [error[:11] for error in errors] == [b"-WRONGTYPE "] * 3
+    assert (nothing, length, kind) == (b"$-1", b":7", b"+string")
