@@ -34,11 +34,12 @@ def silent() -> Iterator[socket.socket]:
         yield server
 
 
-SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+INT, TERM = (signal.SIGINT, 130), (signal.SIGTERM, 143)
 
 
-@SIGNALS
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("verb", "number", "code"), [("fetch", *INT), ("fetch", *TERM), ("sweep", *INT), ("diff", *TERM)]
+)
 def test_a_verb_whose_bucket_does_not_answer_ends_soon(
     tmp_path: Path, silent: socket.socket, verb: str, number: signal.Signals, code: int
 ) -> None:
