@@ -63,6 +63,7 @@ def play(path: Path, kernels: str, script: Script, limits: ServerLimits | None =
         assert worker.worker.budget.total == sum(
             connection.held_bytes for connection in worker.worker.connections.values()
         )
+        worker.take_turns(10)  # on a slow machine, a time slice may end between a reply and its count
         counters = worker.counters()
         for *buckets, nanoseconds in DURATIONS.values():
             counters[buckets[0]] = sum(map(counters.pop, buckets[1:]), counters[buckets[0]])
