@@ -253,16 +253,17 @@ class World:
 
     # Writes.
 
-    def look(self) -> Plan:
-        """Return the plan for now without carrying it out."""
-        planned = self.planner(self.observe(), self.config, self.now + self.clock_error)
+    def look(self, snapshot: Observed | None = None) -> Plan:
+        """Return the plan for now without carrying it out. ``snapshot`` is what is there now, if it is known."""
+        seen = self.with_memory(snapshot or self.snapshot())
+        planned = self.planner(seen, self.config, self.now + self.clock_error)
         changes = planned.apply or planned.delete or planned.status != self.status
         assert changes or planned.next_look_in is None or planned.next_look_in > 0, f"it spins:\n{self.describe()}"
         return planned
 
-    def reconcile(self) -> Plan:
+    def reconcile(self, snapshot: Observed | None = None) -> Plan:
         """Plan, and carry it out."""
-        planned = self.look()
+        planned = self.look(snapshot)
         self.carry_out(planned, self.dataset)
         return planned
 
@@ -405,10 +406,15 @@ class World:
         self.also_steps(seconds)
 
     def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
-        """Reconcile and let time pass until nothing is left to do, or ``until``."""
+        """Let time pass until nothing is left to do, or ``until``. As in a cluster, reconcile after a change and when a
+        pass is due; a planner that remembers something reconciles each second."""
         end = self.now + timedelta(seconds=seconds)
+        seen, due = None, self.now
         while self.now < end:
-            planned = self.reconcile()
+            snapshot = self.snapshot()
+            if snapshot != seen or self.now >= due or self.planner is not plan:
+                planned, seen = self.reconcile(snapshot), snapshot
+                due = self.now + timedelta(seconds=min(planned.next_look_in or NEVER, NEVER))
             if until is not None and until():
                 return
             idle = not planned.apply and not planned.delete and self.is_quiet()
