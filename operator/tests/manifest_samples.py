@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from lookupdb.dataset import schema
-from lookupdb.dataset.spec import parse_resource
+from lookupdb.dataset.spec import parse_completed_resource
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Config, Manifest, ObservedDataset, StoreAccess
 from lookupdb_operator.status import BuildStatus, GenerationStatus, RolloutStatus, TableStatus
@@ -138,7 +138,7 @@ def _dataset(text: str) -> ObservedDataset:
         resource_version="1",
         generation=1,
         spec=completed["spec"],
-        parsed=parse_resource(resource),
+        parsed=parse_completed_resource(completed),
     )
 
 
