@@ -21,21 +21,14 @@ NOTHING: Final = ""
 
 
 @cache
+def page(path: str) -> str:
+    """Return the Markdown of the generated page ``path``, which is below docs/."""
+    return _MAKERS[path]()
+
+
 def pages() -> Mapping[str, str]:
     """Return every generated page: its path below docs/, and its Markdown."""
-    makers: dict[str, Callable[[], str]] = {
-        "reference/dataset.md": make_dataset_page,
-        "reference/commands.md": make_commands_page,
-        "reference/kubectl-commands.md": make_kubectl_page,
-        "reference/chart.md": make_chart_page,
-        "reference/metrics.md": make_metrics_page,
-        "reference/conditions.md": make_conditions_page,
-        "reference/lifecycle.md": make_lifecycle_page,
-        "reference/http.md": make_http_page,
-        "reference/resp.md": make_resp_page,
-        "reference/status-screens.md": make_screens_page,
-    }
-    return {path: make() for path, make in makers.items()}
+    return {path: page(path) for path in _MAKERS}
 
 
 _undescribed: list[str] = []
@@ -44,7 +37,7 @@ _undescribed: list[str] = []
 def find_undescribed() -> list[str]:
     """Return all fields, options, values, metrics, reasons and commands without a description."""
     _undescribed.clear()
-    pages.cache_clear()
+    page.cache_clear()
     pages()
     return list(_undescribed)
 
@@ -471,3 +464,17 @@ _SCREENS: Final = """\
 What `kubectl lookupdb status NAME` prints in the phases that ask somebody to look or to decide. The operator's own code
 made these screens. *Waits for* says what differs from the spec, for how long, and what to do.
 [Conditions](conditions.md#in-one-word) lists all phases."""
+
+
+_MAKERS: Final[Mapping[str, Callable[[], str]]] = {
+    "reference/dataset.md": make_dataset_page,
+    "reference/commands.md": make_commands_page,
+    "reference/kubectl-commands.md": make_kubectl_page,
+    "reference/chart.md": make_chart_page,
+    "reference/metrics.md": make_metrics_page,
+    "reference/conditions.md": make_conditions_page,
+    "reference/lifecycle.md": make_lifecycle_page,
+    "reference/http.md": make_http_page,
+    "reference/resp.md": make_resp_page,
+    "reference/status-screens.md": make_screens_page,
+}

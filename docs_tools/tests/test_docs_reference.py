@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
-def test_everything_is_described() -> None:
-    assert reference.find_undescribed() == []
-
-
 UNDESCRIBED = (
     ("CRD", "description: The source of the records.", "", "spec.source"),
     ("VALUES", "# Its cron schedule, in UTC.", "", "chart value sweep.schedule"),
@@ -38,9 +34,13 @@ def test_what_is_not_described_is_found(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(product, attribute, tmp_path / attribute)
     found = reference.find_undescribed()
     monkeypatch.undo()
-    reference.pages.cache_clear()
+    reference.page.cache_clear()
     for *_, missing in UNDESCRIBED:
         assert [what for what in found if what.startswith(missing)], missing
+
+
+def test_everything_is_described() -> None:
+    assert reference.find_undescribed() == []
 
 
 def test_each_page_has_what_it_is_about() -> None:
@@ -57,7 +57,7 @@ def test_each_page_has_what_it_is_about() -> None:
 
 
 def test_a_command_line_option_is_told_with_its_default_and_its_variable() -> None:
-    (row,) = re.findall(r"^\| `--max-keys.*$", reference.pages()["reference/commands.md"], re.MULTILINE)[:1]
+    (row,) = re.findall(r"^\| `--max-keys.*$", reference.page("reference/commands.md"), re.MULTILINE)[:1]
     assert "LOOKUPDB_MAX_KEYS" in row
     assert "1000" in row
 

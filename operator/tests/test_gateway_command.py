@@ -225,5 +225,5 @@ async def test_every_metric_is_documented(url: str, tmp_path: Path, monkeypatch:
         text = (await gateway.admin("/metrics"))[1]
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) > 8
-    page = reference.pages()["reference/metrics.md"]
+    page = reference.page("reference/metrics.md")
     assert [name for name in names if not re.search(f"[|] `{name}(_bucket)?` [|]", page)] == []

@@ -102,7 +102,7 @@ def test_every_phase_is_reached_by_a_transition_and_all_but_the_end_are_left_by_
 
 
 def test_the_documentation_shows_the_table_that_is_executed() -> None:
-    text = reference.pages()["reference/lifecycle.md"]
+    text = reference.page("reference/lifecycle.md")
     told = re.findall(r"^\| \*\*(.+?)\*\* \|", text, re.MULTILINE)
     assert told == [transition.name for transition in lifecycle.TRANSITIONS]
     for transition in lifecycle.TRANSITIONS:

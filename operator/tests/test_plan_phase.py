@@ -71,7 +71,7 @@ def test_each_phase(name: str) -> None:
 def test_every_phase_has_its_case_and_its_line_in_the_docs_in_the_order_in_which_they_are_looked_for() -> None:
     names = [*(one.name for one in phase.PHASES), phase.PENDING]
     assert list(CASES) == names
-    _, _, section = reference.pages()["reference/conditions.md"].partition("## In one word")
+    _, _, section = reference.page("reference/conditions.md").partition("## In one word")
     rows = [line.split("|")[1].strip() for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
     assert rows[2:] == names
     for one in phase.PHASES:

@@ -73,13 +73,13 @@ def test_the_screen(state: Callable[[], World], told: list[Any]) -> None:
 
 
 def test_the_page_shows_what_the_command_does() -> None:
-    screens, page = product.load_screens(), reference.pages()["reference/status-screens.md"]
+    screens, page = product.load_screens(), reference.page("reference/status-screens.md")
     assert screens.keys() >= {"Building", "CandidateWaiting", "GateClosed"}
     for heading, show in screens.items():
         assert f"\n## {heading}\n\n```text\n{show()}\n```" in page
 
 
 def test_the_page_has_no_other_screen_and_its_words_are_phases() -> None:
-    headings = re.findall(r"^## (.*)$", reference.pages()["reference/status-screens.md"], re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", reference.page("reference/status-screens.md"), re.MULTILINE)
     assert headings == list(product.load_screens())
     assert {heading.partition(":")[0] for heading in headings} <= {phase.name for phase in PHASES}
