@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -25,6 +28,7 @@ from lookupdb_operator.console.dataset import Dataset
 from lookupdb_operator.plugin import change_verbs, read_verbs
 from lookupdb_operator.plugin import cluster_session as port_forward
 from lookupdb_operator.plugin.cli import answer_kubectl, cli
+from lookupdb_operator.plugin.options import run_in
 from lookupdb_operator.plugin.session import DatasetSession
 
 Run = Callable[..., Any]
@@ -487,3 +491,18 @@ async def test_kubectl_completes_verbs_and_the_names_of_datasets(kube: Kube, tmp
     assert await complete("status", *config, "air") == ["airports", ":4"]
     assert await complete("status", *config, "x") == [":4"]
     assert await complete("status", "--kubeconfig", "/nowhere", "air") == [":4"], "a shell is not told of errors"
+
+
+def test_a_terminal_that_is_closed_ends_a_command_which_cleans_up_first() -> None:
+    cleaned = []
+
+    async def work(_: DatasetSession) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(SystemExit) as end:
+        run_in(nullcontext(cast("DatasetSession", None)), work)
+    assert (end.value.code, cleaned) == (129, [True])
