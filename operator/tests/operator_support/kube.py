@@ -58,7 +58,7 @@ class Refusal(Exception):
         self.reason = reason
 
 
-@dataclass
+@dataclass(repr=False)  # asyncio and enum format what a fixture returns, several times
 class Kube:
     """The server's state. Tests read and change it from the same event loop."""
 
