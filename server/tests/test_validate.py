@@ -20,7 +20,7 @@ def write(path: Path, **spec: Any) -> Path:
     return path
 
 
-def validate(*paths: Path) -> tuple[int, list[str], str]:
+def validate(*paths: Path | str) -> tuple[int, list[str], str]:
     """Return the exit code, the lines of the problems, and the rest."""
     run = run_here("validate", *map(str, paths))
     return run.returncode, run.stdout.decode().splitlines(), run.stderr.decode()
@@ -132,7 +132,7 @@ def test_a_misspelt_kind_is_a_problem_after_a_dataset_and_in_a_folder(tmp_path: 
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "json.json").write_text(misspelt)
     (tmp_path / "deep" / "plain.yaml").write_text("apiVersion: 'lookupdb.dev/v1'\nkind: LookupDataset2\n")
-    code, lines, rest = validate(tmp_path)
+    code, lines, rest = validate("-R", tmp_path)
     kind = "kind must be LookupDataset, found 'LookupDatset'"
     assert lines[0] == f"{both}: dataset 2: {kind}"
     assert f"{tmp_path}/deep/json.json: {kind}" in lines
@@ -148,7 +148,8 @@ def test_a_folder_is_searched_for_datasets(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("kind: Deployment\nmetadata: {name: a}\n")
     write(tmp_path / ".lookupdb" / "run" / "c.yaml", shards=0)
     (tmp_path / "crd.yaml").write_text("kind: CustomResourceDefinition\nspec:\n  names:\n    kind: LookupDataset\n")
-    code, lines, rest = validate(tmp_path)
+    assert validate(tmp_path) == (0, [], "1 file, 0 problems\n"), "subfolders are left out, as by `up -f FOLDER`"
+    code, lines, rest = validate("-R", tmp_path)
     assert (code, rest) == (1, "3 files, 2 problems\n")
     assert lines[0].startswith(f"{tmp_path}/deep/b.yml: spec.shards: 0 is less")
     assert lines[1].startswith(f"{tmp_path}/deep/c.yaml: dataset 2: spec.source.url: expected at least 1 character")

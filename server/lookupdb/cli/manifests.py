@@ -107,22 +107,23 @@ _OURS: Final = re.compile(
 @click.argument(
     "paths", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
-def validate(paths: tuple[Path, ...]) -> int:
+@option("--recursive", "-R", is_flag=True, show_default=False, help="Also check the subfolders of each FOLDER.")
+def validate(paths: tuple[Path, ...], recursive: bool) -> int:
     """Check manifests, and print everything that is wrong with them: the file, the field, and what to write.
 
     \b
         lookupdb validate people.yaml
-        lookupdb validate manifests/
+        lookupdb validate -R manifests/
 
     Reads no source, and needs no network, cluster or store: use it before a commit and in CI. It checks what a
-    cluster checks when you apply a manifest, except rules that compare it with the previous one. In a FOLDER and its
-    subfolders it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others. Another kind of
-    lookupdb.dev is a problem. It skips hidden subfolders, such as .lookupdb. `lookupdb build -f FILE --explain` also
-    looks at the source.
+    cluster checks when you apply a manifest, except rules that compare it with the previous one. In a FOLDER
+    it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others; with -R also in its
+    subfolders, except hidden ones such as .lookupdb. Another kind of lookupdb.dev is a problem. `lookupdb build -f FILE
+    --explain` also looks at the source.
 
     Exit codes: 0 all are valid, 1 there are problems, 2 a path does not exist, or a folder has no manifest.
     """
-    files = [file for path in paths for file in (_list_manifests(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (_list_manifests(path, recursive) if path.is_dir() else [path])]
     count = 0
     for file in files:
         for problem in _find_problems(file):
@@ -158,10 +159,10 @@ def _is_ours(document: Any) -> bool:
     )
 
 
-def _list_manifests(folder: Path) -> list[Path]:
+def _list_manifests(folder: Path, recursive: bool) -> list[Path]:
     """Return the files in ``folder`` that may hold a dataset. Raises UsageError if there are none."""
     found = []
-    for file in sorted(folder.rglob("*")):
+    for file in sorted(folder.rglob("*") if recursive else folder.glob("*")):
         is_hidden = any(part[0] == "." for part in file.relative_to(folder).parts[:-1])
         if file.suffix not in _ENDINGS or is_hidden or not file.is_file():
             continue
@@ -173,5 +174,7 @@ def _list_manifests(folder: Path) -> list[Path]:
         if is_ours:
             found.append(file)
     if not found:
-        raise UsageError(f"no file in {folder} holds a {_KIND}", hint="name the files, or another folder")
+        raise UsageError(
+            f"no file in {folder} holds a {_KIND}", hint="name the files, or another folder; -R searches subfolders"
+        )
     return found
