@@ -49,7 +49,7 @@ def answer(policy: Any, old: Any, namespace: Any, kind: str = names.KIND, resour
 
 def test_a_dataset_that_is_protected_is_not_deleted_and_the_refusal_says_how_to_lift_that(policy: Any) -> None:
     assert answer(policy, dataset(**{ANNOTATION: "true"}), SERVING) == (
-        "LookupDataset people is protected from deletion. To lift that: "
+        "LookupDataset people is protected from deletion. To remove the protection: "
         f"kubectl annotate lookupdatasets.lookupdb.dev people -n shops {ANNOTATION}-"
     )
 

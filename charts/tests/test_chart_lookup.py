@@ -191,7 +191,7 @@ def test_what_another_server_answers_says_nothing_of_the_key(
 ) -> None:
     monkeypatch.setattr(script, "STRANGER_SECONDS", 0.0)
     said = script.main("airports", "default", key, router)
-    assert f"/v1/lookup/{key} with {status} is no router of lookupdb" in said
+    assert f"/v1/lookup/{key} with {status} is not a lookupdb router" in said
 
 
 def test_another_server_is_asked_again_until_the_router_answers(script: ModuleType, router: str) -> None:

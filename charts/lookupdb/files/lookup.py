@@ -13,11 +13,11 @@ import urllib.request
 
 TIMEOUT_SECONDS = 10
 STRANGER_SECONDS = 30.0
-"""A Service's address may lead somewhere else for a moment, after the Service was made. It is asked again so long."""
+"""Seconds to retry: for a moment after a Service is created, its address may lead somewhere else."""
 GENERATION = "Lookupdb-Generation"
 """The header that a router answers with, whether it has the key or not."""
 PORTS = (443, 80)
-"""The usual ones of a router's Service: it has one of them. The other is refused, or left without an answer."""
+"""The usual ports of a router's Service, which has one of them. The other refuses connections, or does not answer."""
 DEFAULT_PORTS = {"https": 443, "http": 80}
 UNVERIFIED = ssl._create_unverified_context()  # noqa: S323 - as without TLS, the cluster's DNS says who answers
 
@@ -27,8 +27,8 @@ class StrangerError(Exception):
 
 
 def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
-    """Return why the lookup failed, as a sentence; None if it succeeded. Of ``namespaces``, separated by commas, the
-    first one with an answer counts."""
+    """Return why the lookup failed, as a sentence; None if it succeeded. The first of ``namespaces``, separated by
+    commas, that answers counts."""
     unanswered = []
     for namespace in namespaces.split(","):
         name = host or f"{dataset}-router.{namespace}.svc"
@@ -48,7 +48,7 @@ def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
 
 
 def ask_router(name: str, dataset: str, namespace: str, key: str) -> str | None:
-    """``ask`` of the router at ``name``. Raises OSError when nobody answers, StrangerError when somebody else does."""
+    """Call ``ask`` for the router at ``name``. Raises OSError if nothing answers, StrangerError if no router does."""
     ends_at = time.monotonic() + STRANGER_SECONDS
     while True:
         try:
@@ -60,8 +60,8 @@ def ask_router(name: str, dataset: str, namespace: str, key: str) -> str | None:
 
 
 def find_router(name: str) -> str:
-    """The URL of the router at ``name``, a host that may say its port. No token is shown before it is known whether it
-    speaks TLS. Raises OSError when nobody answers."""
+    """Return the URL of the router at ``name``, a host with or without a port. No token is sent before it is known
+    whether the router uses TLS. Raises OSError if nothing answers."""
     given = urllib.parse.urlsplit(f"//{name}")
     host = given.hostname or ""
     port = given.port or find_port(host)
@@ -76,7 +76,7 @@ def find_router(name: str) -> str:
 
 
 def find_port(host: str) -> int:
-    """The first of PORTS that takes a connection; they are tried at once. Raises OSError when none does."""
+    """Return the first of PORTS that takes a connection; all are tried at once. Raises OSError if none does."""
     outcomes: queue.SimpleQueue[tuple[int, OSError | None]] = queue.SimpleQueue()
 
     def connect(port: int) -> None:
@@ -99,8 +99,8 @@ def find_port(host: str) -> int:
 
 
 def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
-    """Why the router at ``url`` does not have ``key``; None when it has. Raises OSError when nobody answers, and
-    StrangerError when what answers is no router: then nothing is known of the key."""
+    """Return why the router at ``url`` does not have ``key``; None if it has it. Raises OSError if nothing answers,
+    StrangerError if what answers is not a router: that says nothing about the key."""
     try:
         request = urllib.request.Request(url)  # noqa: S310 - http
         if token := os.environ.get("LOOKUPDB_TOKEN", "").strip():
@@ -122,7 +122,7 @@ def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
 def check_router(url: str, status: int, generation: str | None) -> None:
     """Raises StrangerError unless the answer names its generation."""
     if not generation:
-        raise StrangerError(f"what answers {url} with {status} is no router of lookupdb: it names no generation")
+        raise StrangerError(f"what answers {url} with {status} is not a lookupdb router: it names no generation")
 
 
 if __name__ == "__main__":

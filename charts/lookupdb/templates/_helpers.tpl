@@ -260,7 +260,7 @@ podSelector:
     - {key: app.kubernetes.io/component, operator: In, values: [builder, executor, shard]}
 {{- end }}
 
-{{/* In NetworkPolicies: those of `kubectl lookupdb diff` and `load`, which read generations. */}}
+{{/* In NetworkPolicies: the pods of `kubectl lookupdb diff` and `load`, which read generations. */}}
 {{- define "lookupdb.pluginPods" -}}
 podSelector:
   matchLabels:

@@ -1,7 +1,7 @@
-{{/* The rights of the operator wherever it acts on datasets: those that it uses, and no more (charts/tests/test_chart_rights.py).
-It lists and watches, and never gets one object. What it applies it patches; where an apply makes an object, it creates.
-With a gateway it can do nothing with Secrets there but make one that is not there: the key of a dataset's passwords.
-Without one, none is got or listed; but who patches one is answered with what it holds. */}}
+{{/* The operator's rights wherever it acts on datasets: only those that it uses (charts/tests/test_chart_rights.py).
+It lists and watches, and never gets a single object. An apply needs patch, and create if the object does not exist.
+With a gateway, it can only create Secrets: those with the key of a dataset's passwords. Without a gateway, it cannot
+get or list Secrets either, but the answer to a patch shows what the Secret holds. */}}
 {{- define "lookupdb.rules" -}}
 - apiGroups: [lookupdb.dev]
   resources: [lookupdatasets]
