@@ -92,7 +92,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     default="",
     metavar="URL",
     help="URL of the gateway (lookupdb gateway) before the store. Pods then show it a token of their namespace; without"
-    " it, every namespace with a dataset gets a Secret with the credentials of the whole store.",
+    " a gateway, every namespace with a dataset gets a Secret with the credentials of the whole store.",
 )
 @option(
     "--gateway-token-file",
@@ -100,7 +100,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     help="File with a token of the operator's service account, the gateway's --announcer. With it, the operator"
-    " announces active generations in the store, for lookupdb sync.  [default: it does not]",
+    " announces active generations in the store, for lookupdb sync.  [default: nothing is announced]",
 )
 @option(
     "--store-secret",
@@ -111,7 +111,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option(
     "--create-store-secret",
     is_flag=True,
-    help="If that Secret does not exist, create it once, with random credentials, for the chart's own store.",
+    help="If --store-secret does not exist, create it once, with random credentials, for the chart's own store.",
 )
 @option(
     "--shard-key-secret",
@@ -123,8 +123,8 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--store-env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the store that is not secret, as AWS_REGION=eu-west-1. May be repeated. With --gateway it is not"
-    " used.",
+    help="A setting of the store that is not secret, such as AWS_REGION=eu-west-1. May be repeated. With --gateway it"
+    " is not used.",
 )
 @option(
     "--cluster-id",
@@ -179,7 +179,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--pod-host",
     type=click.Choice(LISTEN_ADDRESSES),
     default=ANY_ADDRESS,
-    help="Where shard servers and routers listen; :: where pods have IPv6 addresses.",
+    help="Where shard servers and routers listen; use :: if pods have IPv6 addresses.",
 )
 @option("--host", default=ANY_ADDRESS, help="Where health and metrics are served.")
 @option("--port", type=click.IntRange(0, 65535), default=names.OPERATOR_PORT, help="Port of /healthz and /metrics.")
@@ -241,7 +241,7 @@ def options(**values: Any) -> OperatorOptions:
     values["store_environment"] = {name: value for name, _, value in variables}
     values["gateway"] = values["gateway"].rstrip("/")
     values["pod_labels"] = {str(name): str(value) for name, value in values["pod_labels"].items()}
-    # Options are called as the fields that they set.
+    # Options are named like the fields that they set.
     settings = {field.name: values.pop(field.name) for field in fields(Config) if field.name in values}
     return OperatorOptions(config=Config(**settings), **values)
 
@@ -254,6 +254,6 @@ def _check_gateway(url: str) -> None:
     is_bare = parts.path in ("", "/") and not (parts.query or parts.fragment or "@" in parts.netloc)
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_bare:
         raise UsageError(
-            "--gateway is no URL of a gateway: expected a scheme, a host and a port, and nothing else",
+            "--gateway is not the URL of a gateway: expected a scheme, a host and a port, and nothing else",
             hint="as in --gateway http://lookupdb-gateway.lookupdb.svc:7071",
         )

@@ -1,4 +1,4 @@
-"""Start, connect and stop the parts of the operator, in kopf's event loop; and the resync, which runs beside them."""
+"""Start, connect and stop the parts of the operator in kopf's event loop, and run the resync beside them."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _RETRY_SECONDS: Final = 1.0
 
 # Check that the cluster's CustomResourceDefinition has everything that this operator reads and writes.
 #
-# An older CRD would prune or reject parts of the status, and the operator would forget what it claimed. So it does not
-# start with one. It compares the packaged CRD with the API server's OpenAPI document, which every service account may
-# read. A newer CRD is fine.
+# An older CRD would prune or reject parts of the status, and the operator would forget what it claimed. So the operator
+# does not start with one. It compares the packaged CRD with the API server's OpenAPI document, which every service
+# account may read. A newer CRD is fine.
 
 
 _PATH: Final = f"/openapi/v3/apis/{names.DATASET_KIND.api_version}"
@@ -94,7 +94,7 @@ async def wait_for_crd(api: Api, patience: float = _PATIENCE) -> None:
                     f"the CustomResourceDefinition {names.DATASET_KIND.plural}.{names.DATASET_KIND.group} of this"
                     f" cluster lacks {len(missing)} of the fields and values that the operator {__version__} needs:"
                     f" {named}",
-                    hint="upgrade it with that of the operator's version: kubectl apply --server-side -f crds/",
+                    hint="apply the one of the operator's version: kubectl apply --server-side -f crds/",
                 )
         await asyncio.sleep(_RETRY_SECONDS)
 
@@ -130,7 +130,7 @@ async def wait_for_api(listing: Listing) -> None:
             await listing.list_uids(names.DATASET_KIND)
             if await listing.is_discovered(names.DATASET_KIND):
                 return
-            log.info("the API server does not name LookupDatasets yet")
+            log.info("the API server does not list the kind LookupDataset yet")
         except NotFound:
             log.warning("the API server does not know LookupDatasets; is their CustomResourceDefinition installed?")
         except ApiError as error:
@@ -439,7 +439,7 @@ class _Operator:
 
 def _log_defect(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        log.error("%s stopped by a defect", task.get_name(), exc_info=error)
+        log.error("%s stopped because of a bug", task.get_name(), exc_info=error)
 
 
 async def _retry_until_done(step: Callable[[], Awaitable[T]]) -> T:
@@ -448,5 +448,5 @@ async def _retry_until_done(step: Callable[[], Awaitable[T]]) -> T:
         try:
             return await step()
         except ApiError as error:
-            log.warning("%s; again in %.0f s", error, _RETRY_SECONDS)
+            log.warning("%s; retrying in %.0f s", error, _RETRY_SECONDS)
             await asyncio.sleep(_RETRY_SECONDS)

@@ -233,7 +233,7 @@ class _DatasetCollector(Collector):
         """Yield when the served data were built and refreshed, and when they become stale."""
         built = GaugeMetricFamily(
             "lookupdb_dataset_built_timestamp_seconds",
-            "Build time of the active generation, by the builder's clock.",
+            "When the active generation was built, by the builder's clock.",
             labels=["namespace", "dataset"],
         )
         refreshed = GaugeMetricFamily(
@@ -248,8 +248,8 @@ class _DatasetCollector(Collector):
         )
         cutovers = GaugeMetricFamily(
             "lookupdb_dataset_cutover_timestamp_seconds",
-            "Time when all routers had confirmed the generation that they serve; after a restart of the operator, the "
-            "last routing table.",
+            "Time when all routers had confirmed the generation that they serve or, after a restart of the operator, "
+            "the last routing table.",
             labels=["namespace", "dataset"],
         )
         for key, (_, moment_seconds) in sorted(self.cutovers.items()):

@@ -252,7 +252,7 @@ class Pod:
     unready_since: str = ""
     """When the pod became unready, by another machine's clock, so it is only compared for equality. Empty: ready."""
     lost_after: Absence | None = None
-    """For an unready pod that is being deleted: how long the operator must see that before it stops waiting for the
+    """For an unready pod that is being deleted: how long the operator must see both before it stops waiting for the
     kubelet."""
     trouble: Trouble | None = None
     """The obstacle, from its status or from Warning events."""
@@ -330,7 +330,7 @@ class Predecessor:
     kind: str
     name: str
     uid: str
-    """The uid of that dataset."""
+    """The uid of the earlier dataset."""
     orphaned: bool = False
     """True if it stays until somebody deletes it, because it has no owner left."""
 
@@ -468,12 +468,12 @@ def add_seconds(moment: datetime, seconds: float) -> str:
 
 
 def clamp_moment(moment: str, latest: datetime) -> str:
-    """Return ``moment``, or ``latest`` if that is more than a second before: two clocks are never quite equal."""
+    """Return ``moment``, or ``latest`` if ``moment`` is over a second later: two clocks are never quite equal."""
     return format_moment(latest) if parse_moment(moment) > latest + timedelta(seconds=1) else moment
 
 
 def clamp_to_now(moment: str, now: datetime) -> str:
-    """Return ``clamp_moment`` for ``now``; empty if ``moment`` is."""
+    """Return ``clamp_moment`` for ``now``; empty if ``moment`` is empty."""
     return clamp_moment(moment, now) if moment else moment
 
 

@@ -20,7 +20,7 @@ PLURAL: Final[str] = _CRD["names"]["plural"]
 
 FIELD_MANAGER: Final = "lookupdb-operator"
 
-# Labels. Every object that the operator makes carries DATASET, and is watched by it.
+# Labels. Every object that the operator makes carries DATASET, by which the operator watches it.
 DATASET: Final = f"{GROUP}/dataset"
 DATASET_UID: Final = f"{GROUP}/dataset-uid"
 """The dataset's uid: a recreated dataset has the same name, and must not share pods with the deleted one."""
@@ -274,7 +274,7 @@ def recover_number(label: str) -> int:
 
 
 def recover_password_key(label: str) -> str:
-    """Return the fingerprint in an object's label; empty if it is none."""
+    """Return the fingerprint in an object's label; empty if it is not one."""
     return label if _FINGERPRINT.fullmatch(label) else ""
 
 
@@ -362,7 +362,7 @@ ALL: Final = (
     NAMESPACE,
 )
 WATCHED: Final = tuple(kind for kind in ALL if kind.watched)
-"""Kinds watched by label, besides DATASET, which is always watched."""
+"""Kinds watched by label, besides DATASET_KIND, which is always watched."""
 
 _BY_NAME: Final = {kind.name: kind for kind in ALL}
 

@@ -131,7 +131,7 @@ class RefusedGeneration(BuiltGeneration):
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A generation that was rolled back from: it is not rolled out again until the source changes."""
+    """A generation that was rolled back or rejected: it is not rolled out again until the source changes."""
 
     generation: str
     fingerprint: str
@@ -415,8 +415,8 @@ class RolloutStatus:
     kept_since: str = ""
     """When it had drained: its servers stay for a while, for a rollback. Empty: they do not."""
     offered_replicas: int = field(default=0, metadata={"json": "offered"})
-    """Number of servers per shard in tables that only offer it to clients that name it, beside the active generation.
-    At least 1 while it waits for promotion."""
+    """Number of servers per shard in tables that only offer this rollout to clients that name its generation. At least
+    1 while it waits for promotion."""
     shard_ranges: str = ALL
     """The shards for which it has servers; empty: all."""
     window: str = ""

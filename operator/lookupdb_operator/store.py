@@ -113,7 +113,7 @@ def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where:
     for key, value in data.items():
         if not _VARIABLE.fullmatch(key):
             return StoreAccess(
-                problem=f"{where} has the key {key!r}, which is no environment variable's name; "
+                problem=f"{where} has the key {key!r}, which is not the name of an environment variable; "
                 "expected keys like AWS_ACCESS_KEY_ID"
             )
         try:

@@ -72,7 +72,7 @@ async def test_a_name_that_is_taken_is_left_alone() -> None:
     async with connected() as (server, cluster):
         for taken in ({}, {"ownerReferences": None}, {"ownerReferences": [{"uid": "ds-0", "controller": True}]}):
             server.then({"items": [{"metadata": {"name": "c"} | taken}]})
-            with pytest.raises(Conflict, match="ConfigMap c is there and is not this dataset's"):
+            with pytest.raises(Conflict, match="ConfigMap c exists and is not this dataset's"):
                 await cluster.apply(ours, force=False)
         assert {request.method for request in server.asked} == {"GET"}
         server.then({"items": [{"metadata": {"name": "c"} | OWNED}]})

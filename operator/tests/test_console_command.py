@@ -34,8 +34,8 @@ def test_tokens_are_the_default() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--subjects=ops"], "no service account"),
-        (["--subjects=*/*"], "no service account"),
+        (["--subjects=ops"], "not a service account"),
+        (["--subjects=*/*"], "not a service account"),
         (["--audience="], "--audience is empty"),
         (["--access=proxy"], "needs --password-file"),
     ],

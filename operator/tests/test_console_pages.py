@@ -174,7 +174,7 @@ def test_a_rejected_generation_is_in_the_store_and_cannot_serve(console: Console
         page = console.text(DATASET)
         assert message in page
         assert "No generation can serve yet." in page
-        assert "No generation can serve. A comparison needs two." in console.text(f"{DATASET}/diff")
+        assert "No generation is stored. A comparison needs two." in console.text(f"{DATASET}/diff")
     finally:
         console.source.views[0] = one()
 

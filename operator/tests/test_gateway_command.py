@@ -176,7 +176,7 @@ async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_st
     write_secret(secret, 1, variables(url))
     async with standing(tmp_path, store, credentials=secret, look_seconds=0.05) as gateway:
         write_secret(secret, 2, {**variables(url), name: value})
-        await until(lambda: "the last ones stay" in caplog.text, "a word about it")
+        await until(lambda: "using the last ones" in caplog.text, "a word about it")
         assert (await gateway.ask("PUT", OBJECT, body=b"x")).status == 200
     with pytest.raises(StoreError, match=r"credentials in .* cannot be read"):
         StoreClient(store, secret)

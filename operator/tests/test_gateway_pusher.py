@@ -83,7 +83,7 @@ async def test_it_pushes_and_a_builder_takes_that(gateway: Standing, bucket: Buc
         files = [str(tmp_path / "rows.csv")]
         report = await asyncio.to_thread(build.push_generation, spec, place, files, options, SilentProgress())
         assert report.generation == "g1"
-        with pytest.raises(StoreError, match="is not in the one folder of pushes of service account people-pusher"):
+        with pytest.raises(StoreError, match="is not in the only folder that service account people-pusher may access"):
             await asyncio.to_thread(build.build_generation, spec, place, options, SilentProgress())
         other = parse_resource(describe("places"))
         with pytest.raises(StoreError, match="service account people-pusher"):

@@ -150,7 +150,7 @@ async def test_an_up_that_cannot_write_its_address_goes_on(
 @pytest.mark.parametrize(
     ("error", "message", "method", "path", "content"),
     [
-        (NotFound, "cities is not there", "GET", f"{DATASETS}/cities", None),
+        (NotFound, "there is no LookupDataset cities", "GET", f"{DATASETS}/cities", None),
         (NotFound, "there is no /apis/apps/v9/things here", "GET", "/apis/apps/v9/things", None),
         (NotFound, "/scale here", "PATCH", f"{ONE}/scale", {"spec": {"replicas": 2}}),
         (Conflict, "modified", "PATCH", ONE, {"metadata": {"resourceVersion": "99"}}),
@@ -243,7 +243,11 @@ async def check_kubeconfig(path: Path) -> None:
     web_server = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {"replicas": 1}}
     for words, code, message in (
         (("/api/v1/namespaces/shop/pods/r1-s0-0%3A9090/proxy/metrics",), 404, "no pod r1-s0-0 runs"),
-        ((f"{DATASETS}/cities?fieldManager=kubectl", "PATCH", APPLY_PATCH, body("cities")), 404, "is not there"),
+        (
+            (f"{DATASETS}/cities?fieldManager=kubectl", "PATCH", APPLY_PATCH, body("cities")),
+            404,
+            "there is no LookupDataset cities",
+        ),
         ((DEPLOYMENTS, "POST", JSON, web_server), 422, "nothing else can be created"),
         ((f"{DEPLOYMENTS}/web", "PATCH", APPLY_PATCH, web_server), 422, "nothing else can be created"),
     ):

@@ -173,7 +173,7 @@ async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
     queue.add("a")
     await settle()
     assert len(looks) == 1
-    assert "a: a defect; again in 0.5 s" in caplog.text
+    assert "a: a bug; retrying in 0.5 s" in caplog.text
     assert "ValueError: no" in caplog.text
     clock.advance(FIRST_DELAY)
     await settle()

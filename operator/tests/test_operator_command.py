@@ -110,9 +110,9 @@ def test_every_option_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch
         pytest.param(["--store", "/srv/store"], "not a store that pods share", id="a directory"),
         pytest.param(["--create-store-secret"], "--create-store-secret needs --store-secret", id="nameless Secret"),
         pytest.param(["--store-env", "AWS_REGION"], "is not NAME=VALUE", id="no value"),
-        pytest.param(["--gateway", "gateway:7071"], "no URL of a gateway", id="a gateway without a scheme"),
-        pytest.param(["--gateway", "http://me:geheim@gateway"], "no URL of a gateway", id="a gateway's password"),
-        pytest.param(["--gateway", "http://gateway/v1"], "no URL of a gateway", id="a gateway with a path"),
+        pytest.param(["--gateway", "gateway:7071"], "not the URL of a gateway", id="a gateway without a scheme"),
+        pytest.param(["--gateway", "http://me:geheim@gateway"], "not the URL of a gateway", id="a gateway's password"),
+        pytest.param(["--gateway", "http://gateway/v1"], "not the URL of a gateway", id="a gateway with a path"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:

@@ -229,7 +229,7 @@ async def test_what_a_user_called_as_we_would_stays_the_users(
         if suffix == "routing-table":
             kubelet.start_servers()
         if suffix != "store":
-            message = f"{where[2]} is there and is not this dataset's"
+            message = f"{where[2]} exists and is not this dataset's"
             await until(lambda: message in condition(kube, "Degraded")["message"], "a word", lambda: seen(kube))
             assert condition(kube, "Degraded")["reason"] == "ApplyRefused"
         assert kube.get(*where) == mine

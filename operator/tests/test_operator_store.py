@@ -102,7 +102,9 @@ async def test_a_store_without_secret_is_reached_as_the_pods_are_known() -> None
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        pytest.param({"access-key": ""}, "'access-key', which is no environment variable's name", id="no variable"),
+        pytest.param(
+            {"access-key": ""}, "'access-key', which is not the name of an environment variable", id="no variable"
+        ),
         pytest.param({"A": "%%%"}, "a value for A that is not text", id="not base64"),
         pytest.param({"A": "//8="}, "a value for A that is not text", id="not text"),
     ],

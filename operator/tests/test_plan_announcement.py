@@ -134,7 +134,7 @@ def test_one_that_fails_for_long_is_reported_and_holds_nothing_up() -> None:
     planned = look_with(world, AnnouncementReport(problem="the gateway does not answer"))
     assert says(planned)["Ready"] == "True Serving"
     assert says(planned)["Degraded"] == "True AnnouncementFailed"
-    assert "stays behind: the gateway does not answer" in condition(planned, "Degraded").message
+    assert "lags behind: the gateway does not answer" in condition(planned, "Degraded").message
     assert planned.announce is not None, "it goes on being tried"
     assert says(world.look())["Degraded"] == "False Healthy"
 

@@ -134,8 +134,8 @@ class TestWaiting:
             "Degraded": "False Healthy",
         }
         message = condition(planned, "RolledOut").message
-        assert "airports-r2 (generation g2) waits for promotion since 2026-01-01T12:" in message
-        assert "lookups with the header Lookupdb-Generation: g2 ask it, and all others g1" in message
+        assert "airports-r2 (generation g2) has waited for promotion since 2026-01-01T12:" in message
+        assert "lookups with the header Lookupdb-Generation: g2 ask it, and all others ask g1" in message
         assert "kubectl annotate lds airports -n default --overwrite lookupdb.dev/promote=g2" in message
         assert "lookupdb.dev/reject=g2" in message
 
@@ -246,7 +246,7 @@ class TestPromoted:
         assert says(planned)["RolledOut"] == "False ProgressDeadlineExceeded"
         assert says(planned)["Degraded"] == "True ProgressDeadlineExceeded"
         message = condition(planned, "RolledOut").message
-        assert "is promoted, and serves when they are; lookupdb.dev/reject=g2 gives it up" in message
+        assert "is promoted, and serves once they are ready; lookupdb.dev/reject=g2 gives it up" in message
         assert "is not ready for more than 600 s: airports-r2-s0 has 0 of 2, airports-r2-s1 has 0 of 2" in message
         assert (_named(world), planned.next_look_in) == (("g1", ["g1", "g2"]), None)
         world.annotate_decision(reject="g2")

@@ -120,7 +120,7 @@ def test_that_what_serves_is_of_another_spec_is_said_while_the_newest_of_this_on
     assert world.status.generation == "g4"
     rolled_out = world.status.condition("RolledOut")
     assert rolled_out is not None
-    assert "not of this spec: g3, the newest one of this spec, is of a source that was rolled" in (rolled_out.message)
+    assert "not of this spec: the newest of this spec is g3, but its data were rolled back" in (rolled_out.message)
     assert (rolled_out.status, rolled_out.reason, world.status.phase) == ("False", "RolledBack", "RolledBack"), (
         "the spec as it is does not serve"
     )

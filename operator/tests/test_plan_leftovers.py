@@ -46,8 +46,8 @@ def test_a_pod_that_a_finalizer_holds_is_reported_with_what_holds_it_and_what_to
     planned = world.reconcile()
     rolled_out, degraded = condition(planned, "RolledOut"), condition(planned, "Degraded")
     expected = (
-        f"Pod {HELD}, which was replaced, is still there 60 s after it should be gone, and the next shards wait for"
-        " that; its finalizer example.com/backup must be removed by the controller that set it. Otherwise this removes"
+        f"Pod {HELD}, which was replaced, is still there 60 s after it should be gone, and the next shards wait;"
+        " its finalizer example.com/backup must be removed by the controller that set it. Otherwise this removes"
         f' all: kubectl patch -n default pod {HELD} --type=merge -p \'{{"metadata":{{"finalizers":null}}}}\'.'
     )
     assert (rolled_out.status, rolled_out.reason) == ("False", reasons.DELETION_OVERDUE)
@@ -86,8 +86,8 @@ def test_with_all_shards_at_once_nothing_waits_for_it() -> None:
 @pytest.mark.parametrize(
     ("deletion", "told"),
     [
-        (None, "nobody has deleted it yet: look whether kube-controller-manager runs"),
-        (Deletion(World().now), "look why with: kubectl describe -n lookups statefulset airports-r1-s0"),
+        (None, "nobody has deleted it yet: check whether kube-controller-manager runs"),
+        (Deletion(World().now), "see why with: kubectl describe -n lookups statefulset airports-r1-s0"),
         (
             Deletion(World().now, ("a.io/x", "b.io/y")),
             "its finalizers a.io/x, b.io/y must be removed by the controller that set",

@@ -90,7 +90,7 @@ def _edited() -> World:
     [
         (
             _pinned,
-            "spec.generation pins g1, so no build can replace it: bring it back into the store,"
+            "spec.generation pins g1, so no build can replace it: restore it in the store,"
             " name another generation, or remove spec.generation",
         ),
         (_pinned_to_another, "g2, which spec.generation pins, replaces it"),

@@ -165,7 +165,7 @@ class TestRejecting:
         world.annotate_decision(reject="g" * 5000)
         world.settle()
         assert world.status.rejected == ()
-        assert "which is not there" in _rolled_out(world)
+        assert "which does not exist" in _rolled_out(world)
         assert len(_rolled_out(world)) < 400
 
     def test_of_what_is_pinned_does_nothing(self) -> None:

@@ -290,7 +290,9 @@ def test_each_window_takes_a_turn_and_waits_for_it_behind_others() -> None:
     world.step(5)
     status, reason, message = _rolled_out(world)
     assert (status, reason) == ("False", reasons.WAITING_FOR_TURN)
-    assert message.startswith("1 of 4 shards answer from g2, the others from g1; the rollout waits for a slot since")
+    assert message.startswith(
+        "1 of 4 shards answer from g2, the others from g1; the rollout has waited for a slot since"
+    )
     assert applied(world.look()) == set()
 
 

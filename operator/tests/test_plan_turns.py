@@ -73,7 +73,7 @@ class TestABuildWhoseTurnHasNotCome:
         world.now += timedelta(seconds=31)
         planned = world.reconcile()
         assert says(planned)["Built"] == "False BadSource"
-        assert "The next attempt waits for a slot" in condition(planned, "Built").message
+        assert "The next attempt has waited for a slot" in condition(planned, "Built").message
         assert "7 before it" in condition(planned, "Degraded").message
 
     def test_is_forgotten_when_nothing_needs_to_be_built_any_more(self) -> None:
@@ -154,7 +154,7 @@ class TestATurnThatIsGivenUp:
         assert says(planned)["RolledOut"] == "False Unschedulable"
         assert says(planned)["Degraded"] == "True Unschedulable"
         assert "no node takes pod airports-r2-s0-0" in condition(planned, "Degraded").message
-        assert f"not before {ticket.since}" in condition(planned, "RolledOut").message
+        assert f"until {ticket.since} at least" in condition(planned, "RolledOut").message
         assert planned.next_look_in == pytest.approx(turns.FIRST_BACKOFF, abs=2)
 
     def test_is_taken_again_later_and_counted(self) -> None:

@@ -120,5 +120,5 @@ def test_what_a_gate_has_refused_is_no_rollback_and_how_to_let_it_through_is_sai
     with pytest.raises(NotPossible, match="a gate has rejected g13 of shop/airports: minRecords: expected") as raised:
         changes.roll_back(dataset(refused=refused), "g13")
     assert raised.value.hint is not None
-    assert raised.value.hint.startswith("kubectl lookupdb override-gates -n shop airports g13 overrides it")
-    assert raised.value.hint.endswith("without failed gates, the store holds g11, g12")
+    assert raised.value.hint.startswith("kubectl lookupdb override-gates -n shop airports g13 overrides the gate")
+    assert raised.value.hint.endswith("the store also holds g11, g12")

@@ -156,7 +156,7 @@ async def test_status_for_machines(kube: Kube, plugin: Run) -> None:
     ("words", "code", "told"),
     [
         (["status", "cities"], 1, "there is no LookupDataset cities in namespace shop"),
-        (["status", "airports", "--json", "--watch"], 2, "shows it once"),
+        (["status", "airports", "--json", "--watch"], 2, "exclude each other"),
         (["status", "airports", "--context", "other"], 1, "has no context other"),
         (["rollback"], 2, "Missing argument 'DATASET'"),
         (["stats"], 2, "No such command"),

@@ -187,7 +187,7 @@ def test_more_keys_than_a_job_holds_are_a_sample(capsys: pytest.CaptureFixture[s
     assert sum(key > keys[25_000] for key in kept) == pytest.approx(len(kept) / 2, rel=0.1), "not the first ones"
     assert f"{len(kept):,} of 50,000 are used" in capsys.readouterr().err
     assert fit_keys(keys[:100], plan) == keys[:100]
-    with pytest.raises(UsageError, match="batches of 10 keys"):
+    with pytest.raises(UsageError, match="a batch needs 10 keys"):
         fit_keys(keys[:9], plan)
 
 

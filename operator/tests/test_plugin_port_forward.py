@@ -54,7 +54,7 @@ async def test_what_the_pod_answers_and_the_end_of_the_program(tmp_path: Path, p
     ("does", "why"),
     [
         ("echo 'pods is forbidden' >&2; exit 1", "pods is forbidden"),
-        ("exit 1", "it has ended without a word"),
+        ("exit 1", "it has ended without a message"),
         ("echo 'Forwarding from 127.0.0.1:1 -> 9090'; exec sleep 60", "Cannot connect"),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_check_that_waits_to_be_made_is_reported_in_place_of_the_next_one(buil
 
 def test_a_schedule_that_rests_is_reported() -> None:
     spec = {**dataset().spec, "refresh": {"schedule": "0 2 * * *", "suspend": True}}
-    line = "no check of the source: refresh.suspend is true, and the schedule '0 2 * * *' rests"
+    line = "no check of the source: refresh.suspend is true, and the schedule '0 2 * * *' is paused"
     assert _sections(views.render(view(*SERVERS, spec=spec), NOW))["Waits for"][-1] == line
     assert "no check" not in views.render(view(*SERVERS), NOW)
 

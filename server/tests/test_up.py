@@ -131,7 +131,7 @@ def test_a_pin_goes_back_to_an_earlier_generation_until_the_source_changes(watch
     watching.says(f"cut over to g{newest + 1}$")
     apply(f"{MANIFEST}  generation: g{newest}\n", f"cut over to g{newest}$")
     assert watching.title() != "Pinned"
-    apply(MANIFEST, "of a source that was rolled back from: it waits")
+    apply(MANIFEST, "but its data were rolled back: it waits")
     write_people(watching.directory, ada="Countess", alan="Reader")
     watching.says(f"cut over to g{newest + 2}$")
     kept = [f"g{newest + 1}", f"g{newest + 2}"]

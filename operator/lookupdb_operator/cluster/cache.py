@@ -220,8 +220,8 @@ def _changed_fields(cached: CachedObject) -> str:
 
 
 def _is_newer(header: Header, cached: Header) -> bool:
-    """Return whether ``header`` is not older than ``cached``. Versions of an object are growing decimals (KEP-5504);
-    other versions are always accepted."""
+    """Return whether ``header`` is newer than ``cached``, or may be. Versions of an object are growing decimals
+    (KEP-5504); other versions are always accepted."""
     new, old = header.resource_version, cached.resource_version
     if header.uid != cached.uid or not new.isdecimal() or not old.isdecimal():
         return True

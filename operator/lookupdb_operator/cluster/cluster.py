@@ -126,7 +126,7 @@ class Cluster:
             if not _owner_uids(found) & _owner_uids(manifest):
                 raise Conflict(
                     _describe(kind, meta["name"]),
-                    f"{kind.name} {meta['name']} is there and is not this dataset's: it stays as it is. Rename or"
+                    f"{kind.name} {meta['name']} exists and is not this dataset's, so it is not changed. Rename or"
                     " delete it, or give the dataset another name",
                 )
 

@@ -262,7 +262,7 @@ class Informers:
     def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
         """Forget cached objects that a list no longer has."""
         for header in headers:
-            log.info("%s %s/%s is gone, unnoticed", kind.name, header.namespace, header.name)
+            log.info("%s %s/%s is gone, and no watch has reported it", kind.name, header.namespace, header.name)
             place = (header.namespace, header.name)
             self._wake(self._cache.drop(kind.name, *place, header.uid, header.resource_version))
 

@@ -105,7 +105,7 @@ CLAIM_UNBOUND: Final = Cause(
 SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
 VOLUME_MISSING: Final = Cause(
     reasons.VOLUME_MISSING,
-    "pod {pod} needs {missing}; create it, or correct what names it, spec.source.volume, spec.serving.delivery.volume"
+    "pod {pod} needs {missing}; create it, or correct what names it: spec.source.volume, spec.serving.delivery.volume"
     " or extraEnv",
 )
 MOUNT_FAILED: Final = Cause(
@@ -173,7 +173,7 @@ PUSH_FAILED: Final = Cause(
 )
 PUSH_ENDED: Final = Cause(
     reasons.PUSH_FAILED,
-    "Job {name}, which pushes the images of its rollout should never end, but Kubernetes ended it ({why}); it will be"
+    "Job {name}, which pushes the images of its rollout, should never fail, but Kubernetes ended it ({why}); it will be"
     " made again. Make sure that no policy sets its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
 )
 PUSH_SUSPENDED: Final = Cause(

@@ -137,7 +137,7 @@ class TokenAccess:
             if verified is None and not is_current:
                 raise CannotJudge("the keys of this cluster's service accounts cannot be read now")
         if verified is None:
-            raise InvalidToken("key", "the token is signed with a key that is none of this cluster's")
+            raise InvalidToken("key", "the token is not signed with a key of this cluster")
         caller, _ = verified
         name = f"{caller.namespace}/{caller.account}"
         sees_all = audience == self.audience and self._overseers.allow(caller.namespace, caller.account)
@@ -175,7 +175,7 @@ class ProxyAccess:
         if not separator or not hmac.compare_digest(password.encode(), self._read_password()):
             raise NotAdmitted("the proxy's password is not the one in the Secret")
         if not user.isprintable() or len(user.encode()) > _MAX_USER_BYTES:
-            raise NotAdmitted("the proxy's name of the user is too long or not printable")
+            raise NotAdmitted("the proxy sent a user name that is too long or not printable")
         return Visitor(user or "a user of the proxy", sees_all=True)
 
     def _read_password(self) -> bytes:

@@ -321,7 +321,7 @@ def _describe_schedule(dataset: Dataset) -> Iterator[Wait]:
         yield Wait("next check of the source", f"at {next_check}", until=str(next_check))
     elif refresh.get("schedule") and refresh.get("suspend"):
         schedule = refresh["schedule"]
-        yield Wait(f"no check of the source: refresh.suspend is true, and the schedule {schedule!r} rests")
+        yield Wait(f"no check of the source: refresh.suspend is true, and the schedule {schedule!r} is paused")
 
 
 def describe_generations(dataset: Dataset) -> tuple[GenerationFacts, ...]:

@@ -25,7 +25,7 @@ ROWS: Final = 100
 """Datasets on a page."""
 UNKNOWN: Final = "–"
 MAX_SHOWN_CHARACTERS: Final = 65_536
-"""Limit of how much of a value a page shows."""
+"""Maximum number of characters of a value that a page shows."""
 
 
 def format_number(value: float | None) -> str:

@@ -330,7 +330,7 @@ class Console:
         self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
         self.port, self.admin_port = map(listeners.bound_port, (self._listener, self._admin_listener))
         is_private = options.access == ANYONE and options.host in LOOPBACK
-        self._hosts = LOOPBACK if is_private else None  # else a web page could read what it shows to anyone here
+        self._hosts = LOOPBACK if is_private else None  # else a page of another site could read what the console shows
         self._metrics = ConsoleMetrics()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -402,7 +402,7 @@ async def run(options: ConsoleOptions) -> None:
     type=click.Choice([TOKEN, PROXY, ANYONE]),
     default=TOKEN,
     help="token: holders of a service account's token see what the account may see. proxy: users of an authenticating"
-    " proxy see all datasets. anyone: so does everyone who reaches the console.",
+    " proxy see all datasets. anyone: everyone who reaches the console sees all datasets.",
 )
 @option(
     "--audience",
@@ -413,8 +413,8 @@ async def run(options: ConsoleOptions) -> None:
     "--subjects",
     type=NameList(),
     default="",
-    help="Service accounts that see all datasets: NAMESPACE/NAME or NAMESPACE/*. Others see those of their namespace,"
-    " and those that list them in spec.router.auth.serviceAccounts.subjects.",
+    help="Service accounts that see all datasets: NAMESPACE/NAME or NAMESPACE/*. Others see the datasets of their"
+    " namespace, and those that list them in spec.router.auth.serviceAccounts.subjects.",
 )
 @option(
     "--password-file",
@@ -452,7 +452,7 @@ def options(**values: Any) -> ConsoleOptions:
     """Return the checked options in ``values``. Raises UsageError."""
     if wrong := [subject for subject in values["subjects"] if not is_subject(subject)]:
         raise UsageError(
-            f"--subjects: {wrong[0][:200]!r} is no service account", hint="use NAMESPACE/NAME or NAMESPACE/*"
+            f"--subjects: {wrong[0][:200]!r} is not a service account", hint="use NAMESPACE/NAME or NAMESPACE/*"
         )
     if values["access"] == TOKEN and not values["audience"]:
         raise UsageError("--audience is empty", hint="for example --audience lookupdb:console")

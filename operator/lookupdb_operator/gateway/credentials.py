@@ -23,7 +23,7 @@ _SILENCE_SECONDS: Final = 7
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
 _URL: Final = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?")
 _LINE_ENDS: Final = str.maketrans("", "", "\t\r\n")
-"""A key of Google is a JSON document of several lines."""
+"""A Google key is a JSON document of several lines."""
 _CURRENT: Final = "..data"
 """The link that the kubelet switches to replace all files at once."""
 _MAX_BYTES: Final = 1 << 20
@@ -57,7 +57,7 @@ def _read_value(file: Path) -> str:
         raise ValueError(f"{file.name} has control characters")
     is_url = any(mark in file.name for mark in ("ENDPOINT", "_URL"))
     if is_url and value and not _URL.fullmatch(value):  # obstore would accept it and panic at each request
-        raise ValueError(f"{file.name} is no URL")
+        raise ValueError(f"{file.name} is not a URL")
     return value
 
 
@@ -100,7 +100,7 @@ class StoreClient:
                     _replace(before, self._at_first)
                     raise
             except (OSError, ValueError, StoreError) as error:
-                log.warning("the store's credentials cannot be read again, the last ones stay: %s", _describe(error))
+                log.warning("the store's credentials cannot be read again; using the last ones: %s", _describe(error))
             else:
                 log.info("the store's credentials have changed")
                 on_change()

@@ -1,6 +1,6 @@
 """Parse a request's method and target into an operation and a path, and check that the caller may access it.
 
-The target is decoded once, here; exactly the result is checked and sent to the store.
+The target is decoded only here. What is checked is exactly what is sent to the store.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TITLES: Final = {
     ErrorKind.UNAUTHENTICATED: "The token is not accepted",
     ErrorKind.FORBIDDEN: "This part of the store is not the caller's",
     ErrorKind.MISSING: "There is no such object",
-    ErrorKind.PRECONDITION: "The object is not as the request wants it",
+    ErrorKind.PRECONDITION: "The object does not meet the request's condition",
     ErrorKind.TOO_LARGE: "The request is too large",
     ErrorKind.INVALID: "The request is not valid",
     ErrorKind.BUSY: "The gateway has no room now",
@@ -98,7 +98,7 @@ def too_large(detail: str) -> RequestProblem:
 
 
 def busy(detail: str) -> RequestProblem:
-    """Return the problem of a request without room now."""
+    """Return the problem of a request that there is no room for now."""
     return RequestProblem(ErrorKind.BUSY, detail)
 
 
@@ -116,7 +116,7 @@ def from_store(error: StoreError) -> RequestProblem:
 
 _ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
 _FIELDS: Final = 2
-"""Most fields of a listing's query."""
+"""Maximum number of fields in a listing's query."""
 _EXPECTED_PATH: Final = "expected segments of A-Z, a-z, 0-9 and . _ - with / between them, at most 1,024 bytes"
 
 
@@ -160,7 +160,7 @@ def parse_target(method: str, target: str) -> RequestTarget:
     if method not in operations:
         allowed = ", ".join(operations)
         raise RequestProblem(
-            ErrorKind.INVALID, f"expected {allowed} of this path", status=405, headers={"Allow": allowed}
+            ErrorKind.INVALID, f"expected {allowed} for this path", status=405, headers={"Allow": allowed}
         )
     if path == LIST_PATH:
         return _parse_listing(query)
@@ -230,7 +230,7 @@ class Access:
         return self.may_read(path, caller) and not self.is_announcement(path)
 
     def may_list(self, path: str, caller: Caller, *, folders_only: bool) -> bool:
-        """Return whether ``caller`` may list the folder ``path``; of the cluster's folder it sees only its own
+        """Return whether ``caller`` may list the folder ``path``. In the cluster's folder, callers see only their own
         namespace."""
         if caller == self.announcer:
             return False
@@ -255,7 +255,7 @@ class Access:
         if owns_folder(path, self.cluster, caller.namespace) and self.is_announcement(path):
             return f"{path} says what routers have confirmed: only the operator may write it"
         if not self._is_within_reach(path, caller):
-            return f"{path} is not in the one folder of pushes of service account {caller.account}"
+            return f"{path} is not in the only folder that service account {caller.account} may access: its pushes"
         return f"{path} is not in {self.cluster}/{caller.namespace}/"
 
     def is_announcement(self, path: str) -> bool:

@@ -64,7 +64,7 @@ from lookupdb_operator.gateway.transfers import (
 log = logging.getLogger(__name__)
 
 _KEEPALIVE_SECONDS: Final = 30.0
-"""Seconds until the head of the next request is complete, also on a new connection."""
+"""Seconds within which the head of the next request must arrive, also on a new connection."""
 _LINGER_SECONDS: Final = 5.0
 """Seconds in which the rest of a refused body is read and dropped, so that the client reads the answer."""
 _MAX_LINE_BYTES: Final = 4096
@@ -85,7 +85,7 @@ def _render(problem: RequestProblem, *, closes: bool = False) -> web.StreamRespo
 
 
 class Connection(web.RequestHandler):
-    """One client: its work stops when it disconnects, and anything but HTTP is refused."""
+    """One client's connection. Its work stops when the client disconnects, and anything but HTTP is refused."""
 
     _scope: asyncio.Timeout | None = None
 
@@ -119,8 +119,8 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Refuse a request that is not HTTP or exceeds a limit. It is neither repeated nor logged: it may hold a
-        token."""
+        """Refuse a request that is not HTTP or exceeds a limit. Its text is neither returned nor logged: it may
+        hold a token."""
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun")
         problem = invalid("the request is not valid HTTP/1.1, or is larger than its limits")
@@ -243,7 +243,7 @@ _NO_OPERATION: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """Answers requests. The order of the checks is fixed: an unknown sender learns nothing else."""
+    """Answers requests. It checks the sender first: an unknown one learns nothing else."""
 
     access: Access
     keys: Keys
@@ -299,7 +299,7 @@ class Handlers:
         """Return the sender of ``request``. Raises RequestProblem."""
         for name in _SINGLE_HEADERS:
             if len(request.headers.getall(name, ())) > 1:
-                raise invalid(f"expected one header {name}")
+                raise invalid(f"expected at most one header {name}")
         header = request.headers.get("Authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthenticated("absent", "expected a service account's token, as Authorization: Bearer …")
@@ -314,7 +314,7 @@ class Handlers:
         except InvalidToken as error:
             raise Unauthenticated(error.reason, error.detail) from error
         if verified is None:
-            raise Unauthenticated("key", "the token is signed with a key that is none of this cluster's")
+            raise Unauthenticated("key", "the token is not signed with a key of this cluster")
         return verified[0]
 
     def _authorize(self, target: RequestTarget, caller: Caller) -> None:
@@ -414,7 +414,7 @@ class Gateway:
         self._is_draining = False
 
     async def start(self) -> None:
-        """Open the admin port at once, and the client port once the cluster's id is known; ready once the keys are."""
+        """Open the admin port, and the client port once the cluster's id is known. Readiness also needs the keys."""
         self._register_gauges()
         self._probes = await AdminPort(
             explain_unready=self.explain_unready, status=self.describe, collectors=(self.metrics,)

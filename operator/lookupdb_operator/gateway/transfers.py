@@ -186,7 +186,7 @@ def _read_length(request: web.BaseRequest, most: int) -> int:
 log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 10.0
-"""Seconds between two log lines about refused requests, at least."""
+"""Minimum seconds between two log lines about refused requests."""
 _TRANSFER_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """The upper bounds of the buckets."""
 BROKEN_OFF: Final = 499
@@ -217,7 +217,7 @@ class GatewayMetrics:
         self._suppressed = 0
 
     def count_transfer(self, operation: str, status: int, seconds: float) -> None:
-        """Count a request if it read or wrote an object; an absent one counts as read."""
+        """Count a request if it read or wrote an object; reading a missing object counts too."""
         transfer = self.transfers.get((operation, "failed" if status >= BROKEN_OFF else "ok"))
         if transfer is not None:
             transfer[bisect_left(_TRANSFER_SECONDS, seconds)] += 1
@@ -310,7 +310,7 @@ class Objects:
         except FileNotFoundError as error:
             raise RequestProblem(ErrorKind.MISSING, f"there is no object {path}") from error
         except (AlreadyExistsError, PreconditionError) as error:
-            raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there, or of another version") from error
+            raise RequestProblem(ErrorKind.PRECONDITION, f"{path} exists already, or has another version") from error
         except (BaseError, OSError, ValueError) as error:
             raise from_store(store.error(action, error)) from error
 
@@ -339,8 +339,8 @@ class Objects:
             return object_version(result)
 
     async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
-        """Put ``chunks`` at ``path``, in parts. If ``chunks`` raises, nothing is put and that error is raised;
-        otherwise it raises RequestProblem. Do not cancel it: parts would stay in the store."""
+        """Put ``chunks`` at ``path``, in parts. If ``chunks`` raises, nothing is put and its error is raised.
+        Errors of the store raise RequestProblem. Do not cancel a call: parts would stay in the store."""
         store = self._client.patient_store
         with self._translate(store, "write to", path):
             result = await obstore.put_async(
@@ -502,7 +502,7 @@ class Reads:
         async for page in self.objects.pages(folder):
             names = [name for name in folder_names(page, folder) if name != last]
             last = names[-1] if names else last
-            # For a page without new folders, send a sign of life: clients wait only some seconds.
+            # For a page without new folders, send a sign of life: clients wait only a few seconds.
             yield b"".join(_render_folder(f"{folder}/{name}") for name in names) or b"\n"
 
 
@@ -546,7 +546,7 @@ def _object_headers(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 _MAX_PARTS: Final = 10_000
-"""Most parts of one object, in S3."""
+"""Maximum number of parts of an object in S3."""
 _MAX_MODE: Final = 2048
 _ROUND: Final = 1 << 20
 _VERSION_TEXT: Final = re.compile(r"[\x21-\x7e]{1,1024}")
@@ -569,8 +569,8 @@ class Writes:
         return max(0, largest_part // _ROUND * _ROUND * _MAX_PARTS)
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
-        """Put the body at the target's path. Only shard files may be large: other objects are read into memory as a
-        whole, by the sweep for every namespace."""
+        """Put the body at the target's path. Only shard files may be large: the sweep reads whole objects of other
+        kinds into memory, in every namespace."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
         is_file = mode is None and target.path.endswith(REDIRECTED_SUFFIX)
         most_conditional = min(MAX_CONDITIONAL_BYTES, self.room.short_budget.most - _hold_whole(0))
@@ -653,14 +653,14 @@ class Writes:
             if problem.kind is not ErrorKind.MISSING:
                 raise
         else:
-            raise RequestProblem(ErrorKind.PRECONDITION, f"{target} is there; nothing was copied")
+            raise RequestProblem(ErrorKind.PRECONDITION, f"{target} exists already; nothing was copied")
         if not await self.objects.copy(source, target, size):
             raise too_large(f"{source} has {size} bytes, too many for the store to copy by itself")
         return web.Response(body=b"{}", content_type="application/json")
 
 
 def _hold_whole(length: int) -> int:
-    """Return the memory for a body of ``length`` that is put in one request: the body and a chunk."""
+    """Return the memory for a body of ``length`` that is put in one request: the body and two chunks."""
     return length + 2 * CHUNK_BYTES
 
 

@@ -2,7 +2,7 @@
 
 It has what the operator and the plugin use: lists with selectors, server-side apply, merge patches, the status
 subresource, resource versions and uid preconditions. It does not record the owners of fields, because nobody else
-writes the operator's objects here. Datasets are kept without fields for clusters only.
+writes the operator's objects here. Datasets are kept without the fields that only a cluster uses.
 
 The operator calls it directly. Commands ask a running `up` at the address that is beside the files of a dataset's
 objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset
@@ -102,7 +102,7 @@ class LocalApi:
                 item = orjson.loads(path.read_bytes())
                 place, version = find_place(item), int(item["metadata"]["resourceVersion"])
             except (ValueError, KeyError, TypeError) as error:
-                log.warning("%s is no object, and is ignored: %s", path, error)
+                log.warning("%s is not an object, and is ignored: %s", path, error)
                 continue
             highest = max(highest, version)
             self._objects[place] = item
@@ -129,8 +129,8 @@ class LocalApi:
         return None if held is None else read_annotations(held).get(ADMIN)
 
     def put(self, new: Object, *, must_save: bool = False) -> Object:
-        """Create or replace an object and return it with its metadata. Raises Refused if it exists, ``must_save``, and
-        its file cannot be written."""
+        """Create or replace an object and return it with its metadata. With ``must_save``, raises Refused if it
+        exists and its file cannot be written."""
         place = find_place(new)
         old = self._objects.get(place)
         held = old["metadata"] if old else {"uid": LOCAL if place[0] == names.KIND else str(uuid.uuid4())}
@@ -193,7 +193,7 @@ class LocalApi:
         applies = method == "PATCH" and "apply-patch" in content_type
         old = self._objects.get((kind.name, namespace, name))
         if old is None and (not applies or kind in (names.POD, names.DATASET_KIND)):
-            raise NotFound(subject, f"{kind.name} {name} is not there")
+            raise NotFound(subject, f"there is no {kind.name} {name}")
         wanted = (body or {}).get("preconditions" if method == "DELETE" else "metadata") or {}
         for member in ("uid", "resourceVersion"):
             if wanted.get(member) not in (None, "", (old or {"metadata": {}})["metadata"].get(member)):
@@ -323,8 +323,8 @@ def localize(resource: Mapping[str, Any]) -> Object:
 
 
 class FolderApi:
-    """Requests to the `lookupdb up` that runs in ``folder``; see ``cluster.api.Requests``. If none runs, requests about
-    the objects in its files: a write holds the folder's lock."""
+    """Requests to the `lookupdb up` that runs in ``folder``; see ``cluster.api.Requests``. If none runs, they
+    read and write the objects' files: a write holds the folder's lock."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

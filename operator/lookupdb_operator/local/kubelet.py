@@ -1,7 +1,7 @@
 """Controllers and kubelet of `lookupdb up`: the pods of Jobs, StatefulSets and Deployments are processes on loopback.
 
-A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. It gets the next ones
-if a program of this machine listens on these ports of all addresses. Names of pods in a routing table are replaced by
+A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. It gets the next free
+ports if another program listens on these ports on all addresses. Names of pods in a routing table are replaced by
 addresses in the file that the router reads. Shard servers map the store's own files, so nothing is fetched.
 
 A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
@@ -150,7 +150,7 @@ class LocalServer:
         self.report: dict[str, Any] | None = None
         """What the ready file says; None while it is not ready."""
         self.since = format_moment(datetime.now(UTC))
-        """When it was last ready, or ended."""
+        """When it last became ready, or ended."""
         self.end: tuple[int, str] | None = None
         """The last exit code, and the reason: its own report, the end of its log, or a signal."""
         self.failures = 0
@@ -305,7 +305,7 @@ class Kubelet:
         self.changed = asyncio.Event()
         """Set it to sync again."""
         self.problem = ""
-        """Why processes cannot be kept as the objects say."""
+        """Why the processes do not match the objects."""
         self.exit_codes: dict[Place, int] = {}
         """The exit code of each dataset's last build, by namespace and name."""
         api.watchers.append(self._note)
@@ -326,8 +326,8 @@ class Kubelet:
         return resolved
 
     def _with_contents(self, text: str) -> str:
-        """Return a routing table's ``text`` with a hash of each generation's files. It makes a router's tags unique:
-        all datasets of laptops have the same uid, and two may be built within one second."""
+        """Return a routing table's ``text`` with a hash of each generation's files. The hash makes a router's tags
+        unique: all datasets of laptops have the same uid, and two may be built within one second."""
         table = orjson.loads(text)
         about = table["dataset"]
         folder = self._store / dataset_path(LOCAL, about["namespace"], about["name"], about["uid"])
@@ -359,7 +359,7 @@ class Kubelet:
         return next((pod.server for pod in self._pods.values() if pod.is_router), None)
 
     async def run(self) -> None:
-        """Keep processes as the objects say, until cancelled."""
+        """Keep the processes as the objects require, until cancelled."""
         while True:
             self.changed.clear()
             try:
@@ -373,7 +373,7 @@ class Kubelet:
                     await self.changed.wait()
 
     def sync(self) -> None:
-        """Start and stop processes once. Raises OSError; the next call goes on."""
+        """Start and stop processes once. Raises OSError; the next call continues."""
         wanted: dict[Place, Object] = {}
         for kind in (names.STATEFUL_SET, names.DEPLOYMENT):
             for owner in self._api.all(kind):
@@ -469,12 +469,12 @@ class Kubelet:
             table = run_directory(self._options.data, namespace, name) / f"{names.router(name)}-0/table"
             words += ["--dataset", f"{name}={table / names.TABLE_FILE}"]
         ports = {"--port": self.port, "--admin-port": self.admin_port}
-        if len(self._bases) == 1:  # no command of Redis names a dataset
+        if len(self._bases) == 1:  # Redis commands cannot name a dataset
             ports["--resp-port"] = self.resp_port
         return _with_options(words, {"--host": HOST, **ports, "--console": self.console, "--drain-seconds": 0})
 
     def _report(self) -> None:
-        """Report pods, and their numbers in the status of their StatefulSets and Deployments."""
+        """Report pods, and count them in the status of their StatefulSets and Deployments."""
         for place, pod in self._pods.items():
             held = self._api.get(names.POD, *place) or {}
             server, body = pod.server, _make_pod(place, pod.owner, held.get("metadata") or {})
@@ -624,7 +624,7 @@ def _make_pod(place: Place, owner: Object, existing: Mapping[str, Any]) -> Objec
 
 
 def _write_file(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, whole or not at all, unless it is there."""
+    """Write ``text`` to ``path``, whole or not at all, unless it is there already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         if path.read_bytes() == text.encode():
@@ -654,7 +654,7 @@ def _with_options(words: list[str], options: Mapping[str, object]) -> list[str]:
 def _in_folders(words: list[str], mounts: Iterable[Mapping[str, Any]], folder: Path) -> list[str]:
     """Return ``words`` with the volumes' local folders in place of their paths in a pod."""
     for mount in mounts:
-        if mount == TMP:  # it is where folders of this machine may be
+        if mount == TMP:  # folders of this machine may be there
             continue
         path, local = mount["mountPath"], str(folder / mount["name"])
         words = [local + word.removeprefix(path) if f"{word}/".startswith(f"{path}/") else word for word in words]

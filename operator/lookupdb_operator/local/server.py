@@ -70,7 +70,7 @@ async def _serving(app: web.Application, listener: socket.socket) -> AsyncIterat
 
 
 class ApiServer:
-    """Answers requests from ``api`` that have the token, and requests for the metrics of a pod by ``pods``."""
+    """Answers requests that have the token: from ``api``, and those for the metrics of a pod from ``pods``."""
 
     def __init__(self, api: LocalApi, pods: PodClient) -> None:
         self._api = api
@@ -123,7 +123,7 @@ class ApiServer:
         except LookupdbError as error:
             return _refuse(Unreachable("", error.message))
         except Exception as error:
-            return _refuse(Refused("", f"it is no valid request: {type(error).__name__}: {error}"))
+            return _refuse(Refused("", f"it is not a valid request: {type(error).__name__}: {error}"))
         return _render(result)
 
 

@@ -639,7 +639,7 @@ class Up:
     type=ManifestPath(path_type=Path),
     required=True,
     multiple=True,
-    help="A manifest, or a folder of them, listed once. May be repeated: several datasets share one router.",
+    help="A manifest, or a folder of manifests, listed at startup. May be repeated: several datasets share one router.",
 )
 @option(
     "--port", type=click.IntRange(0, 65535), default=8080, help="Port of the router on 127.0.0.1; 0 takes a free one."
@@ -679,7 +679,7 @@ class Up:
 @option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a file for `kubectl --kubeconfig FILE`, and answer it: get lds, apply, annotate.",
+    help="Write a file for `kubectl --kubeconfig FILE`, and answer kubectl: get lds, apply, annotate.",
 )
 @log_format
 def command(**values: Any) -> None:
@@ -693,7 +693,7 @@ def command(**values: Any) -> None:
     deletionPolicy, sync, store (generations are in --data-dir), router.tls, router.auth, and settings of pods.
 
     With several datasets, requests name one, as /v1/datasets/NAME/lookup/KEY. If one fails, the others keep serving.
-    There is no port for the Redis protocol, and spec.router of the first one applies.
+    They have no port for the Redis protocol, and spec.router of the first one applies.
 
     \b
         lookupdb up -f examples/airports.yaml

@@ -272,7 +272,7 @@ class Announcements:
             except NotAnnounced as error:
                 problem = str(error)
             except Exception as error:  # retry, whatever failed
-                log.exception("%s/%s: an announcement failed, by a defect", *key)
+                log.exception("%s/%s: an announcement failed because of a bug", *key)
                 problem = f"{type(error).__name__}: {error}"
             else:
                 log.info("%s/%s: announced %s", *key, due.generation)
@@ -424,8 +424,8 @@ class Absences:
 # to have passed at once, if the clock was set forward or another operator's clock was behind. So a drain counts only
 # seconds seen by this process. After an operator restart a drain lasts longer, never shorter.
 #
-# A router that answers from an older table restarts the drain too, because its lookups must also end. This is kept
-# here because a write of the status may be refused.
+# A router that answers from an older table restarts the drain too, because its lookups must also end. The count is
+# kept here because a write of the status may be refused.
 
 
 class Confirmation:

@@ -207,7 +207,7 @@ class LookWorkers(Generic[K]):
                 self._queue.add_after(key, why.at_most)
             log.debug("%s: %s; again in %.1f s", key, why, delay)
         except Exception:  # keep the key and the worker, whatever failed
-            log.exception("%s: a defect; again in %.1f s", key, self._queue.retry(key))
+            log.exception("%s: a bug; retrying in %.1f s", key, self._queue.retry(key))
         else:
             self._queue.succeeded(key)
             if seconds is not None:

@@ -282,7 +282,7 @@ class TurnTaking:
 
     def _note(self, dataset: ObservedDataset, status: DatasetStatus, now: datetime) -> None:
         """Note the slots of a dataset. A dataset that is not ours, or has an unusable spec, gets none: it would never
-        end."""
+        free them."""
         if dataset.parsed is None or planner.why_idle(dataset, self._config):
             self._queues.forget(dataset.key)
         else:
@@ -364,7 +364,7 @@ class Reconciler:
     async def look(self, key: Key) -> float | None:
         """Run one reconcile pass of dataset ``key``. Return the seconds until the next one, if any is due.
 
-        Raises RequeueRequested when it must be repeated; any other exception is a defect.
+        Raises RequeueRequested if it must be repeated, LookDeferred if it waits; any other exception is a defect.
         """
         outcome = "defect"
         with open_span("reconcile", *key) as span:

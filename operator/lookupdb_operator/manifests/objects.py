@@ -41,7 +41,7 @@ def hash_applied_fields(manifest: Mapping[str, Any]) -> str:
 
 
 def hash_held_fields(body: Mapping[str, Any]) -> str | None:
-    """Hash the operator's fields in the API server's ``body``; None if it does not name these."""
+    """Hash the operator's fields in the API server's ``body``; None if it does not say which these are."""
     if not body["metadata"].get("managedFields"):
         return None
     fields = _find_our_fields(body)

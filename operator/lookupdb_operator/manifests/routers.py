@@ -301,7 +301,7 @@ def _entry(
     generation: GenerationStatus,
     shards: list[dict[str, object]],
 ) -> dict[str, object]:
-    columns = generation.key_columns  # none if keys have one
+    columns = generation.key_columns  # empty if keys have one column
     composite = {"keyColumns": list(columns), "separator": generation.separator} if columns else {}
     return {
         "generation": part.generation,

@@ -103,8 +103,8 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
 
 
 def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
-    """Return why ``build`` makes no progress, also if its Job is suspended or a finalizer keeps it while it is
-    deleted."""
+    """Return why ``build`` makes no progress, also if its Job is suspended, or being deleted but kept by a
+    finalizer."""
     observed = situation.observed
     trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
     if trouble is not None or job is None or any(is_running(pod) for pod in find_pods(observed, build)):
@@ -118,13 +118,13 @@ def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
 
 
 def has_stuck_job(build: BuildStatus, situation: Situation) -> bool:
-    """Return whether deleting the Job of ``build`` takes long: until then, no other Job of its name can be made."""
+    """Return whether deleting the Job of ``build`` takes long. Until it is gone, no Job of its name can be made."""
     job, stall = find_job(situation.observed, build), build.stall
     return job is not None and job.deleting and stall is not None and turns.is_long_stall(stall, situation.now)
 
 
 def is_running(pod: Pod) -> bool:
-    """Return whether ``pod`` has neither ended nor is being deleted."""
+    """Return whether ``pod`` has not ended and is not being deleted."""
     return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
 
 
@@ -171,7 +171,7 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     status = record_end(status, build, outcome, trouble, result, situation.now)
     if result is not None:
         status = note_refusal(status, build, result, situation)
-        # Give out no number that the store has in use.
+        # Do not use a number that the store has in use.
         last_taken = names.recover_number(result.next_free) - 1
         status = replace(status, last_generation=max(status.last_generation, last_taken))
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
@@ -202,8 +202,8 @@ def _with_verified_generation(
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
-    """Return ``status`` after ``build`` has succeeded. A build requested for another reason ends a series of
-    losses."""
+    """Return ``status`` after ``build`` has succeeded. A build that was requested, not made to replace a loss,
+    ends a series of losses."""
     lost = status.find_generation(status.lost.generation) if status.lost else None
     is_of_another_spec = lost is not None and lost.content != build.content
     is_requested = bool(build.slot) or build.refresh not in ("", status.refreshed) or is_of_another_spec
@@ -235,7 +235,7 @@ def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: Build
 
 
 def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | None, now: datetime) -> BuildFailure:
-    """Return the failure of ``build``. The count continues from the failure ``before`` if both are of the same
+    """Return the failure of ``build``. The count continues from the failure ``before`` if ``build`` retries that
     attempt."""
     is_repeated = before is not None and attempt_key(before) == attempt_key(build)
     count = before.count + 1 if before is not None and is_repeated else 1
@@ -257,7 +257,7 @@ def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
 
 
 _MOST_PROTECTED: Final = 160
-"""As in the CRD: a little more than there can be generations and rollouts in a status."""
+"""As in the CRD: a little more than the generations and rollouts that a status can hold."""
 
 
 def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -306,7 +306,7 @@ def end_build(status: DatasetStatus) -> DatasetStatus:
 
 def waits_for_rollout(target: PassTarget) -> bool:
     """Return whether a built generation waits for the rollout of an earlier one of the same spec. A third generation
-    would only push it out of the store, unserved."""
+    would push the waiting one out of the store, unserved."""
     waiting, rollout = target.generation, target.rollout
     return waiting is not None and rollout is not None and rollout.generation != waiting.generation
 
@@ -382,7 +382,7 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """Built, the obstacle of the build, and the time of the next attempt."""
     next_attempt_in = None
-    if status.build is None and status.failure is not None:  # once due, its slot or its rollout starts a pass
+    if status.build is None and status.failure is not None:  # once due, a free slot or the rollout's end starts a pass
         next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now)
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation)
     return Assessment(
@@ -530,7 +530,7 @@ def is_waiting_for_source(status: DatasetStatus) -> bool:
 
 
 def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
-    """After a failure, when the next attempt is or was begun; empty without one."""
+    """When the next attempt after a failure begins or began; empty if there was no failure."""
     build, failure, ticket = status.build, status.failure, status.build_ticket
     if turns.is_waiting(ticket):
         return f" The next attempt{turns.describe_wait(ticket, situation.observed.turns.build)}"
@@ -587,8 +587,8 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
 
 
 def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the annotation names the rejected generation: from now on it is like any other, and answers its
-    refresh."""
+    """``status`` with the rejected generation accepted, if the annotation names it. It is then like any other, and
+    answers its refresh."""
     refused, annotation = status.refused, situation.dataset.override_gates
     if refused is None:
         return status
@@ -628,8 +628,8 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
     return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
 
 
-# The last builds, in the status. Many checks find the source unchanged: a record with the same outcome and message as
-# the one before replaces it and counts it, so that it does not push out the builds that people look for.
+# The last builds, in the status. Many checks find the source unchanged. A record with the same outcome and message as
+# the one before replaces and counts it, so that such checks do not push out the builds that people look for.
 
 
 MAX_RECORDS: Final = 10
@@ -691,7 +691,7 @@ def _add(status: DatasetStatus, record: BuildRecord) -> DatasetStatus:
 
 
 def clamp_records(status: DatasetStatus, now: datetime) -> DatasetStatus:
-    """``status`` without ends of builds after ``now``: the clock was set back."""
+    """``status`` with no build's end later than ``now``, in case the clock was set back."""
     return replace(
         status,
         last_checked=clamp_to_now(status.last_checked, now),

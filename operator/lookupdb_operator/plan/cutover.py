@@ -75,8 +75,8 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """Return ``status`` with its routing table confirmed if every router that may answer reports its version, and none
-    has other content under it. Its generation is then active, unless another one still serves some shards. If none was
-    active before, the oldest serving one is."""
+    has other content under that version. Its generation is then active, unless another one still serves some shards. If
+    none was active before, the oldest serving one is."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
@@ -159,7 +159,7 @@ def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
 
 
 def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[str, str]:
-    """Pod → why it does not answer from the routing table of ``status`` yet, of routers that may be answering."""
+    """For each router pod that may be answering: why it does not use the routing table of ``status`` yet."""
     table = status.table
     assert table is not None, "there is no routing table to answer from"
     digest = routing_tables.find_digest(table, status, situation)
@@ -214,7 +214,7 @@ def _check_held_back(status: DatasetStatus, target: PassTarget, situation: Situa
     reason, why = generations.explain_target(status, situation.desired)
     if reason not in (reasons.ROLLED_BACK, reasons.REJECTED):
         return None
-    return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
+    return Verdict("False", reason, f"Nothing is rolled out or replaced.{why}")
 
 
 def _check_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -239,7 +239,7 @@ def _check_not_built(status: DatasetStatus, target: PassTarget, situation: Situa
     if target.rollout is not None and not generations.is_pin_missing(status, situation.desired):
         return None
     serves = f" Until then {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
-    return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
+    return Verdict("False", reasons.WAITING_FOR_BUILD, f"The desired generation is not built yet.{serves}")
 
 
 def _check_candidate_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
@@ -289,7 +289,7 @@ def _check_serving(status: DatasetStatus, target: PassTarget, situation: Situati
         until = add_seconds(parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
         trouble = rollouts.diagnose_obstacle(kept, situation.observed)
         what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
-        stays = f" {previous} is kept until {until}, to go back to{what}."
+        stays = f" {previous} is kept until {until} for a rollback{what}."
     truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
     return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{stays}")
 
@@ -304,7 +304,7 @@ ROLLED_OUT_CHECKS: Final = (
     _check_candidate_waiting,  # routers can reach it, and nobody has promoted it
     _check_starting,  # servers start, or do not get ready
     _check_confirming,  # routers take up the routing table, or do not
-    _check_draining,  # lookups that began on what served before end
+    _check_draining,  # lookups that began on an older table end
     _check_serving,
 )
 """The checks of RolledOut, in order: the first that applies gives the verdict."""
@@ -370,13 +370,13 @@ def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | Non
     late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
     return Trouble(
         reasons.NOT_CONFIRMED,
-        f"Routing table {table.version} is not in effect everywhere: {late_names}. What served before stays",
+        f"Routing table {table.version} is not in effect everywhere: {late_names}. The servers of the one before stay",
     )
 
 
 def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without the rollouts, shards and servers that only older routing tables reference, once the drain time
-    has passed; the previous one may be kept. Every router must still report the newest table: one that was started
+    has passed; the previous one may be kept. Every router must still report the newest table: a router started
     meanwhile may have come up with an older one."""
     table = status.table
     if table is None or not windows.is_draining(status) or remaining_drain(table, situation) > 0:

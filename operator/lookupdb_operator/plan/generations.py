@@ -33,8 +33,7 @@ from lookupdb_operator.status import (
 #     is pinned and serves
 #     there are more than MOST_MARKS              drop_oldest: never the one that holds back the newest generation
 #     the whole status is lost                    with everything else. A status that was lost in part or set back keeps
-#                                                 its marks, though nothing may be known to serve: routers keep what
-#                                                 they have
+#                                                 its marks, even if it does not know what serves
 
 
 MOST_MARKS: Final = 16
@@ -178,7 +177,7 @@ def is_rejected(generation: GenerationStatus, status: DatasetStatus) -> bool:
 
 
 def is_known(name: str, status: DatasetStatus) -> bool:
-    """Return whether ``name`` is that of a generation that was ever begun. An annotation that names it may stay."""
+    """Return whether a generation ``name`` was ever begun. An annotation that names such a generation may stay."""
     return name.startswith("g") and 0 < names.read_number(name) <= status.last_generation
 
 
@@ -202,7 +201,7 @@ def describe_idle_annotations(status: DatasetStatus, desired: Desired) -> str:
     if desired.reject and _is_in_effect(desired.reject, status):
         return f" The annotation reject names {rejected}, which serves: to go back, set spec.generation."
     if desired.reject and not is_known(desired.reject, status):
-        return f" The annotation reject names {rejected}, which is not there."
+        return f" The annotation reject names {rejected}, which does not exist."
     return ""
 
 
@@ -308,12 +307,12 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
     reason = reasons.REJECTED if was_rejected else reasons.ROLLED_BACK
     served = served_generation(status)
     is_newer = served is None or names.read_number(served.generation) < names.read_number(name)
-    which = f"{name} is newer and" if is_newer else f"That is not of this spec: {name}, the newest one of this spec, is"
+    which = f"{name} is newer, but" if is_newer else f"That is not of this spec: the newest of this spec is {name}, but"
     if is_newer and is_of_other_spec(status, desired):
         which = f"That is of an earlier spec: {which}"
     return (
         reason,
-        f" {which} of a source that was {'rejected' if was_rejected else 'rolled back from'}: it waits until"
+        f" {which} its data were {'rejected' if was_rejected else 'rolled back'}: it waits until"
         f" the source changes, or until spec.generation is {name}.",
     )
 
@@ -445,9 +444,9 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 # Losses: generations that the store has lost, and builds that replace them.
 #
 # A server that starts fetches its shard, and reports if the generation is not in the store or a file does not match its
-# checksum. If that is the newest generation of the present spec, the status notes it (``note_loss``), and it asks for a
-# build as a refresh does (``is_build_needed``). The new generation answers it. So each loss causes one build, even if
-# an operator ends in between.
+# checksum. If that is the newest generation of the present spec, the status notes the loss (``note_loss``), which
+# requests a build as a refresh does (``is_build_needed``) until a new generation exists. So each loss causes one build,
+# even if an operator ends in between.
 #
 # The active generation stays: its servers have their files. It is replaced when the new generation's servers are ready.
 #
@@ -455,9 +454,9 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 # promotion. If the store has lost the active generation, that is impossible, and RolledOut says to promote the other.
 #
 # The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
-# a store that loses everything would be filled all the time. The loss of a generation that lasted restarts the count. A
-# build with another reason does not wait. If all servers of the generation get ready before a build has begun, the loss
-# is forgotten.
+# a store that loses everything would be filled all the time. The loss of an older generation (``LASTING_SECONDS``)
+# restarts the count. A build with another reason does not wait. If all servers of the generation get ready before a
+# build has begun, the loss is forgotten.
 
 
 LASTING_SECONDS: Final = 3600.0
@@ -538,7 +537,7 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
         return "nothing is built while spec.suspend is true"
     if desired.pinned_generation == generation:
         return (
-            f"spec.generation pins {generation}, so no build can replace it: bring it back into"
+            f"spec.generation pins {generation}, so no build can replace it: restore it in"
             " the store, name another generation, or remove spec.generation"
         )
     if is_pin_missing(status, desired):

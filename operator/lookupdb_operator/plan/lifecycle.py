@@ -6,7 +6,7 @@ them, and the reference of the documentation shows them.
 Why does r1 stay? Because of its phase: each transition out of that phase says when it happens. Which transition ends
 it? The one that leads to ``GONE``. Which code deletes it? ``objects.find_garbage`` lists its objects only when its
 phase is ``GONE``, and ``loop.reconcile.Reconciler._delete`` deletes what is listed. A pod on a lost node is deleted by
-force in any phase (``conditions.find_lost_pods``), and its StatefulSet makes another one.
+force in any phase (``planner.find_lost_pods``), and its StatefulSet makes another one.
 
 Whatever its phase, a StatefulSet also stays
 
@@ -57,7 +57,7 @@ class GenerationPhase(Enum):
     REFUSED = "refused"
     """Whole in the store, but rejected by a gate: no rollout serves it."""
     BUILT = "built"
-    """Whole in the store, of no rollout."""
+    """Whole in the store; no rollout serves it."""
     ROLLED_OUT = "rolled out"
     """A rollout serves it, or is about to."""
     ACTIVE = "active"
@@ -76,7 +76,7 @@ class RolloutPhase(Enum):
     REFERENCED = "referenced"
     """The newest routing table references its servers. Some routers may answer from it, some from an older one."""
     CANDIDATE = "candidate"
-    """It waits for promotion. The newest routing table references its servers for those who ask for its generation."""
+    """It waits for promotion. The newest routing table references its servers for lookups that name its generation."""
     PARTIAL = "partial"
     """The newest routing table routes some shards to it and others to another rollout: one of them replaces the other
     shard by shard."""
@@ -85,9 +85,9 @@ class RolloutPhase(Enum):
     SUPERSEDED = "superseded"
     """A newer routing table is written. Routers that have not taken it up answer from this rollout."""
     DRAINING = "draining"
-    """Every router answers from another rollout. Lookups that began on this one end."""
+    """Every router answers from another rollout. Lookups that began on this one still finish."""
     KEPT = "kept"
-    """It has drained, and its servers stay for a while, to go back to (``rollout.keepPrevious``)."""
+    """It has drained, and its servers stay for a while, for a rollback (``rollout.keepPrevious``)."""
     GONE = "gone"
     """It existed once, and nothing of it is kept."""
 
@@ -338,7 +338,7 @@ TRANSITIONS: Final = (
             " version with other content; or `generation` was edited"
         ),
         written_first="`table.confirmedAt` is empty",
-        may_be_deleted="nothing: it is confirmed again, and the drain time begins again",
+        may_be_deleted="nothing: the table is confirmed again, and the drain time begins again",
     ),
     Transition(
         name="confirm",

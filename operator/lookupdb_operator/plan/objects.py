@@ -143,7 +143,7 @@ def _list_shard_objects(
 ) -> Iterator[Manifest]:
     """The objects of ``rollout`` unless all are there; ``replicas`` is None if its pod template is outdated."""
     dataset, config, observed = situation.dataset, situation.config, situation.observed
-    # They depend only on its name, its generation and its shard ranges.
+    # The objects depend only on the rollout's name, generation and shard ranges.
     name = rollout.rollout, rollout.shard_ranges, generation
     if replicas is None:  # only its Service and budgets are still written, because it may serve
         stamps = situation.render_once(
@@ -176,7 +176,7 @@ def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observe
         name = object_name(manifest)
         if name in taken or (manifest["kind"] == "Job" and name in digests):
             return False
-        # Another manager, or a person, may scale it: its digest stays.
+        # If another manager or a person scales it, its digest stays the same.
         is_scaled = name in replicas and replicas[name] != manifest["spec"]["replicas"]
         return is_scaled or digests.get(name) != manifests.read_digest(manifest)
 
@@ -239,7 +239,7 @@ def object_name(manifest: Manifest) -> Name:
 def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
     """Return the objects to delete: those of builds that are not under way and of rollouts that are gone, a Job that
     must run again, and our other unneeded objects. Objects with a number beyond those in ``status`` are left alone."""
-    # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
+    # A routing table stays as long as the dataset: routers that start answer from it, whatever the status says.
     table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
     due = {object_name(manifest) for manifest in manifests_due} | {table}
     if manifests.uses_service_accounts(observed.dataset):  # while the keys cannot be read, the last known ones stay
@@ -287,8 +287,8 @@ def _has_no_servers(name: str, shard: int | None, status: DatasetStatus) -> bool
 
 
 def next_look_in(apply: Iterable[Manifest], observed: Observed) -> float | None:
-    """Return the seconds until the next pass if ``apply`` is written now. It retries a refused write, or checks pods
-    that make no progress and report no cause."""
+    """Return the seconds until the next pass if ``apply`` is written now. That pass retries a refused write, or checks
+    pods that make no progress and report no cause."""
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
     if (
@@ -319,7 +319,7 @@ def _observed_replicas(observed: Observed) -> dict[Name, int]:
 # The announcement of the active generation in the store, for machines that map it themselves and ask no router
 # (``lookupdb sync``).
 #
-# It is due once every router has confirmed a table of another generation. The status notes it when the store has it.
+# It is due once every router has confirmed a table of a new generation. The status notes it when the store has it.
 # Until then it is written again; writing it twice does no harm. Nothing else waits for it.
 #
 # A dataset with its own store is announced by its routing table alone. So is every dataset without a gateway before the

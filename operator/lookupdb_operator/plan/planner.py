@@ -497,7 +497,7 @@ PHASES: Final = (
     Phase("Pinned", "`spec.generation` serves, whatever is built", lambda facts: bool(facts.spec.get("generation"))),
     Phase(
         "RolledBack",
-        "the newest generation was rolled back from, and waits for another source",
+        "the newest generation was replaced by a rollback, and waits for another source",
         lambda facts: facts.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
     ),
     Phase(
@@ -584,10 +584,10 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
         what = f"is changed by the field manager {contest.by!r}" if contest.by else "is changed or deleted by somebody"
         yield Trouble(
             reasons.CONTESTED,
-            f"{contest.kind} {contest.name} {what} again and again; it is restored every five minutes at most",
+            f"{contest.kind} {contest.name} {what} again and again; it is restored at most every five minutes",
         )
     if observed.announcement.problem:
-        what = "The generation that routers serve is not announced in the store, and `lookupdb sync` stays behind"
+        what = "The generation that routers serve is not announced in the store, so `lookupdb sync` lags behind"
         yield Trouble(reasons.ANNOUNCEMENT_FAILED, f"{what}: {observed.announcement.problem}")
 
 
@@ -657,7 +657,7 @@ def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended 
         return Unattended(
             reasons.STATUS_UNREADABLE,
             f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; active data keeps"
-            " serving. Install the operator version that wrote the status, or remove it so that the data is"
+            " serving. Install the operator version that wrote the status, or remove the status so that the data is"
             f" built again: kubectl patch lds {where} --subresource=status --type=json"
             """ -p '[{"op": "remove", "path": "/status"}]'""",
         )

@@ -1,6 +1,6 @@
-"""Every reason that a condition may give: a word for machines, with a sentence for people, and what to do about it.
+"""Every reason that a condition may have, with a sentence for people and a remedy.
 
-Reasons of troubled pods and of failed builds are among them, so that one word follows a fault from pod to condition.
+Pods in trouble and failed builds use the same reasons, so a fault has one name from pod to condition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARDS_UNAVAILABLE: Final = "ShardsUnavailable"
 
 # Ready, Built and RolledOut
 WAITING_FOR_PREDECESSOR: Final = "WaitingForPredecessor"
-"""An earlier dataset of the same name is being collected; this one begins when nothing of it is left."""
+"""Kubernetes still removes objects of an earlier dataset of the same name. This one begins when none is left."""
 PREDECESSOR_ORPHANED: Final = "PredecessorOrphaned"
 """An earlier dataset of the same name has left objects that Kubernetes does not collect."""
 
@@ -38,18 +38,18 @@ PREDECESSOR_ORPHANED: Final = "PredecessorOrphaned"
 BUILDING: Final = "Building"
 """A build is under way."""
 WAITING_FOR_ROLLOUT: Final = "WaitingForRollout"
-"""A refresh is built after the generation before it is rolled out."""
+"""The next refresh is built when the rollout of the last built generation is complete."""
 WAITING_FOR_SOURCE: Final = "WaitingForSource"
-"""The success file is missing, because the writer of the source is not done. Or nothing was pushed yet."""
+"""The writer of the source has not written the success file yet, or nothing was pushed yet."""
 GENERATION_BUILT: Final = "GenerationBuilt"
 """The store holds a whole generation of this spec."""
 BUILD_FAILED: Final = "BuildFailed"
-"""The build ended in a way that has no reason of its own."""
+"""The build failed in a way that no other reason describes."""
 WAITING_FOR_TURN: Final = "WaitingForTurn"
 """The dataset is queued: all build slots, or rollout slots, are in use."""
 
 SPARK_IMAGE_MISSING: Final = "SparkImageMissing"
-"""The build needs Spark, but nothing names an image with Spark."""
+"""The build needs Spark, but no image with Spark is set."""
 
 # RolledOut
 UP_TO_DATE: Final = "UpToDate"
@@ -59,9 +59,9 @@ WAITING_FOR_BUILD: Final = "WaitingForBuild"
 STARTING_SERVERS: Final = "StartingServers"
 """Shard servers fetch, verify and warm their shards."""
 CONFIRMING: Final = "Confirming"
-"""A new routing table is written; not every router has taken it up yet."""
+"""A new routing table is written; not every router uses it yet."""
 NOT_CONFIRMED: Final = "NotConfirmed"
-"""A router has not taken up the new routing table for too long; what served before stays."""
+"""A router took too long to use the new routing table; the servers of the one before stay."""
 CANDIDATE_WAITING: Final = "CandidateWaiting"
 """The servers of a generation are ready, and it waits for promotion."""
 PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
@@ -73,14 +73,14 @@ PINNED: Final = "Pinned"
 PINNED_GENERATION_MISSING: Final = "PinnedGenerationMissing"
 """The generation that spec.generation names is not in the store; the present one keeps serving."""
 ROLLED_BACK: Final = "RolledBack"
-"""An older generation keeps serving: the newer one was rolled back from, and the source has not changed."""
+"""An older generation keeps serving after a rollback, and the source has not changed since."""
 REJECTED: Final = "Rejected"
-"""An older generation keeps serving: the newer one was rejected, and the source has not changed."""
+"""An older generation keeps serving: the newer one was rejected, and the source has not changed since."""
 DELETION_OVERDUE: Final = "DeletionOverdue"
 """Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and the next window waits for
 them."""
 DRAINING: Final = "Draining"
-"""The new rollout serves; the one before it finishes what is in flight."""
+"""The new rollout serves; the one before it finishes lookups in flight."""
 
 # Degraded
 HEALTHY: Final = "Healthy"
@@ -90,15 +90,15 @@ INVALID_SPEC: Final = "InvalidSpec"
 APPLY_REFUSED: Final = "ApplyRefused"
 """The API server refused an object."""
 CONTESTED: Final = "Contested"
-"""Another writer changes an object back, or deletes it, whenever it was put right."""
+"""Another writer changes an object back, or deletes it, whenever the operator corrects it."""
 STALE: Final = "Stale"
-"""The data that serve are older than refresh.staleAfterSeconds."""
+"""The served data are older than refresh.staleAfterSeconds."""
 ANNOUNCEMENT_FAILED: Final = "AnnouncementFailed"
-"""The active generation has not been announced in the store for long; lookups are not affected."""
+"""Announcing the active generation in the store has failed for long; lookups are not affected."""
 STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
 """The operator has no credentials for the store."""
 
-# Events only: no condition is written of a dataset that is not acted on
+# Events only: the operator writes no conditions for datasets that it leaves alone
 OTHER_OPERATOR: Final = "OtherOperator"
 """The dataset belongs to an operator of another name."""
 STATUS_UNREADABLE: Final = "StatusUnreadable"
@@ -132,7 +132,7 @@ STORE_UNAVAILABLE: Final = "StoreUnavailable"
 STORE_DENIED: Final = "StoreDenied"
 """The store refuses the credentials."""
 GENERATION_EXISTS: Final = "GenerationExists"
-"""The store already holds another generation of this number."""
+"""The store already holds another generation with this number."""
 ADOPTION_FAILED: Final = "AdoptionFailed"
 """The store has nothing of the dataset that spec.adopt names, or nothing that this spec would build."""
 PUSH_REJECTED: Final = "PushRejected"
@@ -156,13 +156,13 @@ SPARK_FAILED: Final = "SparkFailed"
 RIGHTS_MISSING: Final = "RightsMissing"
 """The ServiceAccount of Spark's driver lacks rights on pods that Spark needs."""
 EXECUTORS_REFUSED: Final = "ExecutorsRefused"
-"""Kubernetes would not let Spark's executors in: a quota, a limit range or a policy of the namespace."""
+"""A quota, a limit range or a policy of the namespace does not admit Spark's executors."""
 INTERRUPTED: Final = "Interrupted"
 """The builder was stopped, or nothing runs for the build."""
 
 # Reported by Kubernetes
 EVICTED: Final = "Evicted"
-"""The node needed the room, or was drained or lost."""
+"""The node ran short of memory or disk, or was drained or lost."""
 DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 """The build took longer than build.deadlineSeconds."""
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
@@ -174,13 +174,13 @@ VOLUME_MISSING: Final = "VolumeMissing"
 SECRET_MISSING: Final = "SecretMissing"  # noqa: S105 - a reason, not a secret
 """A Secret that the pod needs does not exist."""
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
-"""A quota or limit of the namespace does not let the pod in."""
+"""A quota or limit of the namespace does not admit the pod."""
 UNSCHEDULABLE: Final = "Unschedulable"
 """No node has room for the pod, or fits its scheduling constraints."""
 CRASH_LOOPING: Final = "CrashLooping"
-"""The container ends again and again."""
+"""The container keeps exiting."""
 NOT_ON_VOLUME: Final = "NotOnVolume"
-"""The volume of spec.serving.delivery does not show what is to be served, or cannot be read."""
+"""The volume of spec.serving.delivery lacks the generation to serve, or cannot be read."""
 IMAGE_VOLUMES_MISSING: Final = "ImageVolumesMissing"
 """Servers need image volumes for their shards, and the cluster has none."""
 REGISTRY_UNAVAILABLE: Final = "RegistryUnavailable"
@@ -267,7 +267,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     UNSUPPORTED_TABLE: "Rewrite the table without that feature, or export it as Parquet files.",
     EXTRA_MISSING: "Build the image with `make image EXTRA=delta`.",
     PUSH_REJECTED: "Push again.",
-    GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
+    GATE_CLOSED: "If the new generation is correct, change spec.gates.",
     STORE_UNAVAILABLE: "Check that the store can be reached from this cluster.",
     STORE_DENIED: "Correct the store's credentials in their Secret: that of spec.store, else that in the namespace of"
     " lookupdb's release.",
@@ -287,7 +287,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     ENGINE_MISSING: "Name an image that `make image-spark` built, with the operator's version.",
     SPARK_FAILED: "Look at the builder's log.",
     EXECUTORS_REFUSED: "Raise the namespace's quota, or lower executorCores or executorMemory of spec.build.spark.",
-    RIGHTS_MISSING: "List the namespace in the chart's spark.namespaces, or bind such a Role there.",
+    RIGHTS_MISSING: "List the namespace in the chart's spark.namespaces, or bind a Role with these rights there.",
     PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
     " spec.rollout.progressDeadlineSeconds.",
 }
@@ -296,7 +296,7 @@ REMEDIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict of one condition: a truth, a reason for machines, a sentence for people. Nothing is decided by it."""
+    """The verdict of one condition: a truth, a reason for machines, a sentence for people. No decision uses it."""
 
     status: Truth
     reason: str
@@ -311,7 +311,7 @@ class Assessment:
     troubles: tuple[Trouble | None, ...]
     """The faults, in the order in which Degraded lists them."""
     deadlines: tuple[float | None, ...]
-    """Seconds until it changes with time alone; None for never."""
+    """Seconds until it changes only because time passes; None for never."""
     outlook: str = ""
     """The last sentence of Degraded: when it may get better."""
 
@@ -326,13 +326,13 @@ def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs
 
 
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:
-    """The first of ``deadlines`` that is still ahead; None when there is none."""
+    """The earliest of ``deadlines`` that is still ahead; None if there is none."""
     return min((seconds for seconds in deadlines if seconds and seconds > 0), default=None)
 
 
 def write_sentence(reason: str, message: str) -> str:
-    """``message`` on one line, as a sentence, with the remedy of ``reason`` unless the message has advice of its own on
-    further lines."""
+    """``message`` on one line, as a sentence. The remedy of ``reason`` follows, unless further lines of the message
+    give advice."""
     text = join_lines(message) or "No message was given"
     text = text if text.endswith((".", "!", "?", "…")) else f"{text}."
     remedy = REMEDIES.get(reason) if len(message.strip().splitlines()) <= 1 else None
@@ -354,7 +354,7 @@ def shorten(text: str, max_characters: int) -> str:
 
 
 def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Iterator[Trouble]:
-    """Why objects cannot be written: those of ``kind`` whose name begins with ``prefix``."""
+    """Why objects of ``kind`` whose names begin with ``prefix`` cannot be written."""
     for (refused_kind, name), why in observed.refusals.items():
         if kind not in ("", refused_kind) or not name.startswith(prefix):
             continue

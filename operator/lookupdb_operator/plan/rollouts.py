@@ -10,7 +10,7 @@ While ``spec.suspend`` is true, nothing is built, rolled out or changed, and the
     a rollout that is kept                is retired when its time has passed
     active objects, and routers,          are made again: servers if the pod template is unchanged, the rest by the
     that are gone or were changed         present spec
-    edits of the spec                     wait, also of replicas and routers
+    edits of the spec                     wait, also those of replicas and routers
     trimming                              waits
     the store's Secret, lost pods         as usual
 
@@ -100,8 +100,8 @@ def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
 
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
-    """Return the desired generation (``generations.target_generation``). While the active generation's pod template is
-    outdated, it comes before one that would wait for promotion, so a new image needs no promotion."""
+    """Return the desired generation (``generations.target_generation``). An active generation with an outdated pod
+    template comes before one that would wait for promotion, so a new image needs no promotion."""
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -123,9 +123,9 @@ def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationSta
 
 
 def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether a newer generation replaces ``promoted``, which is queued. But not while routers can be sent to
-    it: a user chose it. If promotion is automatic again, a newer one also replaces one that is stuck or must be rolled
-    out again."""
+    """Return whether a newer generation replaces ``promoted``, which is queued. It does not while routers can be sent
+    to ``promoted``, because a user chose that. If promotion is automatic again, a newer one also replaces one that is
+    stuck or must be rolled out again."""
     candidate = status.candidate
     rollout = None if candidate is None else status.find_rollout(candidate.rollout)
     if rollout is None:
@@ -294,9 +294,9 @@ def is_servable(
     situation: Situation,
     shards: Collection[int] | None = None,
 ) -> bool:
-    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. That is so if all
-    their servers are ready. It is also so if each shard has a ready server and lacks at most one, and either the
-    missing ones are in trouble after the grace period, or the progress deadline has passed. The routing table
+    """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. True if all their
+    servers are ready. Also true if each shard has a ready server and lacks at most one, and either the missing ones
+    are in trouble after the grace period, or the progress deadline has passed. The routing table
     references missing servers too: routers use them once they come.
     """
     chosen = awaited_shards(rollout, status) if shards is None else shards
@@ -321,7 +321,7 @@ def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[i
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Return whether ``rollout`` is unlikely to take effect without help: its deadline has passed, or a shard has too
-    few servers without trouble. Not between two windows."""
+    few servers without trouble. Never between two windows."""
     table = status.table
     if table is not None and table.rollout == rollout.rollout and table.confirmed_at and not rollout.is_starting:
         return False
@@ -361,7 +361,7 @@ def diagnose_obstacle(
     rollout: RolloutStatus, observed: Observed, shards: Collection[int] | None = None
 ) -> Trouble | None:
     """The obstacle that keeps servers of ``shards`` of ``rollout`` (default: all) from getting ready. The report of a
-    pod comes before the failure of a push, because it may explain that."""
+    pod comes before the failure of a push, which it may explain."""
     sets = (
         shard_set.trouble
         for shard_set in observed.shard_sets
@@ -378,7 +378,7 @@ def diagnose_obstacle(
     if observed.lacks_image_volumes and not any(found.rollout == rollout.rollout for found in observed.shard_sets):
         cluster = Trouble(
             reasons.IMAGE_VOLUMES_MISSING,
-            "the cluster has no image volumes: its API server leaves them out; turn its feature ImageVolume on"
+            "the cluster has no image volumes: its API server drops them; turn on its feature ImageVolume"
             " (Kubernetes 1.33 or newer), or choose another spec.serving.delivery",
         )
     pushed = (other.trouble for other in observed.other_objects if other.rollout == rollout.rollout)
@@ -388,11 +388,11 @@ def diagnose_obstacle(
 
 
 def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why ``candidate`` makes no progress; also that it takes longer than it should."""
+    """Why ``candidate`` makes no progress, or takes too long."""
     trouble = diagnose_obstacle(candidate, situation.observed, awaited_shards(candidate, status))
     if trouble is None and has_exceeded_deadline(candidate, status, situation):
         where = describe_rollout(situation.dataset, candidate)
-        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, f"{where} is not ready since {candidate.started_at}")
+        return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, f"{where} started {candidate.started_at} and is not ready")
     return trouble
 
 
@@ -492,7 +492,7 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
         why += f" All shards are replaced at once: {at_once}."
     promoted = generations.promoted_candidate(status, situation.desired)
     if promoted is not None and promoted.generation == rollout.generation:
-        why += f" It is promoted, and serves when they are; {names.REJECT}={promoted.generation} gives it up."
+        why += f" It is promoted, and serves once they are ready; {names.REJECT}={promoted.generation} gives it up."
     progress = (
         f"{windows.describe_progress(status)}{ready} of {format_count(len(shards), 'shard')}{which} of {where}"
         f" {'has its' if len(shards) == 1 else 'have their'} servers ready ({replicas} each).{why}"
@@ -598,7 +598,7 @@ def without_early_servers(
 
 
 def is_pushed(rollout: RolloutStatus, observed: Observed) -> bool:
-    """Return whether the Job that pushes the images of ``rollout`` has ended well."""
+    """Return whether the Job that pushes the images of ``rollout`` has succeeded."""
     return any(other.rollout == rollout.rollout and other.push_state == "Succeeded" for other in observed.other_objects)
 
 
@@ -639,13 +639,13 @@ def list_overdue_pushes(status: DatasetStatus, situation: Situation) -> Iterator
 
 
 def next_push_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until the next retry of such a push; None if there is none, or if it is overdue."""
+    """Seconds until the next push is repeated; None if there is none, or if it is overdue."""
     pushes = _list_made_again(status, situation)
     return reasons.find_earliest((retry_at - situation.now).total_seconds() for _, retry_at in pushes)
 
 
 def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble`` of servers of ``rollout``, with the time of the next push if they miss an image."""
+    """``trouble`` of servers of ``rollout``, with the time of the next push if they lack an image."""
     if trouble.reason != reasons.IMAGE_NOT_FOUND:
         return trouble
     for push, retry_at in _list_made_again(status, situation):

@@ -1,9 +1,9 @@
-"""Routing tables. A table references the target rollout; during a shard-by-shard rollout, also the rollouts that it
-replaces; and perhaps a candidate. A new table is written when any of these or its number of servers changes. The same
-table is written under the next version if routers would not take it up otherwise.
+"""Routing tables. A table references the target rollout, the rollouts that it replaces shard by shard, and perhaps a
+candidate. A new table is written when any of these or its number of servers changes. The same table is written under
+the next version if routers would not take it up otherwise.
 
-By then, enough of the servers that it adds are ready (``rollouts``). Nothing waits for a candidate once a table
-references it: routers answer from the active generation whatever becomes of it.
+A table waits until enough of the servers that it adds are ready (``rollouts``). Nothing waits for a candidate once a
+table references it: routers answer from the active generation whatever becomes of it.
 
 The ConfigMap stays as long as the dataset, whatever the status remembers: routers that start answer from it.
 ``objects.find_garbage`` never lists it; Kubernetes deletes it with the dataset.
@@ -97,7 +97,7 @@ def find_highest(versions: Iterable[int]) -> int:
 # its version, and from the text that the operator has written under it.
 #
 # The version alone is not enough. Somebody may have given an edited table the version that the operator's next one has,
-# and routers take it up. If it is put back before the next pass, only the digest of what the routers have read reveals
+# and routers take it up. If that is undone before the next pass, only the digest of what the routers have read reveals
 # it. An older router reports no digest, and is believed without one.
 
 
@@ -156,7 +156,7 @@ def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
 
 
 def diagnose_late_routers(observed: Observed, table: TableStatus, digest: str) -> Mapping[str, str]:
-    """Return pod → why it does not answer from ``table`` yet, for routers that may answer. ``digest``: of its text."""
+    """Return pod → why it does not answer from ``table`` yet, for routers that may answer. ``digest`` is its text's."""
     late: dict[str, str] = {}
     for pod in list_answering_routers(observed):
         report = observed.routers.get(pod.uid)
@@ -180,11 +180,11 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 # Whether the version of the routing table is taken: other content was written under it, or a router reports that it
 # answers from such content. Somebody has edited the ConfigMap, or the status that it is rendered from.
 #
-# A router takes up no second content under one version, and a router that has just started may have read the wrong one.
-# So the right content gets the next version. Each edit claims only one version: until a table of that version is
-# written, the ConfigMap has another version, and claims nothing more. A writer who edits again and again is left alone
-# for longer each time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then. The
-# edit is noted at once all the same, because it may be undone meanwhile.
+# A router never takes up other content under the same version, and one that has just started may have read the wrong
+# content. So the right content gets the next version. Each edit claims only one version: until a table of that version
+# is written, the ConfigMap has another version, and claims nothing more. A writer who edits again and again is left
+# alone for longer each time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then.
+# The edit is noted at once all the same, because it may be undone meanwhile.
 
 
 def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
@@ -244,8 +244,8 @@ def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatu
 #
 # It waits without a deadline and without a slot. It ends, and its servers are retired as those of any other rollout,
 # when it is rejected or not desired any more: a newer generation's rollout is claimed, the spec or the pod template
-# changes, or a generation is pinned. A promoted candidate stays one until a routing table routes to it: only the
-# candidate shows that it was promoted, and otherwise a newer generation would be desired.
+# changes, or a generation is pinned. A promoted candidate stays one until a routing table routes to it: nothing
+# else shows that it was promoted, and a newer generation would be desired instead.
 
 
 _HEADER: Final = "Lookupdb-Generation"
@@ -325,7 +325,7 @@ def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: 
     return Verdict(
         "False",
         reasons.CANDIDATE_WAITING,
-        f"{rollouts.describe_rollout(dataset, rollout)} waits for promotion since {candidate.since}{lacking};"
+        f"{rollouts.describe_rollout(dataset, rollout)} has waited for promotion since {candidate.since}{lacking};"
         f" {_describe_asking(name, status)}. It serves after {annotate} {names.PROMOTE}={name}, and ends after"
         f" {names.REJECT}={name}, or when something newer is rolled out."
         f"{generations.describe_idle_annotations(status, situation.desired)}",
@@ -340,7 +340,7 @@ def _describe_asking(generation: str, status: DatasetStatus) -> str:
         return "it cannot be asked, because several generations serve, shard by shard"
     if table.candidate is None:
         return "it cannot be asked, because a routing table has no room for the servers of two generations"
-    return f"lookups with the header {_HEADER}: {generation} ask it, and all others {table.generation}"
+    return f"lookups with the header {_HEADER}: {generation} ask it, and all others ask {table.generation}"
 
 
 def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -456,8 +456,8 @@ def _with_new_version(status: DatasetStatus, table: TableStatus, situation: Situ
     version = newest + 1
     if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
         # The status and the ConfigMap are lost, and routers were not polled. A router that had the chosen version
-        # already would seem to confirm a table that it ignores. The
-        # time exceeds every version: there were fewer tables than seconds since 1970.
+        # already would seem to confirm a table that it ignores. The time exceeds every version, because there were
+        # fewer tables than seconds since 1970.
         version = int(situation.now.timestamp())
     written = replace(table, version=version, written_at=format_moment(situation.now), confirmed_at="")
     return replace(status, table=written, last_table=version)
@@ -471,7 +471,7 @@ def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situatio
     rollouts_after = []
     for rollout in status.rollouts:
         if windows.is_in_table(rollout.rollout, desired):
-            # What was promoted is referenced as a candidate by older tables.
+            # Older tables reference a promoted rollout as their candidate.
             replicas = max(rollout.minimum_replicas, desired.replicas)
             window = "" if rollout.rollout == desired.rollout else rollout.window
             referenced = replace(

@@ -116,7 +116,7 @@ class Desired:
     """The user's wishes, as far as decisions depend on them."""
 
     content_hash: str
-    """``DatasetSpec.content_hash()``: which shard files."""
+    """``DatasetSpec.content_hash()``, which identifies the shard files."""
     refresh: str
     """The refresh annotation; empty for none."""
     spec: DatasetSpec
@@ -201,7 +201,7 @@ def _render_once(dataset: ObservedDataset, config: Config, name: Hashable, rende
     """Return what ``render`` returned for ``name`` the first time. Specs are compared by identity: comparing two takes
     longer than rendering."""
     renderings: dict[Any, Any] = dataset.renderings
-    # Everything that rendering uses. The dataset's status is not among it, because it changes all the time.
+    # Everything that rendering uses, without the dataset's status, which changes all the time.
     sources = dataset.spec, dataset.parsed, config
     identity = dataset.namespace, dataset.name, dataset.uid
     *sources_before, identity_before = renderings.get(_INGREDIENTS) or (None, None, None, None)
@@ -330,10 +330,11 @@ def is_waiting(ticket: Ticket | None) -> bool:
 def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
     """The end of a sentence about a queued build or rollout: since when it waits, and the number before it."""
     assert ticket is not None, "a queued dataset has a ticket"
-    when = f"not before {ticket.since}" if ticket.given_up else f"since {ticket.since}"
+    since = ticket.since
+    waits = f"waits for a slot, until {since} at least" if ticket.given_up else f"has waited for a slot since {since}"
     coarse = next((step for step in _COARSE_PLACES if turn.ahead > step), 0)
     ahead = str(turn.ahead) if turn.ahead <= _EXACT_PLACES else f"more than {coarse}"
-    return f" waits for a slot {when}, {ahead} before it."
+    return f" {waits}, {ahead} before it."
 
 
 def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:
@@ -616,7 +617,7 @@ def _with_fresh_schedule(status: DatasetStatus, timetable: Timetable, now: datet
 
 
 def answer_requests(status: DatasetStatus, refresh: str, slot: str, read_by: int) -> DatasetStatus:
-    """``status`` when build number ``read_by`` has read the source for ``refresh`` and ``slot``; either may be
+    """``status`` after build number ``read_by`` has read the source for ``refresh`` and ``slot``; either may be
     empty. A newer check stays requested."""
     schedule = status.schedule
     if schedule is not None and slot and schedule.due == slot:

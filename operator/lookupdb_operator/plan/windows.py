@@ -7,7 +7,7 @@ at a time, and when. It also counts the servers of a rollout's shards. Each set 
     routers confirm it, the drain time passes, the replaced StatefulSets go         cutover, objects
     they are seen to be gone, their pods too: the next window
 
-So there are never more than ``maxSurgeShards`` shards' servers beyond those of one whole rollout. A window takes a
+So at most ``maxSurgeShards`` shards have servers beyond those of one whole rollout. A window takes a
 rollout slot of its own: between two windows other datasets may have theirs. One case exceeds the bound: if routers fail
 for long to take up a table, or to leave one, another target rollout may begin, because it may correct the cause.
 
@@ -50,8 +50,8 @@ from lookupdb_operator.status import (
     shorten_shards,
 )
 
-# The servers that routing tables reference: the newest one, and any that a router may still answer from. Nothing is
-# decided here.
+# The servers that routing tables reference: the newest table, and any older one that a router may still use. Nothing
+# is decided here.
 
 
 CONFIRMATION_SECONDS: Final = 60.0
@@ -149,7 +149,7 @@ def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
 # Leftovers: StatefulSets and pods that still exist though no rollout has servers of their shard any more. Kubernetes
 # deletes them, and a rollout shard by shard waits with its next shards until they are gone.
 #
-# That ends by itself, unless a finalizer holds one, or the garbage collector does not run. After
+# The wait ends by itself, unless a finalizer holds an object or the garbage collector does not run. After
 # ``rollout.progressDeadlineSeconds`` RolledOut and Degraded name the object and what holds it. The operator removes no
 # finalizer: it belongs to another program, which has something to do first.
 
@@ -177,7 +177,7 @@ def list_leftovers(status: DatasetStatus, observed: Observed) -> list[Leftover]:
 
 
 def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Situation) -> Trouble | None:
-    """The first one that should have been gone for long, and what holds it; ``table`` has been confirmed."""
+    """The first overdue leftover, and what holds it; ``table`` has been confirmed."""
     deadline = situation.desired.progress_deadline_seconds
     for leftover in list_leftovers(status, situation.observed):
         if _remaining_seconds(leftover, table, situation) == 0:
@@ -185,7 +185,7 @@ def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Sit
             how = describe_holder(leftover, situation.dataset.namespace)
             return Trouble(
                 reasons.DELETION_OVERDUE,
-                f"{what} {deadline:g} s after it should be gone, and the next shards wait for that; {how}",
+                f"{what} {deadline:g} s after it should be gone, and the next shards wait; {how}",
             )
     return None
 
@@ -208,7 +208,7 @@ def describe_holder(leftover: Leftover, namespace: str) -> str:
     """Why ``leftover`` stays, and what to do about it."""
     kind, deletion = leftover.kind.lower(), leftover.deletion
     if deletion is None:
-        return "nobody has deleted it yet: look whether kube-controller-manager runs"
+        return "nobody has deleted it yet: check whether kube-controller-manager runs"
     if deletion.finalizers:
         held_by = ", ".join(deletion.finalizers)
         finalizers, them = ("its finalizers", "them") if len(deletion.finalizers) > 1 else ("its finalizer", "it")
@@ -217,7 +217,7 @@ def describe_holder(leftover: Leftover, namespace: str) -> str:
             f"{finalizers} {held_by} must be removed by the controller that set {them}. Otherwise this removes all:"
             f' {command} -p \'{{"metadata":{{"finalizers":null}}}}\''
         )
-    return f"look why with: kubectl describe -n {namespace} {kind} {leftover.name}"
+    return f"see why with: kubectl describe -n {namespace} {kind} {leftover.name}"
 
 
 PER_SHARD: Final = "PerShard"
@@ -231,7 +231,7 @@ def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situati
     if desired.strategy != PER_SHARD:
         return ""
     if desired.promotion != "Auto" or desired.keep_previous_seconds:
-        return "PerShard goes neither with promotion: Manual nor with keepPrevious"
+        return "PerShard cannot be combined with promotion: Manual or keepPrevious"
     if table is None:
         return "no serving generation is known that could be replaced shard by shard"
     serving = [status.find_generation(rollout.generation) for rollout in serving_rollouts(status)]

@@ -1,7 +1,7 @@
 """``refresh``, ``promote``, ``reject``, ``override-gates``, ``rollback``, ``pin`` and ``unpin``: each writes the
 LookupDataset once.
 
-Those that --wait follow what the operator does then."""
+With --wait, they then follow what the operator does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Judge = Callable[[Dataset], ChangeProgress]
 _EVERY: Final = 0.5
 """Seconds between polls while a command waits."""
 _SILENCE_SECONDS: Final = 10.0
-"""Seconds without a reaction of the operator before a message; usually it takes about one."""
+"""Seconds without a reaction of the operator before a message; usually the operator takes about one."""
 
 
 @click.command("refresh", cls=Verb)

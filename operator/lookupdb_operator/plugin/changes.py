@@ -75,7 +75,7 @@ def roll_back(dataset: Dataset, generation: str | None) -> Change:
         command = dataset.command("override-gates", generation)
         raise NotPossible(
             f"a gate has rejected {generation} of {dataset.key}: {refused.message}",
-            hint=f"{command} overrides it; without failed gates, the store holds {_join(kept)}",
+            hint=f"{command} overrides the gate; the store also holds {_join(kept)}",
         )
     return {"metadata": {"resourceVersion": dataset.resource_version}, "spec": {"generation": generation}}
 
@@ -166,8 +166,8 @@ def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collecti
     refresh has built. If they cannot serve because another one is pinned, the refresh has failed."""
     condition = dataset.condition("RolledOut")
     pinned = dataset.spec.get("generation")
-    # The condition reports a waiting candidate only after anything that drains or starts. If the refresh's generation
-    # was removed meanwhile, only the condition knows whether a candidate waits.
+    # The condition reports a pin only once nothing drains or starts any more. If the refresh's generation was removed
+    # meanwhile, only the condition shows whether the pin held it back.
     waits = bool(pinned) if answers else condition.get("reason") == reasons.PINNED
     if waits and pinned not in answers:
         why = f"{reasons.PINNED}: spec.generation pins {pinned}; {_join(answers, ' and ')} is built, and waits."
@@ -252,7 +252,7 @@ def _find_obstacle(dataset: Dataset, generation: str) -> str:
 
 
 def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> ChangeProgress:
-    """Judge whether every router answers from ``generation`` alone. If not, ``obstacle`` says why none will."""
+    """Judge whether every router answers from ``generation`` alone. If not, ``obstacle`` says why none ever will."""
     if dataset.serving == {generation} and dataset.table.get("confirmedAt"):
         return ChangeProgress(True)
     if obstacle:
@@ -269,7 +269,7 @@ def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> Chang
 
 
 def describe_silence(dataset: Dataset, seconds: float) -> str:
-    """Return what it waits for if the operator has not reacted for ``seconds``."""
+    """Return what a command waits for if the operator has not reacted for ``seconds``."""
     silence = f"the operator, which has not reacted for {format_seconds(seconds)}"
     if dataset.local_options is not None:
         return f"{silence}: read what its `lookupdb up` prints"
@@ -278,4 +278,4 @@ def describe_silence(dataset: Dataset, seconds: float) -> str:
 
 def _describe(dataset: Dataset, kind: str) -> str:
     condition = dataset.condition(kind)
-    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not reconciled it yet')}"
+    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'nothing is reconciled yet')}"

@@ -88,7 +88,7 @@ async def _forward(words: Sequence[str]) -> AsyncIterator[str]:
                 break
         else:
             said = (await process.stderr.read(_MESSAGE_AT_MOST)).decode(errors="replace")
-            raise OSError(said.strip() or "it has ended without a word")
+            raise OSError(said.strip() or "it has ended without a message")
         yield found[1].decode()
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -136,7 +136,7 @@ def _find_namespace(target: Target) -> str:
         raise LookupdbError(f"there is no kubeconfig {paths}", hint="name one with --kubeconfig or KUBECONFIG")
     try:
         contexts, active = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError):  # connecting will report the problem, unless it is in a pod
+    except (config.ConfigException, OSError):  # connecting will report the problem, unless this runs in a pod
         return _IN_CLUSTER.read_text(encoding="utf-8").strip() if _IN_CLUSTER.exists() else "default"
     if target.context is not None:
         found = {str(context["name"]): context for context in contexts}

@@ -387,8 +387,8 @@ def prune(name: str, target: Target, dry_run: bool, as_json: bool, start_timeout
     """Remove the generations of DATASET that nothing needs, in the cluster.
 
     The newest stay (spec.keepGenerations), and so do all that the status names: they serve, wait for promotion, are
-    pinned, or can be rolled back to. Each build does this anyway, so use it between builds. A Job runs `lookupdb prune`
-    with the store access of the shard servers.
+    pinned, or can be rolled back to. Each build does the same, so prune only between builds. A Job runs `lookupdb
+    prune` with the store access of the shard servers.
 
     \b
         kubectl lookupdb prune airports --dry-run
@@ -470,7 +470,7 @@ def _parse_object_key(
     type=Seconds(0.05, 60),
     default="5s",
     show_default=True,
-    help="From a request's intended time.",
+    help="Time limit of a request, from its intended start.",
 )
 @click.option(
     "--keys",
@@ -517,7 +517,7 @@ def load(context: click.Context, /, name: str, target: Target, as_json: bool, **
     """
     plan = make_plan(context, options)
     conditions = [parse_condition(text) for text in options["conditions"]]
-    make_target("http://router", None, None, options["headers"])  # refuse it here rather than in a pod
+    make_target("http://router", None, None, options["headers"])  # refuse bad headers here rather than in a pod
     keys = None if options["keys"] == SAMPLE else fit_keys(read_keys(options["keys"], plan.seed), plan)
 
     def show_line(line: str) -> None:
@@ -573,7 +573,7 @@ def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:
         click.echo(f"a Job holds {MAX_KEY_BYTES:,} bytes of keys: {used}", err=True)
     if len(kept) < plan.batch:
         raise UsageError(
-            f"batches of {plan.batch:,} keys need as many, and {len(kept):,} fit into the Job",
+            f"a batch needs {plan.batch:,} keys, but only {len(kept):,} fit into the Job",
             hint="give a smaller --batch, or --keys sample",
         )
     return kept

@@ -1,7 +1,7 @@
 """Jobs of the plugin: their manifest and their progress. No I/O.
 
 Each is made from a shard's StatefulSet, has a deadline, is removed ten minutes after its end, and is owned by its
-dataset. Its pod ends at once when it is deleted.
+dataset. Its pod ends at once when the Job is deleted.
 """
 
 from __future__ import annotations
@@ -88,16 +88,16 @@ def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component
 
 # Render a Job.
 #
-# It copies a shard's StatefulSet: its init container has the image, the store's address, and a token for the gateway or
-# a reference to the store's credentials. So the user needs the right to create Jobs, but not to read Secrets. Servers
-# that map shards from a volume have no such container: then the Job reads that volume, too. The operator ignores the
-# Job, because its labels are not those of the operator's Jobs.
+# The Job copies a shard's StatefulSet, whose init container has the image, the store's address, and a token for the
+# gateway or a reference to the store's credentials. So the user needs the right to create Jobs, but not to read
+# Secrets. Servers that map shards from a volume have no such container: then the Job reads that volume, too. The
+# operator ignores the Job, because its labels are not those of the operator's Jobs.
 
 
 DIFF_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
-"""The chart's NetworkPolicy for the store admits them."""
+"""The chart's NetworkPolicy for the store admits pods with them."""
 LOAD_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.LOAD}
-"""NetworkPolicies of routers, and the chart's for the store, admit them."""
+"""NetworkPolicies of routers, and the chart's for the store, admit pods with them."""
 MAX_KEY_BYTES: Final = 200_000
 """The most bytes of given keys: they are an annotation, and all annotations of an object have at most 256 KiB."""
 KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"
@@ -217,7 +217,7 @@ class LoadJobOptions:
     keys: Sequence[str] | None
     """None: sample the active or requested generation."""
     largest_shard_bytes: int
-    """Bytes of its largest shard; shards are copied from the store one by one."""
+    """Bytes of that generation's largest shard; shards are copied from the store one by one."""
     token: ObjectKey | None = None
     """Secret with the token."""
     ca_secret: ObjectKey | None = None

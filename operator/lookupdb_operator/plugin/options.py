@@ -36,7 +36,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class Verb(click.Command):
-    """A command of both programs. Its help is written for `kubectl lookupdb`, and names the one that runs."""
+    """A command of both programs. Its help is written for `kubectl lookupdb`, and names the program that runs."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description."""
@@ -51,7 +51,7 @@ class Verb(click.Command):
 def check_name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Return ``value`` if it is a valid name of an object."""
     if value is not None and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a name: use only a-z, 0-9, - and ., and no dot first")
+        raise click.BadParameter(f"{value!r} is not a name: use only a-z, 0-9, - and ., but neither - nor . at an end")
     return value
 
 

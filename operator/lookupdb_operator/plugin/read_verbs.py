@@ -74,8 +74,8 @@ _pause = asyncio.sleep
 def status(name: str, target: Target, as_json: bool, watch: bool, interval: float) -> None:
     """Show DATASET on one screen.
 
-    It shows what serves, the four conditions, what it waits for and how long, the generations in the store, the
-    rollouts with their servers, shards that lack servers, the routers, and the last builds.
+    It shows what serves, the four conditions, what the dataset waits for and how long, the generations in the store,
+    the rollouts with their servers, shards that lack servers, the routers, and the last builds.
 
     \b
         kubectl lookupdb status airports --watch
@@ -96,7 +96,7 @@ def status(name: str, target: Target, as_json: bool, watch: bool, interval: floa
         click.echo(await read(session))
 
     if as_json and watch:
-        raise UsageError("--json shows it once; kubectl get lds -o json --watch follows it")
+        raise UsageError("--json and --watch exclude each other; use kubectl get lds -o json --watch")
     run(target, show)
 
 

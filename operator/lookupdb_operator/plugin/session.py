@@ -280,7 +280,7 @@ class LocalSession(DatasetSession):
         """Return the datasets of the namespace, or of all, by name."""
         datasets = []
         for path in (self._data / "run").glob(f"*/{OBJECTS}/{names.KIND}.*.json"):
-            with suppress(OSError, ValueError, KeyError, TypeError):  # as the API server ignores it
+            with suppress(OSError, ValueError, KeyError, TypeError):  # unreadable: the API server ignores it, too
                 datasets.append(self._parse(orjson.loads(path.read_bytes())))
         found = [dataset for dataset in datasets if everywhere or dataset.namespace == self.namespace]
         return tuple(sorted(found, key=lambda dataset: (dataset.namespace, dataset.name)))

@@ -35,7 +35,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 });
 
-// The page itself is asked for again, and regions that differ are replaced. Its text is parsed, never run.
+// The page is fetched again, and regions that differ are replaced. Its text is parsed, never run.
 function replace(region, fresh) {
   const held = document.activeElement;
   const selection = document.getSelection();
