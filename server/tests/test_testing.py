@@ -13,21 +13,10 @@ from pathlib import Path
 import pytest
 from support.waiting import until
 
-import lookupdb
 from lookupdb import cli as extras
 from lookupdb import testing
-from lookupdb.client import Client
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.testing import Serve, serve
-
-
-def test_a_url_a_client_and_a_folder(lookupdb_serve: Serve) -> None:
-    airports = lookupdb_serve({"KJFK": {"name": "Kennedy"}, "null": None}, normalize=["casefold"], shards=2)
-    assert airports.client["kjfk"] == {"name": "Kennedy"}
-    with Client(airports.url) as client:
-        assert client.get_many(["KJFK", "null", "nowhere"]).missing == ["nowhere"]
-    with lookupdb.open(airports.path) as mapping:
-        assert mapping["KJFK"] == {"name": "Kennedy"}
+from lookupdb.testing import serve
 
 
 def test_keys_of_several_columns_and_raw_values() -> None:
@@ -76,14 +65,20 @@ def test_a_plugin_serves_a_test_and_ends_with_it(tmp_path: Path) -> None:
     (tmp_path / "test_airports.py").write_text(
         textwrap.dedent("""
             import socket
+            import lookupdb
             from lookupdb.client import Client
 
             urls = []
 
             def test_airports(lookupdb_serve):
-                urls.append(lookupdb_serve({"KJFK": {"name": "Kennedy"}}).url)
-                with Client(urls[0]) as client:
-                    assert client["KJFK"] == {"name": "Kennedy"}
+                records = {"KJFK": {"name": "Kennedy"}, "null": None}
+                airports = lookupdb_serve(records, normalize=["casefold"], shards=2)
+                urls.append(airports.url)
+                assert airports.client["kjfk"] == {"name": "Kennedy"}
+                with Client(airports.url) as client:
+                    assert client.get_many(["KJFK", "null", "nowhere"]).missing == ["nowhere"]
+                with lookupdb.open(airports.path) as mapping:
+                    assert mapping["KJFK"] == {"name": "Kennedy"}
 
             def test_it_has_ended():
                 with socket.socket() as connection:
