@@ -384,7 +384,9 @@ class TestSources:
         assert "the source has 1 file of about" in said, "a compressed file does not say how long it is"
         write(
             "wide.csv.gz",
-            gzip.compress(b"id,text\n" + b"".join(b'%d,"%s"\n' % (n, b"x\n" * 300_000) for n in range(20)), 1),
+            gzip.compress(
+                b"id,text\n" + b"".join(b'%d,"%s"\n' % (n, (b"x" * 99 + b"\n") * 6_000) for n in range(20)), 1
+            ),
         )
         assert "id: unique in the first 13 rows" in init("wide.csv.gz").stdout
 
@@ -414,7 +416,7 @@ class TestSources:
         assert isinstance(init("volume://people.csv").exception, UsageError)
 
     def test_with_more_columns_than_types_are_typed_in_part(self) -> None:
-        write("a.csv", ",".join(f"c{n}" for n in range(2000)) + "\n" + ",".join(["1"] * 2000) + "\n")
+        write("a.csv", ",".join(f"c{n}" for n in range(1100)) + "\n" + ",".join(["1"] * 1100) + "\n")
         assert len(guess("a.csv")["source"]["csv"]["columns"]) == 1024
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,11 +25,14 @@ from lookupdb.manifest import ShardFile, Totals
 
 SHARDS = 3
 PEOPLE = list(people(4000).values())
-DICTIONARIES = {
-    "none": b"",
-    "trained": choose_dictionary(PEOPLE, NO_PREVIOUS, records=10**6, shards=1)[0],
-    "plain": b"".join(PEOPLE[:50]),
-}
+
+
+@cache
+def dictionary_of(kind: str) -> bytes:
+    """A dictionary: none, a trained one, or plain content."""
+    if kind == "trained":
+        return choose_dictionary(PEOPLE, NO_PREVIOUS, records=10**6, shards=1)[0]
+    return b"".join(PEOPLE[:50]) if kind == "plain" else b""
 
 
 def pack(kind: str, batch: Sequence[Record], dictionary: bytes, compressed: bool) -> list[Any]:
@@ -45,10 +49,10 @@ def assert_same(values: Sequence[bytes], dictionary: bytes, *, compressed: bool 
     assert pack("1", batch, dictionary, compressed) == pack("0", batch, dictionary, compressed)
 
 
-@pytest.mark.parametrize("dictionary", DICTIONARIES)
+@pytest.mark.parametrize("dictionary", ["none", "trained", "plain"])
 class TestValues:
     def test_of_records_with_much_in_common(self, dictionary: str) -> None:
-        assert_same(PEOPLE, DICTIONARIES[dictionary])
+        assert_same(PEOPLE, dictionary_of(dictionary))
 
     def test_of_any_size(self, dictionary: str) -> None:
         chance = random.Random(1)
@@ -61,13 +65,13 @@ class TestValues:
             )
             assert_same(
                 [text[start : start + size], mixed[:size], bytes(size), chance.randbytes(size)],
-                DICTIONARIES[dictionary],
+                dictionary_of(dictionary),
             )
 
     @settings(SAME, max_examples=40)
     @given(values=st.lists(st.binary(max_size=300) | st.sampled_from(PEOPLE), max_size=20), compressed=st.booleans())
     def test_whatever_they_are(self, dictionary: str, values: list[bytes], compressed: bool) -> None:
-        assert_same(values, DICTIONARIES[dictionary], compressed=compressed)
+        assert_same(values, dictionary_of(dictionary), compressed=compressed)
 
 
 class TestAnotherVersionOfZstd:
@@ -102,6 +106,6 @@ def test_shard_files(tmp_path: Path, compression: str, shards: int) -> None:
     for kind in ("1", "0"):
         with patch.dict(os.environ, {native.VARIABLE: kind}):
             stream = in_batches(records(content), 3000 + 1000 * int(kind))
-            dictionary = DICTIONARIES["trained"] if compression == "zstd" else b""
+            dictionary = dictionary_of("trained") if compression == "zstd" else b""
             found.append(write(tmp_path / kind, stream, shards=shards, compression=compression, dictionary=dictionary))
     assert found[0] == found[1]

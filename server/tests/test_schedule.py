@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -119,11 +120,17 @@ def test_around_a_change_of_clocks_slots_are_what_looking_at_each_minute_finds()
                 assert not before or schedule.last_slot(now) == before[-1], f"until {now}"
 
 
+@cache
+def clocks(zone: str, begin: datetime, lasts: timedelta) -> tuple[list[datetime], list[datetime]]:
+    """Every minute from a day before ``begin`` on, and the time that clocks show then."""
+    minutes = [begin + timedelta(minutes=step) for step in range(-1440, int(lasts.total_seconds()) // 60)]
+    return minutes, [now.astimezone(ZoneInfo(zone)).replace(tzinfo=None) for now in minutes]
+
+
 def strikes(expression: str, zone: str, begin: datetime, lasts: timedelta) -> list[datetime]:
     """Minute by minute: when clocks show a time of the expression; if it denotes fixed times, only the first time that
     clocks show it or what is later."""
-    minutes = [begin + timedelta(minutes=step) for step in range(-1440, int(lasts.total_seconds()) // 60)]
-    shown = [now.astimezone(ZoneInfo(zone)).replace(tzinfo=None) for now in minutes]
+    minutes, shown = clocks(zone, begin, lasts)
     walls, latest = set(), max(shown)
     for wall in CronSim(expression, min(shown)):
         if wall > latest:

@@ -14,7 +14,7 @@ from test_serve import request
 
 from lookupdb.keys import file_name
 
-CLIENTS = 10
+CLIENTS = 4
 VALUE_BYTES = 1_100_000
 GET, MGET, PING = request(b"GET", b"large"), request(b"MGET", *[b"large"] * 5), request(b"PING")
 
