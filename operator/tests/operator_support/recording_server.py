@@ -12,7 +12,7 @@ from kubernetes.aio.client import Configuration
 
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.cluster import Cluster
-from operator_support.loopback import listening
+from operator_support.loopback import listening, without_authorities
 
 
 @dataclass
@@ -52,7 +52,8 @@ async def serving() -> AsyncIterator[Server]:
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Server, Cluster]]:
     async with serving() as server:
-        api = Api(Configuration(host=f"http://127.0.0.1:{server.port}", api_key={"BearerToken": "Bearer t"}))
+        with without_authorities():
+            api = Api(Configuration(host=f"http://127.0.0.1:{server.port}", api_key={"BearerToken": "Bearer t"}))
         cluster = Cluster(api, admin_port=server.port)
         try:
             yield server, cluster
