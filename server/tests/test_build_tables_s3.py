@@ -24,7 +24,10 @@ from lookupdb.errors import BadSource
 
 pytest_plugins = ["support.s3_fixtures"]
 
-ROWS = pa.table({"id": ["a", "b"], "n": [1, 2]})
+
+def make_rows() -> pa.Table:
+    """Two rows. Arrow imports pandas for its first table, which takes a while."""
+    return pa.table({"id": ["a", "b"], "n": [1, 2]})
 
 
 @pytest.fixture
@@ -34,8 +37,8 @@ def people(tmp_path: Path, server: str) -> Table:
     keys = {"s3.endpoint": server, "s3.access-key-id": "x", "s3.secret-access-key": "y", "s3.region": "us-east-1"}
     catalog = load_catalog("writer", **{**fields, **keys, "warehouse": create_bucket(server)})
     catalog.create_namespace("db")
-    table = catalog.create_table("db.people", ROWS.schema)
-    table.append(ROWS)
+    table = catalog.create_table("db.people", make_rows().schema)
+    table.append(make_rows())
     table.delete("id == 'b'")
     return table
 
@@ -105,7 +108,7 @@ def test_a_metadata_file_in_a_bucket(
 
 def test_a_delta_table_in_a_bucket(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use_server(server, monkeypatch)
-    write_deltalake(tmp_path / "local", ROWS.append_column("c", pa.array(["x y", None])), partition_by=["c"])
+    write_deltalake(tmp_path / "local", make_rows().append_column("c", pa.array(["x y", None])), partition_by=["c"])
     url = create_bucket(server)
     store = obstore.store.from_url(url, client_options={"allow_http": True})
     for path in (tmp_path / "local").rglob("*.*"):

@@ -31,7 +31,7 @@ ODD_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def server(transport: str) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     lookups = ScriptedLookups(
         values={"KJFK": KENNEDY, "big": b'"' + b"x" * 1_000_000 + b'"', **ODD_KEYS},
         unavailable={"lost", "gone"},
@@ -42,7 +42,7 @@ def server(transport: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def mixed_server(transport: str) -> Iterator[Server]:
+def mixed_server() -> Iterator[Server]:
     old, new = generation("g9"), generation("g12")
     values = {"old": b"1", "new": b"2", "big": b'"' + b"x" * 1_000_000 + b'"'}
     of_key = {"old": old, "new": new, "gone": old}
@@ -229,7 +229,7 @@ class TestKeysInTargets:
 
 
 @pytest.fixture(scope="module")
-def tagged_server(transport: str) -> Iterator[Server]:
+def tagged_server() -> Iterator[Server]:
     values = {"a": b"1", "b": b"2", "c": b"3"}
     active, other = replace(generation("g1"), etag=TestCaches.TAG), replace(generation("g2"), etag='"g2-0"')
     lookups = ScriptedLookups(
@@ -313,7 +313,7 @@ class TestProbes:
         answer = client.send(b"GET /readyz HTTP/1.0\r\n\r\n").response()
         assert (answer.status, answer.body) == (200, b"ready\n"), "as some load balancers ask"
 
-    def test_readiness_is_that_of_the_worker_and_ends_with_the_drain(self, transport: str) -> None:
+    def test_readiness_is_that_of_the_worker_and_ends_with_the_drain(self) -> None:
         with serving() as server:
             server.service.is_ready = lambda: False
             with server.connect() as client:

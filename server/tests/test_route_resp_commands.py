@@ -18,7 +18,7 @@ def _frequent_sweeps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def module_server(transport: str) -> Iterator[RespServer]:
+def module_server() -> Iterator[RespServer]:
     lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away"})
     with serving_resp(lookups, max_keys=100, max_body_bytes=1 << 20) as server:
         yield server
