@@ -47,7 +47,7 @@ class TestTime:
         ],
     )
     def test_ends_an_answer_that_does_not(self, registry: Registry, what: str, where: str) -> None:
-        with opened(registry, seconds=1.5) as asking:
+        with opened(registry, seconds=0.5) as asking:
             registry.manifests["a"] = INDEX
             registry.faults[where] = [TRICKLES[what]] * 20
             begun = time.monotonic()
