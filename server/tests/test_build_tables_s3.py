@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import obstore
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyiceberg.catalog import load_catalog
-from pyiceberg.table import Table
-from pyiceberg.utils.config import Config
 from support.buckets import create_bucket, use_server, variables
 from support.sources import read
 from support.tables import catalog_fields, parsed, table_spec
@@ -21,6 +18,9 @@ from support.web import QuietHandler, web_server
 
 from lookupdb.builder.listing import open_source
 from lookupdb.errors import BadSource
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 pytest_plugins = ["support.s3_fixtures"]
 
@@ -33,6 +33,8 @@ def make_rows() -> pa.Table:
 @pytest.fixture
 def people(tmp_path: Path, server: str) -> Table:
     """An Iceberg table in a bucket."""
+    from pyiceberg.catalog import load_catalog
+
     fields = catalog_fields(tmp_path)["properties"]
     keys = {"s3.endpoint": server, "s3.access-key-id": "x", "s3.secret-access-key": "y", "s3.region": "us-east-1"}
     catalog = load_catalog("writer", **{**fields, **keys, "warehouse": create_bucket(server)})
@@ -84,7 +86,9 @@ def test_a_rest_catalog_with_a_token_gives_the_credentials_of_the_files(
         open_source(spec, volume=None)
     assert refused.value.reason == "CatalogUnreachable"
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", "sesame")
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it reads the environment when it is imported
+    from pyiceberg.utils.config import Config  # Iceberg's is read when it is imported
+
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     assert open_source(spec, volume=None, local_files=False).fingerprint
     assert parsed(read(spec, tmp_path / "scratch").values) == {"a": {"n": 1}}
     missing = table_spec(tmp_path, format="iceberg", table={"catalog": catalog, "name": "db.none"})

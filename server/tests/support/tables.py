@@ -10,27 +10,18 @@ import zlib
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestWriterV2,
-    write_manifest_list,
-)
-from pyiceberg.table import Table
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
-from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
 from lookupdb.dataset.spec import DatasetSpec, parse_resource
+
+if TYPE_CHECKING:  # imported by the functions that need it: that takes half a second
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import ManifestContent
+    from pyiceberg.table import Table
 
 
 def table_spec(base: Path, key: str = "id", *, value: Any = None, refresh: Any = None, **source: Any) -> DatasetSpec:
@@ -48,6 +39,8 @@ def catalog_fields(folder: Path) -> dict[str, Any]:
 
 def make_catalog(folder: Path, **properties: str) -> Catalog:
     """A catalog in ``folder``, with a namespace ``db``; its warehouse is there too, or where ``properties`` say."""
+    from pyiceberg.catalog import load_catalog
+
     folder.mkdir(exist_ok=True)
     catalog = load_catalog("default", **catalog_fields(folder)["properties"] | properties)
     catalog.create_namespace("db")
@@ -113,39 +106,48 @@ def puffin_file(path: Path, vectors: dict[str, bytes], kind: str = "deletion-vec
     return path
 
 
-class _DeletesWriter(ManifestWriterV2):
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
-def commit_deletes(table: Table, path: Path, **fields: Any) -> None:
+def commit_deletes(
+    table: Table, path: Path, content: str = "POSITION_DELETES", file_format: str = "PARQUET", **fields: Any
+) -> None:
     """Commit a delete file, which pyiceberg reads but does not write."""
+    from pyiceberg import manifest as format_of
+    from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+    from pyiceberg.typedef import Record
+
+    class DeletesWriter(format_of.ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return format_of.ManifestContent.DELETES
+
+        @property
+        def _meta(self) -> dict[str, str]:
+            return {**super()._meta, "content": "deletes"}
+
     arguments = {
-        "content": DataFileContent.POSITION_DELETES,
+        "content": format_of.DataFileContent[content],
         "file_path": f"file://{path}",
-        "file_format": FileFormat.PARQUET,
+        "file_format": format_of.FileFormat[file_format],
         "partition": Record(),
         "record_count": 1,
         "file_size_in_bytes": path.stat().st_size,
         **fields,
     }
-    delete = DataFile.from_args(**arguments)
+    delete = format_of.DataFile.from_args(**arguments)
     delete.spec_id = 0
     number, folder, io = table.metadata.new_snapshot_id(), f"{table.location()}/metadata", table.io
     output = io.new_output(f"{folder}/{number}-deletes.avro")
-    with _DeletesWriter(table.spec(), table.schema(), output, number, "null") as writer:
+    with DeletesWriter(table.spec(), table.schema(), output, number, "null") as writer:
         writer.add_entry(
-            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=delete)
+            format_of.ManifestEntry.from_args(
+                status=format_of.ManifestEntryStatus.ADDED, snapshot_id=number, data_file=delete
+            )
         )
-    manifest, parent = writer.to_manifest_file(), table.current_snapshot()
+    written, parent = writer.to_manifest_file(), table.current_snapshot()
     assert parent is not None
     sequence, listed = table.metadata.next_sequence_number(), f"{folder}/snap-{number}.avro"
-    with write_manifest_list(2, io.new_output(listed), number, parent.snapshot_id, sequence, "null") as manifests:
-        manifests.add_manifests([*parent.manifests(io), manifest])
+    with format_of.write_manifest_list(
+        2, io.new_output(listed), number, parent.snapshot_id, sequence, "null"
+    ) as manifests:
+        manifests.add_manifests([*parent.manifests(io), written])
     snapshot = {
         "snapshot-id": number,
         "parent-snapshot-id": parent.snapshot_id,
