@@ -12,8 +12,8 @@
    at most 64 (``SLICE_KEYS``; fewer if values are large). For 4 equal shards these are 80 slices. ``lookups`` waits for
    all of them (``ScatterGather``) and watches their deadlines.
 5. ``replicas`` chooses an endpoint for each slice, the less busy of two, and one of its two lanes. With more
-   than 16 keys per slice on average (``LARGE_SLICE_KEYS``) the batch is large work. In that lane, requests send their
-   slices in rotation (``FairQueue``).
+   than 16 keys per slice on average (``LARGE_SLICE_KEYS``) the batch is large work. In that lane, requests take turns,
+   one slice each (``FairQueue``).
 6. ``lane``: ``Coalescer`` decides when a lane sends. The lane adds slices to a shard's batch until it has 256
    keys (``BATCH_KEYS``), or the number that ``BatchSize`` allows. So a shard's batch has fewer than 320 keys, and the
    first one of a lane for large work is a single slice.
@@ -24,8 +24,8 @@ one is ready. 9. With the last slice, ``ScatterGather`` calls ``BatchExchange.do
 which ``http.connection`` sends after the answers to earlier requests.
 
 A single key travels as a ``SingleKey`` instead of a slice, and is sent as a GET if it is alone. ``RepeatedRequest``
-skips the parser for a request like the last one, also for a batch that arrives in one read of at most 8 KiB.
-``cutover`` puts routing tables, which name the servers, into effect. ``worker`` connects all of this.
+skips the parser for a request like the last one; a batch must arrive in one read of at most 8 KiB. ``cutover`` puts
+routing tables, which name the servers, into effect. ``worker`` connects all of this.
 
 ``resp`` is the second protocol. Its ``connection`` has one exchange at a time, GETs that arrived together or an MGET,
 and joins at step 4.

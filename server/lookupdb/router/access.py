@@ -55,7 +55,7 @@ def read_token_hashes(content: Mapping[Path, bytes | None]) -> TokenHashes:
     problems: list[str] = []
     for path, text in content.items():
         if path.name.startswith("."):
-            # A valid name for a Secret's key, but handwritten folders may hold such files by accident.
+            # A Secret may have such a key, but a folder made by hand may hold such a file by accident.
             problems.append(f"{path.name} is not read, because its name begins with a dot")
             continue
         if text is None:
@@ -145,8 +145,8 @@ def _check_length(token: bytes) -> bytes:
     return token
 
 
-# A token's SHA-256 is looked up in a set. The time that this takes depends only on the hash, and nobody can make a
-# token whose hash has a chosen beginning. Every decision fails closed: unreadable files admit nobody.
+# A token's SHA-256 is looked up in a set. The lookup's time depends only on the hash, and nobody can make a token whose
+# hash has a chosen beginning. Every decision fails closed: unreadable files admit nobody.
 
 
 NO_TOKENS: Final = "the router has no token hash yet"
@@ -209,10 +209,10 @@ class Gatekeeper:
         return denied
 
     def describe(self) -> dict[str, Any]:
-        """Return the state for /status, without anything of a token."""
+        """Return the state for /status, which quotes no token."""
         problems = list(self._hashes.problems)
         if self._takes_tokens and not self._hashes.digests:
-            # Not for clients, who have no use for paths.
+            # Only here, because clients have no use for the path.
             where = "in a cluster, the Secret of spec.router.auth.tokens"
             problems.insert(0, f"{NO_TOKENS}: there is no file with one in {self._token_folder} ({where})")
         members: dict[str, Any] = {"version": self.version}
@@ -231,7 +231,7 @@ class AccessWatch:
     """The gatekeeper of one worker, kept up to date. Calls ``on_change`` when ``describe`` has changed."""
 
     def __init__(self, settings: AccessSettings, on_change: Callable[[], None], *, logs: bool) -> None:
-        """``logs``: whether to log problems with files. All workers see them, so one logs."""
+        """``logs``: whether to log problems with files. All workers see the same ones, so only one worker logs."""
         self._on_change = on_change
         self._logs = logs
         self._logged: list[str] = []

@@ -1,4 +1,4 @@
-"""The keys of a client's batch, and the values found for them: from the bytes of a request to those of its answer.
+"""The keys of a client's batch, and the values found for them: from the request's bytes to the answer's.
 
 The native kernels (``PackedKeys`` and related types) keep keys and values as the bytes that arrive and leave. The
 classes here are the Python fallback, with the same methods. ``choose_keys`` selects one of them.
@@ -24,7 +24,7 @@ class _Mark(Enum):
 
 
 UNAVAILABLE: Final = _Mark.UNAVAILABLE
-"""The place of a key whose shard could not answer: the key may or may not exist."""
+"""Stands for the value of a key whose shard could not answer: the key may or may not exist."""
 
 Values: TypeAlias = "list[bytes | Literal[_Mark.UNAVAILABLE] | None]"
 """One entry per key: its value, None if no record has the key, or UNAVAILABLE."""
@@ -41,7 +41,7 @@ PART: Final = 1
 GETS: Final = 2
 MGET: Final = 3
 MAX_WORDS: Final = 16_384
-"""Limit of an MGET that the native ``cut`` reads."""
+"""Most words of an MGET that the native ``cut`` reads."""
 
 
 class ShardKeys:
@@ -85,7 +85,7 @@ class BatchValues:
         return len(self.values)
 
     def place(self, keys: ShardKeys, values: ReplyValues, offset: int) -> int:
-        """Store the values of ``keys``, which begin at ``offset`` in ``values``. Return their bytes."""
+        """Store the values of ``keys``, the part of ``values`` from ``offset`` on. Return their size together."""
         own_values = values[offset : offset + len(keys.positions)]
         for position, value in zip(keys.positions, own_values, strict=True):
             self.values[position] = value
@@ -98,7 +98,7 @@ class BatchValues:
             self.values[position] = UNAVAILABLE
 
     def to_list(self, unavailable: object = UNAVAILABLE) -> Values:
-        """Return the values in the order of the keys. The kernels use ``unavailable`` for UNAVAILABLE."""
+        """Return the values in the order of the keys. The kernels put ``unavailable`` in place of UNAVAILABLE."""
         return self.values
 
     # Answers of HTTP. In JSON, the body begins with ``start``, and raw values are base64. ``partial`` adds the member
@@ -109,8 +109,8 @@ class BatchValues:
         return _join_answer(head, fields, _encode_json(list(self.values), start, keys, raw, partial))
 
     def encode_in_pieces(self, start: bytes, keys: BatchKeys, raw: bool, partial: bool, /) -> list[bytes]:
-        """Return the body of that answer in consecutive pieces, copying no large values except into base64. Empties the
-        values, so that raw values exist only as base64."""
+        """Return only the body of the answer in JSON, in consecutive pieces. Copies no large value, except into base64,
+        and empties the values, so that raw values exist only as base64."""
         return _encode_json(self.values, start, keys, raw, partial)
 
     def encode_frames(self, head: bytes, fields: bytes, keys: BatchKeys, /) -> bytes:
@@ -118,7 +118,7 @@ class BatchValues:
         return _join_answer(head, fields, _encode_frames(self.values, keys))
 
     def encode_frames_in_pieces(self, keys: BatchKeys, /) -> list[bytes]:
-        """Return the body of that answer in consecutive pieces. Empties the values."""
+        """Return only the body of the answer as frames, in consecutive pieces. Empties the values."""
         values, self.values = self.values, []
         return _encode_frames(values, keys)
 
@@ -199,7 +199,7 @@ class BatchKeys:
     @staticmethod
     def cut(data: bytes, at: int, most: int) -> tuple[int, int, BatchKeys | None]:
         """Return what begins at ``at`` in RESP: its kind, its end, and its keys. It is an MGET, or at most ``most``
-        GETs. The end of anything else is ``at``. Python leaves everything to the parser."""
+        GETs. For anything else, the end is ``at``. Python leaves everything to the parser."""
         return OTHER, at, None
 
     @staticmethod

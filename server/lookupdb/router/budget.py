@@ -87,7 +87,7 @@ MIN_CONNECTIONS: Final = 64
 UNLIMITED_WORKER_BYTES: Final = 448 * MIB
 """A worker's memory if no limit is known: a router with one worker then stays within 504 MiB."""
 MAX_ANSWER_BYTES: Final = 64 * MIB
-"""Limit of one batch's values together, if the budget is twice as large. The schema keeps each value below it."""
+"""Limit of one batch's values together; lower with a small budget. The schema keeps each value below it."""
 
 
 class RouterBudget:
@@ -100,7 +100,7 @@ class RouterBudget:
         self.limit = limit
         self.used = 0
         self.batch_mark = limit // 2
-        """No batch begins beyond it, nor a lookup beside another one of the same HTTP connection."""
+        """Beyond it, no batch begins, and each HTTP connection has one lookup at a time."""
         self.large_mark = limit * 3 // 4
         """No large value is received beyond it."""
         self.answer_bytes = min(MAX_ANSWER_BYTES, limit // (3 if is_encrypted else 2))

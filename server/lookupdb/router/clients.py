@@ -258,7 +258,7 @@ class ConnectionLife(asyncio.Protocol):
         raise NotImplementedError
 
     def _is_held_up(self) -> bool:
-        """Return whether a request waits for another one; nothing is read meanwhile."""
+        """Return whether a request waits for an earlier one; nothing is read meanwhile."""
         return False
 
     def refuse_input(self, refusal: ConnectionRefusal, detail: str) -> None:

@@ -27,11 +27,11 @@ DURATIONS: Final = {
     for outcome in OUTCOMES
 }
 """Histograms of requests by protocol, endpoint and outcome. The outcomes of an endpoint are adjacent: ``REFUSED`` and
-``FAILED`` are their distance from the first.
+``FAILED`` are their distances from ``ok``, the first.
 
 ``lookup`` is a lookup of one key, ``batch`` a POST, an MGET and the like, ``other`` the rest. ``ok``: answered, even if
-no record has the key. ``refused``: the client's fault, its short deadline included. ``failed``: the router's or a
-shard's fault; a batch fails with the first key that is unavailable.
+no record has the key. ``refused``: the client's fault, for example a deadline that is too short. ``failed``: the
+router's or a shard's fault; a batch fails with the first key that is unavailable.
 
 A request arrives with the read of its first byte: all requests that arrive in one read arrived together. It ends when
 the last byte of its answer is passed to the system, or waits for a client that reads slowly. Probes are not counted,
@@ -110,7 +110,7 @@ FAILED: Final = 2 * REFUSED
 
 
 def find_histogram(protocol: str, endpoint: str) -> int:
-    """Return the place of the histogram of requests that are answered."""
+    """Return the place of the histogram of requests whose outcome is ``ok``."""
     return INDEX[DURATIONS[protocol, endpoint, "ok"][0]]
 
 

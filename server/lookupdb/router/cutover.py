@@ -49,9 +49,9 @@ def awaited_shards(
 
 
 def may_ask_for_previous(new: RoutingTable, old: RoutingTable) -> bool:
-    """Return whether clients may still request the active generation of ``old``, which ``new`` has replaced. They may
-    not if the dataset differs, ``new`` names the generation itself, or a table is mixed, so that no generation is
-    complete."""
+    """Return whether clients may still request the active generation of ``old``, the table that ``new`` has replaced.
+    They may not if the dataset differs, ``new`` names the generation itself, or a table is mixed, so that no generation
+    is complete."""
     if new.dataset != old.dataset or new.is_mixed or old.is_mixed:
         return False
     return all(entry.generation != old.active for entry in new.entries)
@@ -83,7 +83,7 @@ class RoutedGeneration(ServedGeneration):
         return len(self.names) > 1
 
     def select(self, shards: Iterable[LookupReplicas]) -> ServedGeneration:
-        """Return the source of an answer from ``shards``, or this generation if there are none."""
+        """Return the source of an answer from ``shards``; without shards, this generation."""
         generations = {shard.generation for shard in shards}
         if len(generations) == 1:
             return generations.pop()
@@ -217,8 +217,8 @@ class EndpointPool:
 log = logging.getLogger(__name__)
 
 READY_SECONDS: Final = 10.0
-"""After a table was in effect for this long, one reached shard makes it ready. A shard that is down must not keep every
-new router out of service."""
+"""Once a table was in effect for this long, the router is ready if it has reached one shard: a shard that is down must
+not keep every new router out of service."""
 PREVIOUS_SECONDS: Final = 10.0
 """The default ``drainSeconds``, for which the old servers stay."""
 WAITING: Final = "no routing table yet"

@@ -71,7 +71,7 @@ class Coalescer:
         self._lanes.append(lane)
 
     def _send_or_wait(self) -> None:
-        """Make all send, or poll once more: a due callback keeps the loop from blocking."""
+        """Make all lanes send, or poll once more: a due callback keeps the loop from blocking."""
         key_count = 0
         for lane in self._lanes:
             key_count += lane.outstanding
@@ -173,7 +173,7 @@ class ShardBatch:
         return found, missing
 
 
-# Limits of the next batch, by the size of recent values and their time.
+# Limits of the next batch, by the size of recent values and the time that they took.
 
 BATCH_KEYS: Final = 256
 """A batch is sent when it has this many keys."""
@@ -186,7 +186,7 @@ BATCH_BYTES: Final = 512 * 1024
 LARGE_SLICE_BYTES: Final = 64 * 1024
 """A slice whose values are expected to be larger is large work."""
 _TIMED_BYTES: Final = 64 * 1024
-"""Only a reply of this size shows that values arrive slowly; a small one may have waited for this process."""
+"""Only a reply from this size on shows that values arrive slowly; a smaller one may have waited for this process."""
 _UNCUT_BYTES: Final = BATCH_BYTES // SLICE_KEYS
 """Slices have SLICE_KEYS if values are no larger than this."""
 
@@ -380,8 +380,8 @@ class Lane:
         """True if queued lookups wait for a new connection."""
         self._is_scheduled = False
         self._until_measured = _SAMPLED
-        """Batches until one is timed. Each lane counts its own: one in 16 of all lanes would keep hitting the same
-        shards if requests go to all of them."""
+        """Batches until one is timed. Each lane counts its own: if requests go to all shards, every 16th batch of the
+        worker may always go to the same shard."""
         self._measured_since = 0.0
         """The time at which the batch in flight was sent, if it is timed."""
         self._received = 0
@@ -518,7 +518,7 @@ class Lane:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether it has a connection, or its lookups can wait for a new one.
+        """Return whether the lane has a connection, or its lookups can wait for a new one.
 
         Large work waits here: in another lane, small work would queue behind it.
         """

@@ -142,7 +142,7 @@ async def connect(
     on_lost: Callable[[str], None],
     budget: RouterBudget,
 ) -> ServerConnection:
-    """Return a connection to ``address`` that has proven to be ``identity``. Raises NotProven or OSError.
+    """Return a connection to ``address``, whose server has proven to be ``identity``. Raises NotProven or OSError.
 
     The connection keeps ``on_lost``; give it an ``on_reply`` and a ``sink`` at once.
     """
@@ -227,7 +227,7 @@ class _Dialogue:
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""Limit to resolve, connect and verify."""
+"""Time limit of an attempt: to resolve, connect and verify."""
 FIRST_BACKOFF_SECONDS: Final = 0.05
 MAX_BACKOFF_SECONDS: Final = 2.0
 """A replica that returns is used again within this time. Backoffs are shortened at random, to spread routers out."""

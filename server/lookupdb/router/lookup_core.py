@@ -47,7 +47,7 @@ class LookupCore:
         self.budget = budget
         self.make_key: Callable[[bytes, Waiter, LookupReplicas, float], SingleKey] = SingleKey
         self.make_slice: Callable[[ShardKeys, ScatterGather, LookupReplicas, float], ShardSlice] = ShardSlice
-        """These make the pending lookups. Those of a traced request record when they end."""
+        """``make_key`` and ``make_slice`` make the pending lookups. Those of a traced request record when they end."""
         deadlines = RequestDeadlines(limits.deadline_milliseconds, limits.hedge_milliseconds / 1000, counters)
         self._watch, self._choose_watch = deadlines.own.add, deadlines.choose_watch
         self._now = asyncio.get_running_loop().time

@@ -116,8 +116,8 @@ class BatchWaiter(Protocol):
     """Gets exactly one of these calls for a batch, possibly before ``find_many`` returns. Must not raise."""
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Take the values, ``size`` bytes. ``problem`` is that of the first unavailable key, if some but not all
-        are."""
+        """Take the values, ``size`` bytes. ``problem`` is the first unavailable key's; None if all keys are
+        available."""
 
     def too_large(self, limit: int) -> None:
         """The values exceed ``limit`` bytes together."""
@@ -193,7 +193,7 @@ class PendingLookup:
         self.is_done = False
         self.is_retried = False
         self.open_tries = 0
-        """The number of endpoints that have it now."""
+        """The number of endpoints that have this lookup now."""
         self.first_target: LookupTarget | None = None
         self.second_target: LookupTarget | None = None
         """The endpoint of the second try, possibly the same."""
@@ -356,7 +356,7 @@ class Deadlines:
         """Watch ``lookup`` until it is done."""
         retry_queue = self._retry_queue
         while retry_queue and retry_queue[0].is_done:
-            # Not left to the sweep: thousands of finished lookups would crowd the CPU cache.
+            # The sweep would come too late: thousands of finished lookups would crowd the CPU cache.
             retry_queue.popleft()
         retry_queue.append(lookup)
         if self._timer is None:
@@ -435,7 +435,7 @@ class ScatterGather:
         self._waiter: BatchWaiter | None = waiter
         self.generation = generation
         self.value_bytes = 0
-        """Bytes of values that have arrived or are known to arrive."""
+        """Bytes of values that have arrived or are announced."""
         self.pending_slices = 0
         self.problem: Problem | None = None
         self.budget = budget
@@ -487,7 +487,7 @@ class ScatterGather:
         self._waiter = None
 
     def _release_waiter(self) -> BatchWaiter:
-        """Return the waiter and forget it. It refers back here, and no object may wait for the garbage collector."""
+        """Return the waiter and forget it. The waiter refers back, and no object may wait for the garbage collector."""
         waiter = self._waiter
         assert waiter is not None, "the waiter has its answer already"
         self._waiter = None

@@ -227,7 +227,7 @@ class ShardReplicas:
         return f"{'; '.join(whys)}{f'; and {more} more' if more else ''}"
 
     def _choose(self, endpoints: Sequence[Endpoint]) -> Endpoint | None:
-        """Return the less busy of two random endpoints: close to the least busy of all, without a rush to one."""
+        """Return the less busy of two random endpoints: all routers together would overload the least busy of all."""
         count = len(endpoints)
         if count < 2:
             return endpoints[0] if endpoints else None
@@ -237,7 +237,7 @@ class ShardReplicas:
         return left if left.outstanding <= right.outstanding else right
 
     def _choose_endpoint(self, lookup: PendingLookup) -> Endpoint | None:
-        """Return a ready replica that was not tried, on another host if possible, because whole hosts fail."""
+        """Return a ready replica that was not tried, if possible on another host: a whole host may fail."""
         tried = lookup.first_target
         others = [endpoint for endpoint in self._ready if endpoint is not tried]
         if tried:
@@ -246,7 +246,7 @@ class ShardReplicas:
         return self._choose(others)
 
     def _park(self, lookup: PendingLookup, problem: Problem | None) -> None:
-        """Queue ``lookup`` until an endpoint returns, if one was ready recently and there is room, or give up."""
+        """Queue ``lookup`` until an endpoint returns. Give up if none was ready recently, or there is no room."""
         limit, now = self._settings.max_queued_keys, self._loop.time()
         self._forget_done()
         last = max(endpoint.link.broken_at for endpoint in self.endpoints)

@@ -176,7 +176,7 @@ def main(settings: Mapping[str, Any]) -> None:
 def router_service(settings: RouterSettings) -> Service:
     """Return the service to run. Raises UsageError if a port cannot be bound."""
     possible = limit_connections(settings.limits.max_connections, raise_limit())
-    # The sockets of each public port, one per worker, by its name in the ready file; HTTP is first.
+    # The public ports, HTTP first: name in the ready file → one socket per worker.
     bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
     public = {"port": bind(settings.port)}
     if settings.resp_port is not None:

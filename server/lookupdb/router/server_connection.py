@@ -11,9 +11,9 @@
 A reply is handed over only if no further bytes follow it. Its user may send the next request at once, and bytes that
 arrived earlier cannot answer that. Further bytes end the connection, and the reply before them is dropped.
 
-Invariants: there is a sink, except in PROVING, or if it was closed while PROVING. Only ELEMENTS has an element reader.
-Chunks are kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no list, because it
-would allocate what the list's head announces.
+Invariants: there is a sink, except in PROVING, or if the connection was closed while PROVING. Only ELEMENTS has an
+element reader. Chunks are kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no
+list, because it would allocate what the list's head announces.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self.reading, self._late = Reading.END, reply
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._end_reply)  # the loop polls sockets between the two
+        loop.call_soon(loop.call_soon, self._end_reply)  # the loop polls sockets before the second call
 
     def _end_reply(self) -> None:
         if self.reading is Reading.END:
@@ -407,7 +407,7 @@ class ServerConnection(asyncio.Protocol):
         """Close: half-open connections are not supported."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hand over a complete reply, which nothing can follow now, and report the reason once."""
+        """Hand over a complete reply, which nothing can follow now, and report once why the connection ended."""
         self._transport = None
         self._end_reply()
         if self.reading is not _CLOSED:

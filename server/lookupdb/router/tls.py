@@ -158,7 +158,7 @@ class _TlsConnection(asyncio.Protocol):
                     self._transport.write(self._connection.encode_tls_refusal())
                     self._leave()
                     return
-            assert self._plain_records is not None, "it is there until the handshake is done"
+            assert self._plain_records is not None, "the reader is there until the handshake is done"
             if not self._plain_records.are_small(data):  # OpenSSL gets none of it
                 self._is_ended = self._is_shut = True
                 self._connection.abort()

@@ -50,7 +50,7 @@ FINISH_SECONDS: Final = 4.0
 """Time for requests in flight after the drain; the supervisor kills a worker a second later."""
 
 FLUSH_SECONDS: Final = 0.5
-"""Time for the last spans, in the second that is left."""
+"""Time for sending the last spans, within that second."""
 
 EXPORTER_TURN_SECONDS: Final = 0.0005
 """The longest time for which lookups wait for the thread that encodes spans; Python's default is ten times as long."""

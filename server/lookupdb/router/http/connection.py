@@ -148,7 +148,7 @@ class RepeatedBatch:
         self._tail = tail
         self._digits_at = len(beginning)
         self._digits_end = self._digits_at + _MAX_DIGITS + len(tail)
-        """The latest end of the bytes after the digits."""
+        """The latest place at which the tail can end."""
         self._connection_field = batch.connection_field
         self._fields = batch.fields
 
@@ -375,14 +375,14 @@ class HttpConnection(ConnectionLife):
             self._end_requests()
         exchange = make_exchange(request, self)
         if is_continued:
-            self.arrived = monotonic_ns()  # of the requests behind it
+            self.arrived = monotonic_ns()  # the requests behind this one arrive now
         if self.service.begin_trace is not None:
             self.service.begin_trace(exchange, request)
         self._last_request = request, exchange
         self._submit(exchange)
 
     def _on_continue(self) -> None:
-        # It precedes the answer to the same request.
+        # 100 Continue precedes the answer to the same request.
         answer = partial(self.answer, answer=CONTINUE)
         self._submit(ImmediateExchange(self, PERSISTENT, answer, bodyless=True, histogram=NOT_COUNTED))
 

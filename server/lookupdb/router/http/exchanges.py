@@ -149,7 +149,7 @@ class Exchange:
 
     ``answer`` is kept here while an earlier request of the connection is unanswered. ``charge`` is what the exchange
     has taken from the worker's budget. ``histogram`` counts the request when it is answered, in the counters of
-    ``lookups``, the dataset that it names.
+    ``lookups``, the core of the request's dataset.
     """
 
     __slots__ = (

@@ -249,5 +249,5 @@ def _encode_head(status: int, fields: dict[str, str]) -> bytes:
 
 
 def _encode_open_head(status: int, fields: dict[str, str]) -> bytes:
-    """Return a head that the number of bytes of the body must follow."""
+    """Return a head up to the value of Content-Length, which the caller appends."""
     return _encode_head(status, fields) + b"Content-Length: "

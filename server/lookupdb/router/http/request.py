@@ -70,8 +70,7 @@ class AcceptField:
         return self._names_frames or JSON in self._accepted
 
     def prefers_frames(self, value_format: str) -> bool:
-        """Return whether to answer a batch of such values as frames: if Accept names frames, and values are raw or JSON
-        is ruled out."""
+        """Return whether to answer a batch as frames: Accept names them, and values are raw or JSON is ruled out."""
         return self._names_frames and (value_format == "raw" or JSON not in self._accepted)
 
 
@@ -136,7 +135,7 @@ def decode_key_in_path(raw: bytes) -> str:
 
     ``raw`` is ASCII, because the parser refuses other bytes in a target.
     """
-    # Searching an integer takes a quarter of the time of a bytes object.
+    # Searching for an integer takes a quarter of the time of searching for a bytes object.
     if _QUESTION in raw or _HASH in raw:
         raw, _, query = raw.partition(b"?")
         refuse_fragment(raw)
@@ -405,7 +404,7 @@ class RequestReader:
         self._is_body_skipped = False
         """True if the parser skipped the body of a request that asked for an upgrade."""
         self.held_bytes = 0
-        """Bytes that are kept of the incomplete request, to within a slice."""
+        """Bytes that are kept of the incomplete request, accurate to a slice."""
         self._is_ended = False
         self._parser = httptools.HttpRequestParser(self)
 
@@ -427,7 +426,7 @@ class RequestReader:
                     self._read_skipped_body()
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                # Upgrades are declined by ignoring them. The rest is read outside the handler, where an error would
+                # Upgrades are declined by ignoring them. The rest is read after this handler: within it, an error would
                 # have a context.
                 data = data[upgrade.args[0] :]
                 continue

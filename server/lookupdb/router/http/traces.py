@@ -2,7 +2,7 @@
 
 An exchange whose request is not sampled stays as it is. Any other gets a ``TracedConnection``, whose lookup core makes
 pending lookups that record when they end. Children are made after the answer has been written. No span contains a key:
-its path is that of the resource, and a problem is named by its reason.
+a path has a placeholder for it, and a problem is recorded by its reason alone.
 
 Nothing is sent to shards: a batch has the keys of many requests, and the protocol has no place for their spans.
 """

@@ -177,12 +177,12 @@ class RedisClientConnection(ConnectionLife):
                 return
             if isinstance(request, LookupCommands):
                 if is_continued and request.kind == GETS and len(request.keys) > 1:
-                    self.arrived = monotonic_ns()  # a group has one time: now, when all but the first arrived
+                    self.arrived = monotonic_ns()  # the group gets one time: now, when all but its first GET arrived
                 self._look_up(request)
             else:
                 self._execute(request)
             if is_continued:
-                self.arrived = monotonic_ns()  # of the commands behind it
+                self.arrived = monotonic_ns()  # the commands behind this one arrive now
             remaining -= 1
             if not remaining:
                 self._rest()
@@ -276,7 +276,7 @@ class RedisClientConnection(ConnectionLife):
             self._begin(GetsExchange(self, lookups.keys, lookups.size))
 
     def _execute(self, command: Command) -> None:
-        """Answer ``command`` or queue it for EXEC. It is not a GET, and it is an MGET only if it is invalid."""
+        """Answer ``command`` or queue it for EXEC. ``command`` is neither a GET nor a valid MGET."""
         session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
         refusal = find_refusal(session, command)
         if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:

@@ -152,7 +152,7 @@ class ClientSession(RespSession):
 
     def forget_access(self, now: float) -> None:
         """Judge the token again before the next command if its access may have ended by ``now`` (seconds since 1970).
-        ``math.inf`` always does."""
+        With ``math.inf``, always do."""
         if self._until <= now and self.service.gatekeeper is not None:
             self.may_ask = False
 
@@ -631,12 +631,13 @@ def _get_dbsize(session: ClientSession, _: Command) -> Reply:
 
 
 def _get_info(session: ClientSession, command: Command) -> Reply:
-    """Return the sections in ``command``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    """Return the sections that ``command`` names, each once; all for no name, ``default``, ``all`` or
+    ``everything``."""
     return (bulk(render_sections(SECTIONS, session.service, [printable(name) for name in command[1:]])),)
 
 
 def _await_exchange(_: ClientSession, __: Command) -> Reply:
-    """Return nothing: an exchange answers a lookup."""
+    """Return nothing, because the exchange of the lookup answers."""
     return ()
 
 

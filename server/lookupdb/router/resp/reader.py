@@ -1,8 +1,7 @@
 """Cuts a client's RESP bytes into lookups and other commands. Does no I/O.
 
-``BatchKeys.cut`` cuts GETs and MGETs, and leaves unusual spellings of them to ``RequestParser``, which also reads
-everything else, and lookups after that in the same read. It accepts any valid command and checks every limit.
-``CommandReader`` combines the two.
+``BatchKeys.cut`` cuts GETs and MGETs in their usual spelling. ``RequestParser`` reads everything else, and lookups
+after that in the same read. It accepts any valid command and checks every limit. ``CommandReader`` combines the two.
 """
 
 from __future__ import annotations
@@ -202,8 +201,8 @@ class CommandReader:
         return size <= self.limits.max_request_bytes and key_count < self.limits.max_arguments
 
     def _may_read_again(self, size: int) -> bool:
-        """Return whether to keep the beginning of a lookup of ``size`` bytes here until more arrives. If fewer
-        arguments are allowed than usual, the parser gets it: it refuses too many as soon as their number is read.
+        """Return whether to keep the beginning of a lookup, ``size`` bytes, here until more arrives. If fewer arguments
+        are allowed than usual, the parser gets it, and refuses too many as soon as it has read their number.
         """
         if self.limits.max_arguments < MAX_WORDS:
             return False
