@@ -144,7 +144,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     default=DEFAULT_IDENTITY,
     help="NAMESPACE/RELEASE of this installation. Only one installation acts on a dataset: the first that saw it.",
 )
-@option("--living-list", default="", help="ConfigMap in its own namespace to keep the list of live datasets in.")
+@option("--living-list", default="", help="ConfigMap of its own namespace that holds the list of live datasets.")
 @option(
     "--image-pull-policy",
     type=click.Choice(["Always", "IfNotPresent", "Never"]),

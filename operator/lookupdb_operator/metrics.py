@@ -27,7 +27,7 @@ _OUTCOMES: Final = {
     "failed": "failed",
     "gateClosed": "rejected",
 }
-"""The label of each outcome of a build that is counted."""
+"""The label of each counted outcome of a build."""
 _TRUTHS: Final = ("True", "False", "Unknown")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

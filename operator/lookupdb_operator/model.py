@@ -77,7 +77,7 @@ class StoreAccess:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables such as AWS_ACCESS_KEY_ID, without prefix."""
     digest: str = ""
-    """Changes with the environment; empty if there is none."""
+    """Digest of the environment; empty if there is no access."""
     problem: str | None = None
     """Why there is no access, as a sentence."""
 
@@ -473,7 +473,7 @@ def clamp_moment(moment: str, latest: datetime) -> str:
 
 
 def clamp_to_now(moment: str, now: datetime) -> str:
-    """Return ``clamp_moment`` for ``now``; empty if ``moment`` is empty."""
+    """Return ``moment`` clamped to ``now`` by ``clamp_moment``; empty if ``moment`` is empty."""
     return clamp_moment(moment, now) if moment else moment
 
 

@@ -273,8 +273,7 @@ class BuildStatus:
     refresh: str
     """The refresh annotation that it answers; empty if there was none."""
     digest: str
-    """Digest of everything that its Job is made from. A different one applies to the next build, or at once if this one
-    is stuck."""
+    """Digest of everything that its Job is made from. After a change, the build continues unless it is stuck."""
     started_at: str
     slot: str = ""
     """The schedule slot that it checks; empty if none."""
@@ -303,13 +302,13 @@ class BuildFailure:
     message: str
     generation: str
     content: str
-    """Content hash of the spec that failed; a different one is tried at once."""
+    """Content hash of the spec that failed. A changed spec is tried at once."""
     refresh: str
     count: int
     """Failures in a row, for the same content and refresh."""
     retry_at: str
     digest: str = ""
-    """Digest of everything that determined its Job. If it differs, the next attempt is made at once."""
+    """Digest of everything that its Job was made from. If any of that changes, the next attempt is made at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,13 +406,13 @@ class RolloutStatus:
     """Digest of the pod template and of everything else that cannot change within a rollout."""
     started_at: str
     referenced_replicas: int = field(default=0, metadata={"json": "named"})
-    """The most servers per shard in any routing table that may still be in effect; that many stay. 0: no table
+    """The most servers per shard in any routing table that may still be in effect. That many servers stay. 0: no table
     references this rollout."""
     stall: Stall | None = None
     workers: int = 0
     """Workers of each server; 0: unknown."""
     kept_since: str = ""
-    """When it had drained: its servers stay for a while, for a rollback. Empty: they do not."""
+    """When it had drained, if its servers are kept for a rollback; else empty."""
     offered_replicas: int = field(default=0, metadata={"json": "offered"})
     """Number of servers per shard in tables that only offer this rollout to clients that name its generation. At least
     1 while it waits for promotion."""
@@ -705,8 +704,8 @@ class DatasetStatus:
         return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
 
     def protected_generations(self, pinned: str = "") -> frozenset[str]:
-        """Return the generations that are served, fetched, written or referenced here, and the pinned one if it is
-        older. A pin never counts as the newest of these: generations that are older than the newest may be removed."""
+        """Return the generations that are served, fetched, written or referenced here. Add the pinned one only if it is
+        older than the newest of these, because generations older than the newest protected one may be removed."""
         found = {generation.generation for generation in self.generations}
         found.update(rollout.generation for rollout in self.rollouts)
         if self.refused:

@@ -43,10 +43,10 @@ class CachedObject:
     """For a pod: whether it still waits for a node, its volumes or its network. If it has a node, only events say
     what is wrong."""
     accepted: str = ""
-    """Hash of the operator's fields in the API server's answer to its write, if a mutating webhook changed them.
-    Writing them again would not help."""
+    """If a mutating webhook changed the operator's fields: their hash after the write. Writing them again would not
+    help."""
     drift: Drift | None = None
-    """The difference from the written object, accepted or not; None: not compared."""
+    """The difference from the written object, also an accepted one; None: not compared."""
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class _DatasetObjects:
 
 
 class ObjectCache:
-    """All objects of all datasets. Informers fill it, and the reconciler after each write. Versions older than the
-    cached one, and versions of deleted objects, are ignored."""
+    """All objects of all datasets. Informers fill it; the reconciler adds the result of each write. Versions older than
+    the cached one, and versions of deleted objects, are ignored."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, _DatasetObjects] = {}
@@ -79,7 +79,7 @@ class ObjectCache:
             new, deleted = header.resource_version, self._deleted[header.uid]
             if not (new.isdecimal() and deleted.isdecimal() and int(new) > int(deleted)):
                 return None
-            # A watch by label reports an object that loses its label as deleted, and as added when it gets it back.
+            # A watch by label reports an object as deleted when its label is removed, as added when the label is back.
             del self._deleted[header.uid]
         if not key[1] or self._keys[kind].get(location, key) != key:
             self.drop(kind, *location)  # its label was changed or removed
@@ -87,7 +87,7 @@ class ObjectCache:
             return None
         before = self._find(kind, key, header.name)
         if before is not None and not _is_newer(header, before.header):
-            if is_own_write:  # the watch was faster
+            if is_own_write:  # the watch has reported it already
                 self._store(kind, key, _accept(before, _changed_fields(_parse(kind, header, body, before))))
             return None
         after = _parse(kind, header, body, before)
@@ -100,8 +100,8 @@ class ObjectCache:
         return None if was == (header.uid, header.owner_uid, after.item, after.awaits_images) else key
 
     def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
-        """Forget an object. With ``uid``, forget only the object with that uid, and ignore its versions up to that of
-        the deletion, ``version``. Return the dataset to reconcile; None if nothing was forgotten.
+        """Forget an object. With ``uid``, forget only the object with that uid, and ignore its versions up to
+        ``version``, the deletion's. Return the dataset to reconcile; None if nothing was forgotten.
         """
         if uid:
             self._deleted[uid] = version

@@ -104,7 +104,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Return any answer to GET ``path``. Raises Unreachable if there is none."""
+        """Return the answer to GET ``path``, whatever its status. Raises Unreachable if there is none."""
         return await self._exchange("GET", path, subject, query or {}, {"Accept": "*/*", **(headers or {})}, None)
 
     async def _exchange(
@@ -162,8 +162,8 @@ class Api:
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
-    """Run ``service``, which connects to the cluster, to its end. Raises UsageError if no cluster is configured."""
-    import uvloop  # here, because commands do without it
+    """Run ``service``, which connects to the cluster, until it ends. Raises UsageError if no cluster is configured."""
+    import uvloop  # here, because commands do not need it
 
     try:
         uvloop.run(service)
@@ -205,7 +205,7 @@ _JWKS_PATH: Final = "/openid/v1/jwks"
 _SUBJECT: Final = "the keys of service accounts"
 REFRESH_SECONDS: Final = 60.0
 MAX_BYTES: Final = 256 << 10
-"""Most bytes of the keys: a quarter of what a ConfigMap takes."""
+"""Maximum bytes of the keys: a quarter of what fits into a ConfigMap."""
 
 
 async def _read_jwks(api: Api) -> bytes:
@@ -248,7 +248,7 @@ _KEYS_REREAD_SECONDS: Final = 600.0
 UNKNOWN_KEY_SECONDS: Final = 10.0
 """Minimum seconds between two reads for unknown keys."""
 MOST_WAITING: Final = 16
-"""Most requests that wait for a read: anyone can send something like a token."""
+"""Maximum number of requests that wait for a read, because anyone can send a false token."""
 _RETRY_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
 

@@ -94,8 +94,8 @@ class Cluster:
         return dict(answer)
 
     async def keeps_image_volumes(self, namespace: str) -> bool | None:
-        """Return whether the API server would keep an image volume in ``namespace``, by a dry run. None if its answer
-        does not show that; it may still keep them in other namespaces."""
+        """Find out by a dry run in ``namespace`` whether the API server keeps image volumes. None if its answer does
+        not say; a dry run in another namespace may."""
         probe = manifests.render_image_probe(namespace)
         name = probe["metadata"]["name"]
         try:
@@ -148,8 +148,8 @@ class Cluster:
             )
 
     async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
-        """Replace ``dataset``'s status and return the result. Raises Conflict if it was written since it was observed,
-        or is another dataset of that name."""
+        """Replace ``dataset``'s status and return the result. Raises Conflict if the dataset was written since it was
+        observed, or is another one of that name."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
@@ -321,8 +321,8 @@ def parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
 
 
 def _read_digest(report: Mapping[str, Any]) -> str:
-    """Return the digest of a worker's table. Raises ValueError if it is not one: the router has confirmed nothing
-    then."""
+    """Return the digest of a worker's table. Raises ValueError for anything else: then the router has confirmed
+    nothing."""
     digest = report["tableDigest"]
     if not isinstance(digest, str) or not _TABLE_DIGEST.fullmatch(digest):
         raise ValueError("tableDigest is no digest")

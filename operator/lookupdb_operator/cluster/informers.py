@@ -4,7 +4,7 @@ kopf logs in, starts and stops, and watches LookupDatasets. Its handlers of chan
 they write finalizers and annotations, and lose work on errors. The objects that belong to datasets, a hundred times as
 many, come from one reflector for each kind: it lists them once, page by page, then watches. kopf keeps a task, two
 streams and a memory for each object. For the pods of some hundred datasets that takes minutes, and more memory than
-the whole cache (see docs/measurements.md). Here each page is parsed and dropped. The console uses only reflectors.
+the whole cache (see docs/measurements.md). A reflector parses each page and drops it. The console uses only reflectors.
 """
 
 from __future__ import annotations

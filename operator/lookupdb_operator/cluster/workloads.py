@@ -226,7 +226,7 @@ _VOLATILE: Final = re.compile(
 
 def diagnose_warning(kind: str, name: str, reason: str, message: str, *, component: str = "") -> Trouble | None:
     """Diagnose a Warning event or condition of the object ``name``; None if it needs no action or the object's own
-    status says more. ``component`` is that of its pods, if not the usual one for this kind."""
+    status says more. ``component`` is its pods' component, if not the usual one of this kind."""
     match reason:
         case "FailedCreate":
             return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
@@ -444,7 +444,7 @@ def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> T
 
 
 _NODE_AWAY: Final = 300.0
-"""Seconds a pod must be unready: Kubernetes waits as long before it deletes the pods of a lost node."""
+"""Seconds unready before a pod counts as lost: Kubernetes deletes the pods of a lost node after the same time."""
 _SLOW_KUBELET: Final = 30.0
 """Seconds by which a busy node may exceed a pod's grace period."""
 
@@ -506,14 +506,14 @@ class Drift:
     """Hash of the operator's fields if they changed. Empty if the operator did not write the object, or the API server
     does not say which fields it wrote."""
     changed_by: str = ""
-    """The other manager that set the number of pods or last changed the object."""
+    """The manager, other than the operator, that set the number of pods or last changed the object."""
 
 
 def parse_job(body: Body) -> BuildJob:
     """Parse the Job ``body`` of a build."""
     header = parse_header(body)
     state, failure = _job_state(body), None
-    # Only the pod knows any other reason (BackoffLimitExceeded).
+    # For any other reason, such as BackoffLimitExceeded, only the pod knows the cause.
     if state == "Failed" and find_condition(body, "Failed").get("reason") == reasons.DEADLINE_EXCEEDED:
         seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
         failure = JOB_TOO_LONG.trouble(seconds=str(seconds))
@@ -554,8 +554,8 @@ def _job_state(body: Body) -> JobState:
 
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
-    """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. If its name is not the operator's, it is a copy,
-    and its labels count."""
+    """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. A name that the operator does not give is a
+    copy's: then the labels count."""
     header, status, labels = parse_header(body), read_status(body), read_labels(body)
     drift = drift or compare_fields(body)
     rollout = names.read_rollout(header.name)

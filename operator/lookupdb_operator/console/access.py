@@ -1,8 +1,8 @@
 """Who may see the console of a cluster: the holders of service account tokens, the users of a proxy, or anyone.
 
 A token is verified as routers verify theirs, and decides which datasets its holder sees. Lookups go to a router with
-the same token, so that nobody reads a value that the router would not answer. ``Door`` is the
-middleware that admits visitors, and has the login page and its cookie."""
+the same token, so that nobody reads a value that the router would refuse them. ``Door`` is the middleware that admits
+visitors, and has the login page and its cookie."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Spec = Mapping[str, Any]
 """The spec of a LookupDataset."""
 
 SESSION_SECONDS: Final = 8 * 3600
-"""The longest life of a cookie; that of its token may be shorter."""
+"""The longest life of a cookie; its token may expire earlier."""
 _MAX_COOKIE_BYTES: Final = 3800
 """Browsers drop cookies of more than 4096 bytes, their names and attributes included."""
 _MAX_USER_BYTES: Final = 256
@@ -67,7 +67,7 @@ class Visitor:
             return True
         is_ours = self.audience == audience
         if is_ours and self.namespace == namespace:
-            return True  # whoever can make its tokens can read the namespace's part of the store
+            return True  # who can make such tokens can read the namespace's part of the store
         accounts = read_accounts(spec)
         if not is_ours and self.audience != accounts.get("audience"):
             return False
@@ -92,8 +92,8 @@ class TokenAccess:
         overseers: Iterable[str],
         other_audiences: Callable[[], Collection[str]],
     ) -> None:
-        """``overseers`` see all datasets. ``other_audiences`` returns those of datasets. Raises ValueError for an
-        invalid subject."""
+        """``overseers`` see all datasets. ``other_audiences`` returns the audiences of datasets. Raises ValueError for
+        an invalid subject."""
         self.audience = audience
         self._keys = keys
         self._overseers = Subjects(overseers)
@@ -229,7 +229,7 @@ class Door:
     """Checks every request with ``access``. Handlers get ``see(visitor)``, the source of what the visitor may see."""
 
     def __init__(self, access: AccessMode, see: Callable[[Visitor], ConsoleSource], audience: str = "") -> None:
-        """``audience`` is that of the console's own tokens."""
+        """Tokens for the console itself have ``audience``."""
         self._access = access
         self._see = see
         self._audience = audience
@@ -307,7 +307,7 @@ def _is_encrypted(request: web.Request) -> bool:
 
 
 def _name_cookie(request: web.Request) -> str:
-    """Return the cookie's name. With the prefix, browsers accept it only by TLS, from its own host, for all paths."""
+    """Return the cookie's name. With __Host-, browsers accept it only over TLS, from its own host, for all paths."""
     return f"__Host-{COOKIE}" if _is_encrypted(request) else COOKIE
 
 

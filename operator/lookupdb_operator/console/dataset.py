@@ -40,7 +40,7 @@ class Dataset:
     """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0 if unknown."""
     annotations: Members = field(default_factory=dict)
     local_options: Sequence[str] | None = None
-    """If `lookupdb up` has it: the options that name it there. None: a cluster has it."""
+    """If `lookupdb up` has it: the options by which commands find it. None: a cluster has it."""
 
     @classmethod
     def from_body(cls, body: Members, local_options: Sequence[str] | None = None) -> Self:
@@ -60,7 +60,7 @@ class Dataset:
 
     @property
     def is_stopped(self) -> bool:
-        """True if it is a laptop's, and no `lookupdb up` runs."""
+        """True if it is on a laptop, and no `lookupdb up` serves it."""
         return self.local_options is not None and self.status.get("phase") == STOPPED
 
     def check_runs(self) -> None:
@@ -211,7 +211,7 @@ def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) 
 
 
 def read_refusal(status: int, body: bytes) -> tuple[str, str] | None:
-    """Return why a router refuses the request, and a hint; None if it does not, or if the API server does."""
+    """Return why a router refuses the request, and a hint; None if the answer is not a router's refusal."""
     problem = _read_problem(body)
     name, detail = str(problem.get("type", "")).removeprefix(_PROBLEMS), str(problem.get("detail", ""))
     if (status, name) == (412, "unknown-generation"):

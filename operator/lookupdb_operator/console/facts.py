@@ -83,7 +83,7 @@ def format_bytes(size: float) -> str:
 
 CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
 _WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
-"""Condition → what it waits for while it is not True."""
+"""Condition → what a dataset waits for while the condition is not True."""
 _UNDER_WAY: Final = "under way"
 
 
@@ -137,7 +137,7 @@ class RolloutFacts:
     generation: str
     role: str
     extent: str
-    """The number of shards with servers and, during a shard-by-shard rollout, of all shards."""
+    """The number of shards with servers; during a shard-by-shard rollout also that of all shards."""
     replicas: int
     started_at: str
     shards: tuple[ShardFacts, ...]
@@ -195,7 +195,7 @@ class BuildFacts:
         return self.outcome + (f" × {self.count}" if self.count > 1 else "")
 
     def explain(self, message: str | None = None) -> str:
-        """Return the reason and ``message``, by default the build's own, without what only repeats the outcome."""
+        """Return the reason, unless it repeats the outcome, and ``message``, by default the build's."""
         reason = self.reason if self.reason.lower() != self.outcome.lower() else ""
         own = self.message
         if own.startswith(f"{self.outcome} {self.generation}: "):
@@ -242,7 +242,7 @@ class StatusFacts:
     """The generation that waits for promotion; empty if there is none."""
     rollouts: tuple[RolloutFacts, ...]
     routers: RouterFacts | None
-    """None if there are none, or none are known."""
+    """None if there are no routers, or none are known."""
     builds: tuple[BuildFacts, ...]
     """Newest first, and the running one before all."""
 

@@ -1,4 +1,4 @@
-"""Pages: from facts and figures to HTML. Everything is escaped, and a name that a template does not get is an error."""
+"""Pages: from facts and figures to HTML. Everything is escaped, and a template that uses an unknown name fails."""
 
 from __future__ import annotations
 

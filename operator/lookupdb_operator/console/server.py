@@ -48,7 +48,7 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-"""The names of this machine for itself."""
+"""The names by which this machine reaches itself."""
 MAX_BODY_BYTES: Final = 16 << 10
 REQUEST_SECONDS: Final = 50.0
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -62,7 +62,7 @@ def make_app(
     hosts: Collection[str] | None = None,
 ) -> web.Application:
     """Return the console. One of ``middlewares`` sets ``SOURCE``. ``hosts`` are the host names that requests may use,
-    so that pages of other sites cannot read it (DNS rebinding); None: any."""
+    so that pages of other sites cannot read the console (DNS rebinding); None: any."""
     app = web.Application(
         middlewares=[_protect, _make_host_check(hosts), _refuse_other_sites, *middlewares],  # type: ignore[list-item]
         client_max_size=MAX_BODY_BYTES,
@@ -156,7 +156,7 @@ async def read_form(request: web.Request) -> Mapping[str, object]:
         raise web.HTTPUnsupportedMediaType(text=f"A form is sent as {_FORM}.")
     try:
         return await request.post()
-    except (LookupError, ValueError) as error:  # its charset is unknown, or not that of its bytes
+    except (LookupError, ValueError) as error:  # its charset is unknown, or does not fit its bytes
         raise web.HTTPBadRequest(text="The form cannot be read.") from error
 
 

@@ -211,7 +211,7 @@ class VisitorSource:
     """The datasets of a cluster that a visitor may see."""
 
     def __init__(self, source: ClusterSource, visitor: Visitor, audience: str) -> None:
-        """``audience`` is that of the console's own tokens."""
+        """Tokens for the console itself have ``audience``."""
         self._source = source
         self._visitor = visitor
         self._audience = audience
@@ -224,7 +224,7 @@ class VisitorSource:
         return [view for view in self._source.list_datasets() if self._sees(view.dataset)]
 
     def find_dataset(self, namespace: str, name: str) -> DatasetPods | None:
-        """Return one dataset with its pods; None if there is none, or an invisible one."""
+        """Return one dataset with its pods; None if there is none, or it is not visible."""
         view = self._source.find_dataset(namespace, name)
         return view if view is not None and self._sees(view.dataset) else None
 
@@ -233,7 +233,7 @@ class VisitorSource:
         return await self._source.read_metrics(dataset, pod)
 
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
-        """Look ``key`` up, with the visitor's token if the routers ask for one, and if it is theirs."""
+        """Look ``key`` up. Send the visitor's token if the routers ask for a token with its audience."""
         if not dataset.asks_for_token:
             return await self._source.look_up(dataset, key, generation)
         if why := self._explain_no_token(dataset):

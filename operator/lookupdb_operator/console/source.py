@@ -46,7 +46,7 @@ class ConsoleSource(Protocol):
     """Everything that the console reads. Nothing is written."""
 
     def list_datasets(self) -> Sequence[DatasetPods]:
-        """Return all datasets with their pods, by namespace and name. From a cache: called for every page."""
+        """Return all datasets with their pods, by namespace and name. Uses a cache, because every page calls this."""
 
     def find_dataset(self, namespace: str, name: str) -> DatasetPods | None:
         """Return one dataset with its pods; None if there is none, or it must not be seen."""

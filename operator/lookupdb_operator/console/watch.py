@@ -2,7 +2,7 @@
 
 Routers are scraped every ``ROUTER_SECONDS``. Shard servers, which may be thousands, are scraped at a bounded rate, one
 after another; those of a dataset that somebody looks at, every ``SHOWN_SECONDS``. A pod's figures are a few numbers,
-and a dataset's history is bounded, so memory is, too.
+and a dataset's history is bounded, so memory is bounded, too.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Watch:
             began = time.monotonic()
             try:
                 await self.scrape()
-            except Exception:  # pages show what was known
+            except Exception:  # pages show the last figures
                 log.exception("figures cannot be read")
             await asyncio.sleep(max(0.1, SHOWN_SECONDS - (time.monotonic() - began)))
 
@@ -144,7 +144,7 @@ class Watch:
             names.ROUTER: ROUTER_SECONDS,
             names.SHARDS: max(SHARD_SECONDS, counts[names.SHARDS] / MAX_SHARDS_PER_SECOND),
         }
-        # At most this many of each at a time, so that they spread evenly.
+        # At most this many pods of a kind in one pass, so that scrapes spread evenly.
         left = {kind: math.ceil(counts[kind] * SHOWN_SECONDS / seconds[kind]) for kind in _SCRAPED}
         has_few, scrapes = len(pods) <= FEW_PODS, []
         for number, (view, pod) in enumerate(pods):

@@ -107,7 +107,7 @@ class StoreClient:
 
 
 def _replace(variables: Mapping[str, str], at_first: Mapping[str, str]) -> None:
-    """Reset the environment to that of startup, plus ``variables``."""
+    """Set the environment to what it was at startup, plus ``variables``."""
     merged = {**at_first, **variables}
     for name in os.environ.keys() - merged.keys():
         del os.environ[name]
@@ -115,5 +115,5 @@ def _replace(variables: Mapping[str, str], at_first: Mapping[str, str]) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """Describe ``error`` without a value that cannot be decoded."""
+    """Describe ``error`` without the value that cannot be decoded."""
     return "a file is not text" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -355,7 +355,7 @@ class Handlers:
 
 
 _CONNECTIONS_PER_REQUEST: Final = 4
-"""Clients keep idle connections."""
+"""More than one, because clients keep idle connections."""
 _SYSTEM: Final = "kube-system"
 _RETRY_SECONDS: Final = 1.0
 

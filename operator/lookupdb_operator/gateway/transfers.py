@@ -190,7 +190,7 @@ LOG_SECONDS: Final = 10.0
 _TRANSFER_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """The upper bounds of the buckets."""
 BROKEN_OFF: Final = 499
-"""The label of responses that ended early; it is never sent."""
+"""The status label of responses that ended early; it is never sent."""
 REFUSALS: Final = ("absent", "audience", "claims", "early", "expired", "forbidden", "form", "key", "signature", "size")
 """Reasons of refusals: those of ``InvalidToken``, and the gateway's own."""
 
@@ -478,7 +478,7 @@ class Reads:
                 lines = self._folder_lines(target.path, caller)
             else:
                 lines = (_render_entries(page) async for page in self.objects.pages(target.path))
-            first = await anext(lines, b"")  # so that the store's refusal becomes the response
+            first = await anext(lines, b"")  # first, so that a refusal by the store becomes the response
             response = web.StreamResponse(headers={"Content-Type": _NDJSON, "Cache-Control": "no-store"})
             await _prepare(response, request)
             try:

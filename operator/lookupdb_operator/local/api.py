@@ -4,9 +4,9 @@ It has what the operator and the plugin use: lists with selectors, server-side a
 subresource, resource versions and uid preconditions. It does not record the owners of fields, because nobody else
 writes the operator's objects here. Datasets are kept without the fields that only a cluster uses.
 
-The operator calls it directly. Commands ask a running `up` at the address that is beside the files of a dataset's
-objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset
-for its user: messages name commands of `lookupdb` instead of annotations.
+The operator calls it directly. Commands send requests to a running `up`, whose address is in a file beside those of a
+dataset's objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset for
+its user: messages name commands of `lookupdb` instead of annotations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Place = tuple[str, str, str]
 """Kind, namespace, name."""
 
 _IN_MEMORY: Final = (names.POD.name, names.EVENT.name)
-"""Kinds without files: processes end with `up`."""
+"""Kinds that have no files, because their processes end with `up`."""
 _MOST_EVENTS: Final = 256
 _KEPT_METADATA: Final = ("uid", "creationTimestamp", "generation", "resourceVersion")
 _LEFT_OUT: Final = {
@@ -64,19 +64,19 @@ _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
 OBJECTS: Final = "objects"
 """The folder of a dataset's objects in its run folder."""
 ADDRESS: Final = "address"
-"""The file there with the address of the API server, whose path is a token."""
+"""The file in that folder with the URL of the API server; the URL's path is a token."""
 ADMIN: Final = f"{names.GROUP}/admin"
 """The annotation of a pod with address and port of its admin port."""
 PATIENCE: Final = 10.0
 """Time limit of one request, in seconds."""
 _START_SECONDS: Final = 3.0
-"""Time for an `up` that holds the lock to listen."""
+"""Time in which an `up` that holds the lock must begin to listen."""
 _POLL_SECONDS: Final = 0.05
 _ADVICE: Final = re.compile(
     r"(?:(?P<set>set the annotation )|kubectl annotate lds \S+ -n \S+ --overwrite )?"
     r"lookupdb\.dev/(?P<verb>promote|reject|override-gates|refresh)(?:=| to )(?:(?P<generation>g[0-9]+)|another value)"
 )
-"""Advice to set an annotation. The command that sets it has its name."""
+"""Advice to set an annotation. A command of the annotation's name sets it."""
 
 
 class LocalApi:
@@ -109,7 +109,7 @@ class LocalApi:
         self._versions = itertools.count(highest + 1)
 
     def flush(self) -> str:
-        """Write what could not be written. Return why some still cannot be; empty if all is written."""
+        """Write the objects whose files could not be written. Return why one still cannot be; empty if all can."""
         problem = ""
         for place in sorted(self._unwritten):
             problem = self._write(place) or problem
@@ -124,7 +124,7 @@ class LocalApi:
         return self._objects.get((kind.name, namespace, name))
 
     def find_admin(self, namespace: str, pod: str) -> str | None:
-        """Return address and port of the admin port of ``pod``; None if it does not run."""
+        """Return address and port of the admin port of ``pod``; None if the pod does not run."""
         held = self.get(names.POD, namespace, pod)
         return None if held is None else read_annotations(held).get(ADMIN)
 
@@ -246,7 +246,7 @@ class LocalApi:
 
 
 def find_place(item: Mapping[str, Any]) -> Place:
-    """Return where an object is."""
+    """Return kind, namespace and name of an object."""
     return item["kind"], _namespace(item), item["metadata"]["name"]
 
 

@@ -143,8 +143,8 @@ class LocalServer:
     def __init__(
         self, arguments: list[str], place: Path, on_change: Callable[[], None], starts: asyncio.Semaphore
     ) -> None:
-        """``place``: its folder, and the path of its log and ready file without their endings. ``starts`` limits the
-        number of servers that start at the same time."""
+        """``place`` is its folder; its log and ready file are beside it, with the same name and an ending. ``starts``
+        limits the number of servers that start at the same time."""
         self.arguments = arguments
         self.name = place.name
         self.report: dict[str, Any] | None = None
@@ -177,12 +177,12 @@ class LocalServer:
     async def stop(self) -> None:
         """Stop the process, and do not restart it."""
         self._keeper.cancel()
-        await asyncio.wait([self._keeper])  # `await` would confuse its cancellation with that of this task
+        await asyncio.wait([self._keeper])  # `await` could not tell its cancellation from this task's
         if self._process:
             await _end(self._process)
 
     def remove_files(self) -> None:
-        """Remove what the server leaves. It has been stopped, and does not come back."""
+        """Remove the files of the server, which has been stopped for good."""
         shutil.rmtree(self._end_path.parent, ignore_errors=True)
         for path in (self._log_path, self._ready_path):
             with suppress(OSError):
@@ -267,7 +267,7 @@ class UpOptions:
 class _Pod:
     owner: Object
     server: LocalServer
-    """Routers of all datasets share one, which has the settings of the pod with its name."""
+    """Router pods of all datasets share one server, which has the settings of the pod with its name."""
 
     @property
     def is_router(self) -> bool:
@@ -275,7 +275,7 @@ class _Pod:
 
 
 class Kubelet:
-    """Makes processes of the pods that ``api`` should have, and reports their state there."""
+    """Runs a process for each pod that objects in ``api`` ask for, and reports its state there."""
 
     def __init__(self, api: LocalApi, options: UpOptions, bases: Mapping[Place, Path]) -> None:
         """``bases``: the folder to which the local files of a dataset's source are relative."""
@@ -326,8 +326,8 @@ class Kubelet:
         return resolved
 
     def _with_contents(self, text: str) -> str:
-        """Return a routing table's ``text`` with a hash of each generation's files. The hash makes a router's tags
-        unique: all datasets of laptops have the same uid, and two may be built within one second."""
+        """Return a routing table's ``text`` with a hash of each generation's files. The hash makes the ETags of a
+        router unique: all datasets of laptops have the same uid, and two may be built within one second."""
         table = orjson.loads(text)
         about = table["dataset"]
         folder = self._store / dataset_path(LOCAL, about["namespace"], about["name"], about["uid"])
@@ -586,7 +586,7 @@ class LocalCluster(Cluster):
 
 
 def _describe_kill(code: int, generation: str) -> str:
-    """Return a builder's report, about ``generation``, of the signal that killed the builder; empty for no signal."""
+    """Return the report of a builder of ``generation`` that a signal killed; empty if none did."""
     number = code - _SIGNALLED
     if number not in signal.valid_signals():
         return ""

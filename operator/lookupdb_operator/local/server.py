@@ -209,7 +209,7 @@ def _discover(path: str, prefix: str) -> dict[str, Any] | None:
 
 
 def _describe_patch() -> dict[str, Any]:
-    """Return the part of the schema that shows `kubectl apply` whether this server checks fields itself. It does."""
+    """Return the part of the schema from which `kubectl apply` sees that this server checks fields itself."""
     group, _, version = names.API_VERSION.partition("/")
     about = {"group": group, "version": version, "kind": names.KIND}
     patch = {
@@ -275,7 +275,7 @@ class LocalSource:
         return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
-        """See ``ConsoleSource``. A process of its own compares, so that it can be ended."""
+        """See ``ConsoleSource``. A separate process compares, so that it can be ended."""
         command, name = dataset.command("diff", before, after), shorten_name(dataset.namespace, dataset.name)
         arguments = ["diff", name, before, after, "--data", str(self._data), "--json", "--samples", _SAMPLES]
         async with self._comparisons:

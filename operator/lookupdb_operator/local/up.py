@@ -78,11 +78,11 @@ _ROUTINE: Final = frozenset(
         reasons.HEALTHY,
     }
 )
-"""Reasons of events that are not printed: each start and each cutover goes through them."""
+"""Reasons of events that are not printed, because each start or cutover has them."""
 _PRINTED: Final = reasons.BUILDER_REASONS - {reasons.BUILD_FAILED, reasons.INTERRUPTED}
-"""Reasons of builds that have printed their error: with several datasets, with the dataset's name."""
+"""Reasons of failed builds whose error is printed already, with the dataset's name if there are several."""
 _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
-"""Reasons for which a rollout is not finished, but goes on by itself."""
+"""Reasons of an unfinished rollout that continues by itself."""
 _RESYNC_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 1.0
 _SOURCE: Final = f"{names.GROUP}/source"
@@ -121,7 +121,7 @@ class LocalDataset:
     seen: str | None = None
     """The identity of the source at the last check; None if nothing identifies it, or it is awaited."""
     first: str | None = None
-    """The identity of the source when `up` began: what a first build that failed has read."""
+    """The identity of the source when `up` began. If the first build failed, it read this source."""
     unsettled: int = 0
     said: str = ""
     """What was printed last about manifest and source."""
@@ -153,7 +153,7 @@ class LocalDataset:
 
     def identify_source(self, volume: Path | None) -> str | None:
         """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
-        None if the awaited object is not there, or nothing identifies it. Raises LookupdbError."""
+        None if the awaited object is not there, or nothing identifies the source. Raises LookupdbError."""
         if self.spec.source.takes_pushes:
             from lookupdb.builder.build import find_push, fingerprint_push  # here, because it loads all parsers
 
@@ -164,7 +164,7 @@ class LocalDataset:
         return open_source(self.spec, volume=volume).fingerprint
 
     def is_new(self, resource: Object) -> bool:
-        """Return whether the source last seen differs from that of the last refresh by `up`, or of the newest build."""
+        """Return whether the source has changed since the last refresh by `up`, or else since the newest build."""
         if asked_for := read_annotations(resource).get(_SOURCE):
             return self.seen != asked_for
         newest = (read_status(resource).get("generations") or [{"fingerprint": self.first}])[-1]
@@ -227,7 +227,7 @@ def keep_pin(body: Object, current: Object | None, annotations: dict[str, str]) 
 
 def _forget_last_run(api: LocalApi, dataset: Key) -> None:
     """Forget what mattered only to the last `up`: a failed build, because the source may have been corrected; and
-    draining rollouts, because their servers only wait for lookups of the last routers."""
+    draining rollouts, because their servers only wait for lookups of the last run's routers."""
     held = api.get(names.DATASET_KIND, *dataset)
     if held is None:
         return
@@ -692,8 +692,8 @@ def command(**values: Any) -> None:
     refresh.schedule work as in a cluster. Fields for clusters only are checked but have no effect here: adopt,
     deletionPolicy, sync, store (generations are in --data-dir), router.tls, router.auth, and settings of pods.
 
-    With several datasets, requests name one, as /v1/datasets/NAME/lookup/KEY. If one fails, the others keep serving.
-    They have no port for the Redis protocol, and spec.router of the first one applies.
+    With several datasets, requests name one, as /v1/datasets/NAME/lookup/KEY. There is no port for the Redis protocol
+    then, and spec.router of the first dataset applies. If one dataset fails, the others keep serving.
 
     \b
         lookupdb up -f examples/airports.yaml

@@ -119,7 +119,7 @@ class LookQueue(Generic[K]):
         return None
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
-        """Process ``key`` again after its backoff, which doubles with each call, but no earlier than in ``at_least``.
+        """Process ``key`` again after its backoff, which doubles with each call, but not within ``at_least`` seconds.
         Return the delay in seconds."""
         backoff = self._backoffs.setdefault(key, Backoff(FIRST_DELAY, LONGEST_DELAY, self._chance))
         delay = max(backoff.fail(), at_least)

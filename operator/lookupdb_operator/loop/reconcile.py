@@ -109,8 +109,8 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
 
 
 def progress_pause(dataset: ObservedDataset, plan: Plan, seconds: float) -> float:
-    """Return the seconds for which nothing needs to be written or done, ``seconds`` after the status was last written;
-    0 to carry out ``plan`` now. Servers of a rollout become ready one by one; this avoids a write for each of them."""
+    """Return for how many seconds ``plan`` can wait, ``seconds`` after the last write of the status; 0: it must not
+    wait. Servers of a rollout become ready one by one; this avoids a write for each of them."""
     if plan.apply or plan.delete or plan.status == dataset.status:
         return 0.0
     if _without_progress(plan.status) != _without_progress(dataset.status):
@@ -203,7 +203,7 @@ class Repairs:
         self._writes.pop((ref.kind, ref.name), None)
 
     def next_in(self) -> float | None:
-        """Return seconds until an object may be written again or is no longer contested; None if there is none."""
+        """Return seconds until a contested object may be written, or is no longer contested; None if there is none."""
         now = self._clock()
         waits = (
             self._wait(write) or write.moment + FORGOTTEN_AFTER - now
@@ -268,8 +268,8 @@ class TurnTaking:
         return plan
 
     def withdraw(self, dataset: ObservedDataset, now: datetime, *, postpone: bool) -> None:
-        """Note that the plan for ``dataset`` was not written and claimed nothing. With ``postpone``, because it cannot
-        be written, others come first for a while."""
+        """Note that the plan for ``dataset`` was not written and claimed nothing. With ``postpone``, other datasets
+        come first for a while, because this one's status cannot be written."""
         self._note(dataset, dataset.status, now)
         if postpone:
             self._queues.postpone(dataset.key, now)
@@ -302,7 +302,7 @@ _ASK_EVERY: Final = 600.0
 cluster restored."""
 _DELETED_REMEMBERED: Final = 1024
 _DELETED_AGAIN: Final = 30.0
-"""Seconds after which an object that still exists is deleted again; until then the informer only lags."""
+"""Seconds after which an object that still seems to exist is deleted again: the informer may lag that long."""
 
 
 class _Memory:

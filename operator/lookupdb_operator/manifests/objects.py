@@ -60,8 +60,8 @@ def take_fingerprint(body: Mapping[str, Any]) -> bytes:
 
 
 def find_changer(body: Mapping[str, Any], *, is_changed: bool) -> str:
-    """Return the other manager that set the number of pods in ``body``; empty if none. If the number ``is_changed``,
-    return the manager that changed it last."""
+    """Return the manager, other than the operator, that set the number of pods in ``body``. If none did and ``body``
+    ``is_changed``, return the last one that changed it; else an empty text."""
     entries = [
         entry
         for entry in body["metadata"].get("managedFields") or ()
@@ -95,7 +95,7 @@ def _compared_part(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _select_owned(value: Any, fields: Mapping[str, Any]) -> Any:
-    """Return the part of ``value`` in ``fields`` (FieldsV1): everything if no member is listed."""
+    """Return the part of ``value`` that ``fields`` (FieldsV1) lists: everything if it lists no member."""
     if not fields or fields.keys() == {"."}:
         return value
     if isinstance(value, dict):
@@ -240,7 +240,7 @@ def content_mark(manifest: Mapping[str, Any]) -> str:
 
 
 def read_table_version(manifest: Mapping[str, Any]) -> int:
-    """Return the version in the text of a routing table, which routers use, not the annotation. 0 if there is none, or
+    """Return the version in the text of a routing table, because routers ignore the annotation. 0 if there is none, or
     it has more than 15 digits."""
     try:
         version = orjson.loads((manifest.get("data") or {}).get(names.TABLE_FILE) or "{}")["version"]

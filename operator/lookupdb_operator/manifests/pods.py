@@ -215,8 +215,8 @@ def render_template(
     takes_volumes: bool = True,
     pull_secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a pod template. ``containers`` are members of a pod's spec that list containers, and others; ``selector``
-    selects its pods, or similar ones.
+    """Return a pod template. ``containers`` are members of the pod's spec, such as its list of containers; ``selector``
+    selects the pods that are placed apart.
 
     Without ``takes_volumes`` the kubelet does not change the group of mounted volumes.
     """
@@ -352,7 +352,7 @@ def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config)
 
 def build_digest(dataset: ObservedDataset, config: Config) -> str:
     """Digest everything that builds are made from, except what differs for each build: generation, active generation,
-    fingerprint. A stuck build is superseded by one with another digest."""
+    fingerprint. When the digest changes, a new build replaces a stuck one."""
     rendered = render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config)
     return digest([read_digest(manifest) for manifest in rendered])
 
@@ -498,7 +498,7 @@ _OF_DRIVER: Final = ("dataset", "scratch")
 
 
 def uses_spark(spec: Mapping[str, Any]) -> bool:
-    """Return whether Spark builds a completed spec; the builder itself copies pushes."""
+    """Return whether Spark builds datasets of a completed spec. Pushes are copied without Spark."""
     return bool(spec["build"]["engine"] == SPARK and not spec["source"].get("pushed"))
 
 

@@ -232,7 +232,7 @@ def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) ->
 
 
 MAX_ENDPOINT_BYTES: Final = 950_000
-"""Limit of all addresses in a routing table. The API server refuses objects of more than 1 MiB."""
+"""Maximum bytes of all addresses in a routing table. The API server refuses objects of more than 1 MiB."""
 
 
 def render_routing_table(
@@ -287,7 +287,7 @@ def has_room_for_both(
     active: tuple[TableStatus | TableCandidate, int],
     candidate: tuple[TableStatus | TableCandidate, int],
 ) -> bool:
-    """Return whether one routing table has room for the servers of both. Each comes with its number of shards."""
+    """Return whether one routing table has room for the servers of both, each given with its number of shards."""
     endpoint_bytes = 0
     for part, shards in (active, candidate):
         # An upper bound: no address is longer than the last one. Each has quotes and a comma.
@@ -320,7 +320,7 @@ def _entry(
 def _render_shards(
     dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> list[dict[str, object]]:
-    """Return the servers of each shard; for shards of another generation than the table's, also its name and age."""
+    """Return each shard's servers, and the name and age of its generation if that is not the table's."""
     owners = {shard: part for part in table.parts for shard in parse_shards(part.shard_ranges)}
     shards: list[dict[str, object]] = []
     for shard in range(generations[table.generation].shards):

@@ -32,7 +32,7 @@ FETCH: Final = "Fetch"
 VOLUME: Final = "Volume"
 IMAGE: Final = "Image"
 WAIT_SECONDS: Final = 30
-"""Seconds a server waits for its file before it ends and reports it. Its startup probe allows 60."""
+"""Seconds for which a server waits for its file before it reports that and ends. Its startup probe allows 60."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Delivery:
     pull_secrets: tuple[str, ...] = ()
     """Additional pull secrets of the pod."""
     takes_volumes: bool = True
-    """True if the pod owns its volumes; others' volumes are not changed."""
+    """True if the volumes are the pod's own; the group of others is not changed."""
 
 
 def _render_delivery(
@@ -225,7 +225,7 @@ def _arguments(dataset: ObservedDataset, generation: GenerationStatus, config: C
         "--dataset": f"{dataset.namespace}/{dataset.name}",
         "--uid": dataset.uid,
         "--repository": image["repository"],
-        # The generation's index says that it was rejected, as long as it exists.
+        # The generation's index still says that it was rejected, although the annotation has overridden its gates.
         "--override-gates": generation.generation if generation.overridden else None,
         "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if "pushSecretName" in image else None,
         "--ca-file": f"{names.REGISTRY_CA_PATH}/{names.REGISTRY_CA_FILE}" if "registryCA" in image else None,

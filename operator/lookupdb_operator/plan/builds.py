@@ -144,8 +144,8 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     result = next((pod.result for pod in pods if pod.result is not None), None)
     admitted = None
     if result is not None and result.reason == reasons.GATE_CLOSED and result.generation != build.generation:
-        # The source has not changed since a gate rejected a generation of it. If its gates were overridden since,
-        # nothing failed.
+        # The source has not changed since a gate rejected its generation. If that gate was overridden since, nothing
+        # failed.
         found = status.find_generation(result.generation)
         if found is not None and (found.content, found.fingerprint) == (build.content, result.fingerprint):
             admitted, result = found, replace(result, outcome="unchanged", reason="", message="")
@@ -313,8 +313,8 @@ def waits_for_rollout(target: PassTarget) -> bool:
 
 def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without a build and a failure that the spec no longer asks for. A build for an older refresh
-    continues: if each refresh restarted it, none might ever end. A build with an older deadline, gate, node selector or
-    image continues as long as it makes progress."""
+    continues: if each refresh restarted it, no build might ever end. A build with an older deadline, gate, node
+    selector or image continues as long as it makes progress."""
     build, failure, desired = status.build, status.failure, situation.desired
     if build is not None:
         job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
@@ -562,7 +562,7 @@ _MAX_REFUSAL_CHARACTERS: Final = 3000
 
 
 def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult, situation: Situation) -> DatasetStatus:
-    """``status`` when ``build`` has ended with ``result``, with the generation that its gates rejected, if any."""
+    """``status`` with the generation of ``build`` if gates rejected it, as ``result`` says."""
     if result.reason != reasons.GATE_CLOSED or not result.file_bytes:
         return status
     refused, annotation = status.refused, situation.dataset.override_gates

@@ -294,8 +294,8 @@ def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
 
 
 def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
-    """Return the reason of RolledOut while the target serves, and why that is not the newest generation; empty if it
-    is."""
+    """Return the reason of RolledOut while the target serves, and what keeps a newer generation from serving; empty if
+    nothing does."""
     newest = up_to_date_generation(status, desired)
     if desired.pinned_generation:
         waits = newest is not None and newest.generation != desired.pinned_generation
@@ -362,8 +362,8 @@ def is_lost(generation: GenerationStatus, status: DatasetStatus, desired: Desire
 
 
 def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Return why servers cannot fetch ``generation`` from the store, now or before. The next build then writes a new
-    generation, even from the same source."""
+    """Return why servers cannot fetch ``generation`` from the store, or could not before. The next build then writes a
+    new generation, even from the same source."""
     reported = find_reported_damage(generation, status, situation)
     if reported is not None or status.lost is None or not is_lost(generation, status, situation.desired):
         return reported

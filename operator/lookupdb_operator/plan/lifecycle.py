@@ -222,7 +222,7 @@ def _list_unknown_rollouts(
     status: DatasetStatus, situation: Situation, oldest: int, last_generation: int
 ) -> Iterator[RolloutStatus]:
     """The rollouts that ``status`` lacks, oldest first. Each gets a generation only for display: the newest that its
-    sets name, or the newest of all."""
+    StatefulSets name, or the newest of all."""
     known = {rollout.rollout for rollout in status.rollouts}
     generations: dict[str, int] = {}
     for shard_set in situation.observed.shard_sets:
@@ -514,9 +514,9 @@ TRANSITIONS: Final = (
             (RolloutPhase.PARTIAL, RolloutPhase.SUPERSEDED),
         ),
         when=(
-            "the servers of the target rollout or of its window are ready; another number of replicas is ready; any"
-            " rollout of a pinned generation is ready; a candidate is promoted, or is no longer desired. The same table"
-            " is written under the next version if its version has or had other content, or a router has a newer one"
+            "one of these holds: servers of the target rollout or its window are ready; more servers per shard are"
+            " ready, or fewer desired; a pinned generation has a ready rollout; a candidate is promoted, or not desired"
+            " any more. The same table gets the next version if its version has other content, or a router's is newer"
         ),
         written_first=(
             "`table` with its version, or only `lastTable`; `rollouts[].named` and `offered`, `candidate`; also"

@@ -55,7 +55,7 @@ def plan_changes(
     status: DatasetStatus, target: PassTarget, secrets: tuple[Manifest, ...], situation: Situation
 ) -> ObjectChanges:
     """Return the writes and deletions that leave exactly the objects that ``status`` requires. ``secrets`` are the
-    Secrets that are due: the store's, and that of the password key."""
+    Secrets that are due: the store's, and the password key's."""
     observed, dataset, config = situation.observed, situation.dataset, situation.config
     # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left
     # out: rendering a thousand shards takes long.
@@ -197,7 +197,7 @@ def without_edits(
 
 
 def without_permanent_objects(observed: Observed) -> Observed:
-    """Return ``observed`` without objects that belong to no rollout and no generation: none of these is deleted."""
+    """Return ``observed`` with only those other objects that belong to a rollout or a generation."""
     numbered = (existing for existing in observed.other_objects if existing.rollout or existing.generation)
     return replace(observed, other_objects=tuple(numbered))
 
@@ -279,7 +279,7 @@ def _is_past_build(generation: str, status: DatasetStatus) -> bool:
 
 
 def _has_no_servers(name: str, shard: int | None, status: DatasetStatus) -> bool:
-    """Return whether the rollout ``name`` is gone, or has no servers of ``shard``. An unknown rollout may have any."""
+    """Return whether the rollout ``name`` is gone, or has no servers of ``shard``. Unknown rollouts may have some."""
     rollout = status.find_rollout(name)
     if rollout is None:
         return lifecycle.rollout_phase(name, status) is RolloutPhase.GONE

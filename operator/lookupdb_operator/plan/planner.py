@@ -165,7 +165,7 @@ _FORCE_AGAIN_AFTER: Final = 300.0
 """Seconds until the deletion by force of a pod is repeated if the pod is still there, held by a finalizer."""
 _UNSEEN: Final = Absence()
 _MAX_SHARDS: Final = 10
-"""Named in one message."""
+"""Maximum number of shards named in one message."""
 
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
@@ -340,7 +340,7 @@ def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
 
 
 def remaining_settling(status: DatasetStatus, now: datetime) -> float:
-    """Seconds for which routers need not be ready yet: they have a new table, and their probes notice late."""
+    """Seconds for which routers with a new table may still be unready, because their probes notice late."""
     table = status.table
     if table is None or not table.confirmed_at:
         return 0.0
@@ -353,12 +353,12 @@ def find_lost_pods(observed: Observed) -> tuple[ObjectRef, ...]:
 
 
 def next_lost_pod_in(observed: Observed) -> float | None:
-    """Seconds until the next pod counts as lost, should it still be there; None for never."""
+    """Seconds until a pod is to be deleted by force, or again; None if there is none."""
     return min((wait if wait > 0 else _FORCE_AGAIN_AFTER for _, wait in _list_waits(observed)), default=None)
 
 
 def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
-    """The servers and routers that may be lost, each with the seconds that remain until it counts as lost."""
+    """The servers and routers that may be lost, each with the seconds until it counts as lost."""
     for pod in observed.pods:
         if pod.component in (names.SHARDS, names.ROUTER) and pod.lost_after is not None:
             seen = observed.absences.get(pod.uid, _UNSEEN)

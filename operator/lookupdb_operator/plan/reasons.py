@@ -196,9 +196,9 @@ DAMAGE_REASONS: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
 PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 """Pods cannot be placed: pods of other programs may be in their way."""
 SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
-"""Troubles that all datasets share, except those with a store of their own."""
+"""Troubles that affect all datasets, except those with a store of their own."""
 STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED, PUSH_FAILED})
-"""Troubles that a fresh copy of the store's address and credentials may end."""
+"""Troubles that may end when the store's address and credentials are copied again."""
 BUILDER_REASONS: Final = frozenset(
     {
         BAD_SOURCE,
@@ -311,7 +311,7 @@ class Assessment:
     troubles: tuple[Trouble | None, ...]
     """The faults, in the order in which Degraded lists them."""
     deadlines: tuple[float | None, ...]
-    """Seconds until it changes only because time passes; None for never."""
+    """Seconds until the assessment changes because time has passed; None for never."""
     outlook: str = ""
     """The last sentence of Degraded: when it may get better."""
 

@@ -58,8 +58,8 @@ MOST_ROLLOUTS: Final = 12
 """Maximum number of rollouts of a dataset. It is reached only if routers confirm nothing for a long time while the spec
 keeps changing."""
 MOST_IN_STATUS: Final = 16
-"""Maximum number of rollouts in a status. A lost status takes in all existing ones, which stay until a new one serves;
-that one needs a place, too."""
+"""Maximum number of rollouts in a status. A lost status takes in all existing ones, which stay until a new one serves.
+The new one needs a place, too."""
 GRACE: Final = 60.0
 """Seconds from a rollout's claim in which it waits for servers in trouble, although enough others are ready."""
 
@@ -73,7 +73,7 @@ class PassTarget:
     rollout: RolloutStatus | None = None
     """The desired rollout; None until it is claimed."""
     unfinished: RolloutStatus | None = None
-    """The newest rollout of the present spec that is not in effect yet; None if the generation is fixed."""
+    """The newest rollout of the present spec that is not in effect yet; None also if the generation is fixed."""
 
 
 def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
@@ -237,7 +237,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def _has_place(
     target: RolloutStatus | None, generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> bool:
-    """Return whether servers of ``generation`` may be made beside those that are there."""
+    """Return whether servers of ``generation`` may be made beside the existing ones."""
     if target is None and len(status.rollouts) >= (MOST_IN_STATUS if status.table is None else MOST_ROLLOUTS):
         return False
     is_at_once = windows.window_size(generation, status, situation) == generation.shards
@@ -415,7 +415,7 @@ def describe_rollout(dataset: ObservedDataset, rollout: RolloutStatus) -> str:
 
 
 _MAX_SHARDS: Final = 3
-"""Named in one message."""
+"""Maximum number of shards named in one message."""
 
 
 def diagnose_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> Trouble | None:
@@ -656,8 +656,8 @@ def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStat
 
 
 def _list_made_again(status: DatasetStatus, situation: Situation) -> Iterator[tuple[ExistingObject, datetime]]:
-    """Yield the pushes to repeat, and when: those that failed, and those whose servers lack an image. In a cluster
-    without image volumes there are none. Nor are there for an older pod template, whose Job would not be made again."""
+    """Yield the pushes to repeat, and when: those that failed, and those whose servers lack an image. There are none in
+    a cluster without image volumes, or for an older pod template, whose Job would not be made again."""
     observed = situation.observed
     if observed.lacks_image_volumes:
         return

@@ -57,12 +57,12 @@ def newest_table_version(observed: Observed) -> int:
 
 
 def newest_read_version(observed: Observed) -> int:
-    """The highest version that a router reports; 0 for none. It refuses all lower ones until it restarts."""
+    """The highest version that a router reports; 0 for none. That router refuses all lower ones until it restarts."""
     return find_highest(report.newest for report in observed.routers.values())
 
 
 def written_table_version(observed: Observed) -> int:
-    """The version of the routing table in the ConfigMap; 0 for none. An unedited one is ours, however high it is."""
+    """The version of the routing table in the ConfigMap; 0 for none. Unedited, it is ours, however high."""
     objects = observed.other_objects
     own = max((existing.table_version for existing in objects if not existing.changed), default=0)
     return max(own, find_highest(existing.table_version for existing in objects if existing.changed))
@@ -134,7 +134,7 @@ def is_router_behind(observed: Observed, table: TableStatus) -> bool:
 
 def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: str) -> bool:
     """Return whether a router answers from a table with the version of ``table`` but other content, and so refuses
-    ``table``. ``digest`` is that of its text; empty if unknown, and then not compared."""
+    ``table``. ``digest`` is the digest of ``table``'s text; an empty one is not compared."""
     if not observed.routers:  # most passes do not ask the routers
         return False
     reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
@@ -208,9 +208,9 @@ def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, 
 def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
-    """Return whether the ConfigMap has other content under the version of ``table``, and routers may have read it. If
-    the ConfigMap was edited, its version may be, too: then ``table`` counts as read if it was confirmed, or if the
-    ConfigMap has its version or a newer one. Labels and annotations do not count: routers do not read them."""
+    """Return whether the ConfigMap has other content under the version of ``table``, and routers may have read it. An
+    edit may also have changed the ConfigMap's version. So after an edit, ``table`` counts as read if it was confirmed,
+    or the ConfigMap has its version or a newer one. Only what routers read is compared."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
@@ -370,8 +370,8 @@ def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Si
 
 
 def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> TableStatus | None:
-    """Return the table that routes to ``target`` all shards that it has servers for; None while routers must not be
-    sent there."""
+    """Return the table that routes to ``target`` all shards of which it has servers; None while routers must not use
+    them."""
     desired, generation = situation.desired, status.find_generation(target.generation)
     if generation is None or desired.is_suspended or not windows.pending_shards(target, status):
         return None

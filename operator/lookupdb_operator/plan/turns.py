@@ -224,8 +224,8 @@ def _render_once(dataset: ObservedDataset, config: Config, name: Hashable, rende
 PATIENCE: Final = 180.0
 """Seconds that a stall may last before its slot may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""The longer limit applies while the store does not answer, or refuses the credentials. Usually other datasets could
-not use the slot either, but the network of one namespace may be at fault."""
+"""The limit while the store does not answer, or refuses the credentials. Usually other datasets could not use the slot
+either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two datasets that give up their slots, so that other pods can use the first one's room."""
 FIRST_BACKOFF: Final = 60.0

@@ -65,7 +65,7 @@ from a cache that may be another minute old."""
 
 
 def held_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards that ``rollout`` has servers of, or is about to have."""
+    """The shards of which ``rollout`` has servers, or is about to have them."""
     return frozenset(select_shards(rollout.shard_ranges, generations.count_shards(status, rollout)))
 
 
@@ -197,7 +197,7 @@ def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situat
 
 
 def _remaining_seconds(leftover: Leftover, table: TableStatus, situation: Situation) -> float:
-    """Seconds until ``leftover`` is overdue, counted from the end of its grace and of the drain time."""
+    """Seconds until ``leftover`` is overdue, counted from the end of its grace period and of the drain time."""
     since = parse_moment(table.confirmed_at) + timedelta(seconds=situation.desired.drain_seconds)
     since = max(since, leftover.deletion.due) if leftover.deletion is not None else since
     until = since + timedelta(seconds=situation.desired.progress_deadline_seconds)

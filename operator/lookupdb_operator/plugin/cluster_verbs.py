@@ -97,9 +97,9 @@ def get(
     …, "generation": …, "value": …}, with "missing": true or "unavailable": reason instead of a value, and raw values as
     base64. Programs should use a router directly (status.endpoint).
 
-    It uses the API server's proxy of the routers' Service, and needs the right to get services/proxy. The proxy drops
-    tokens, so with a token it uses `kubectl port-forward`, and needs the right to create pods/portforward. Exit code 3:
-    a key is missing. 4: a key is unavailable, and may or may not exist.
+    The command uses the API server's proxy of the routers' Service, and needs the right to get services/proxy. The
+    proxy drops tokens, so with a token the command uses `kubectl port-forward`, and needs the right to create
+    pods/portforward. Exit code 3: a key is missing. 4: a key is unavailable, and may or may not exist.
 
     \b
         kubectl lookupdb get airports KJFK

@@ -227,7 +227,7 @@ class LoadJobOptions:
 
 def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOptions) -> dict[str, Any]:
     """Return the Job that puts a load on the dataset's routers and logs the result as a line of JSON. It has no token
-    of the API server, and uses the routers' Service as any client does. Raises NotPossible if it could not."""
+    of the API server, and uses the routers' Service as any client does. Raises NotPossible if it cannot."""
     endpoint = dataset.status.get("endpoint")
     if not endpoint:
         raise NotPossible(f"{dataset.key} has no routers yet", hint=f"kubectl lookupdb status -n {dataset.namespace}")
