@@ -80,7 +80,7 @@ class KeySource(Protocol):
 
     @property
     def current(self) -> Mapping[str, VerificationKey]:
-        """Return the keys by id. After a change it is a new object."""
+        """Return the keys by id, in a new object after a change."""
         ...
 
 

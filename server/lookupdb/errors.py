@@ -248,7 +248,7 @@ class KeyMissing(LookupFailed):
 class Unavailable(LookupFailed):
     """A shard or the router could not be reached: the key may or may not exist.
 
-    ``reason`` is that of the router (docs/reference/http-api.md), or the client's own if no router answered.
+    ``reason`` is the router's (docs/reference/http-api.md), or the client's own if no router answered.
     """
 
     exit_code = 4

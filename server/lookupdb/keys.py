@@ -105,7 +105,7 @@ def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
 
 
 def make_columns_encoder(steps: Sequence[str], columns: Sequence[str], separator: str) -> Callable[[Key], bytes]:
-    """Return a function like that of ``make_key_encoder``, which also takes a key's columns as a tuple."""
+    """Return a function like ``make_key_encoder``'s, which also takes a key's columns as a tuple."""
     encode = make_key_encoder(steps)
 
     def encode_columns(key: Key) -> bytes:

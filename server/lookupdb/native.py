@@ -21,7 +21,7 @@ from lookupdb.errors import UsageError
 log = logging.getLogger(__name__)
 
 INTERFACE: Final = Path(__file__).with_name("_native.pyi")
-"""The interface between Python and the kernels. A module that was built with another one is never used."""
+"""The interface between Python and the kernels. A module that was built with another interface is never used."""
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 
 _HINT: Final = "build them with `make native` or `pip install .` if cargo is installed, or unset LOOKUPDB_NATIVE"

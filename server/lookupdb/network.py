@@ -134,7 +134,7 @@ def _find_host(text: str) -> str:
 
 
 def trust_also(ca_file: str | os.PathLike[str] | None, named_by: str) -> ssl.SSLContext:
-    """Return a client's context that trusts this machine's CAs, and those in ``ca_file`` (PEM), if any. If the file
+    """Return a client's TLS context that trusts this machine's CAs, and those in ``ca_file`` (PEM), if any. If the file
     cannot be used, raises UsageError, which says what it was ``named_by``."""
     context = ssl.create_default_context()
     if ca_file:

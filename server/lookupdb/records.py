@@ -87,7 +87,7 @@ def decode_json(text: bytes | bytearray) -> Any:
 
 
 def _decode_slowly(text: bytes | bytearray) -> Any:
-    """Return the value by Python's decoder, which supports long integers, exponents beyond floats and lone
+    """Return the value as Python's decoder reads it, which supports long integers, exponents beyond floats and lone
     surrogates."""
     return json.loads(text.decode(), parse_constant=_refuse_constant)
 

@@ -264,7 +264,7 @@ def test_numbers_that_json_does_not_have_reject_their_rows(tmp_path: Path) -> No
         ),
         ([{"type": "map", "values": "int"}, INNER], "is a union of map and record, which look alike"),
         (["int", {"type": "long", "logicalType": "timestamp-micros"}], "is a union of two logical types"),
-        ({"type": "array", "items": "null"}, "is an array of values that have no bytes"),
+        ({"type": "array", "items": "null"}, "is an array of values that take no bytes in the file"),
         (
             {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]},
             "is of the type Link, which contains itself",

@@ -9,7 +9,7 @@
 | uuid, duration | text |
 | bytes, fixed | base64, or text if ``source.parquet.columns`` says so; a key is text |
 | array, map, record | array, object, object |
-| union | its value; a BadSource if the value does not show which of its types it has |
+| union | its value; a BadSource if values of two of the union's types look alike |
 
 fastavro decodes records. The container is parsed here, so that a block cannot take more memory than a row may.
 """
@@ -102,7 +102,7 @@ def _write_decimal(content: bytes, scale: int) -> orjson.Fragment:
 
 
 _SMALLEST_NORMAL: Final = 2.0**-126
-"""Floats below this have fewer than six digits."""
+"""Floats nearer to zero have fewer than six exact digits."""
 
 
 def _write_float(value: float) -> Any:
@@ -183,7 +183,7 @@ class _Schema:
                 self._collect_types(field["type"])
 
     def plain(self, columns: Iterator[str]) -> dict[str, Any]:
-        """Return the schema of records of ``columns`` only, without logical types."""
+        """Return a schema of ``columns`` alone, without logical types."""
         emitted: set[str] = set()
         fields = [{"name": name, "type": self._plain(self.fields[name], emitted)} for name in columns]
         return {"type": "record", "name": self._record["name"], "fields": fields}
@@ -224,7 +224,8 @@ class _Schema:
         if kind in ("array", "map"):
             items = schema["items" if kind == "array" else "values"]
             if kind == "array" and self._is_empty(items, owners):
-                raise unwritable_column_error(self._where, column, "is an array of values that have no bytes")
+                problem = "is an array of values that take no bytes in the file (such as null)"
+                raise unwritable_column_error(self._where, column, problem)
             convert_item = self.plan(items, path, column, owners)
             if convert_item is None:
                 return None
@@ -289,7 +290,7 @@ class _Schema:
         return lambda value: value if (convert := converts[type(value)]) is None else convert(value)
 
     def _is_empty(self, schema: Any, owners: tuple[str, ...]) -> bool:
-        """Return whether values take no bytes. A small file could then hold any number of them."""
+        """Return whether values take no bytes in the file: a small file could hold any number of such values."""
         schema = self._resolve(schema)
         if isinstance(schema, list) or schema.get("name") in owners:
             return False
@@ -386,16 +387,16 @@ class AvroParser(DictRows):
         check_binaries(spec, file.name, set(schema.binaries), names, schema.nested)
         self._writer = self._reader = schema.plain(iter(names))
         self._unread: list[str] = []
-        """Columns that are decoded with the others, and dropped."""
+        """Columns that are decoded although they are not needed, and then dropped."""
         if schema.has_choices:
-            # With another reader's schema, fastavro may convert a union's value to an earlier type that can hold it.
+            # If the reader's schema differs, fastavro may convert a union's value to an earlier type that can hold it.
             self._unread = [name for name in names if name not in chosen]
         else:
             self._reader = schema.plain(iter(chosen))
 
     def _read_header(self) -> dict[str, bytes]:
         if self._stream.read(len(_MAGIC)) != _MAGIC:
-            raise _Damaged("it does not begin as Avro does")
+            raise _Damaged("it does not begin like an Avro file")
         metadata: dict[str, bytes] = {}
         while count := self._read_long():
             if count < 0:
@@ -455,7 +456,7 @@ class AvroParser(DictRows):
                 raise self._damaged_error(_Damaged("a block has more bytes than records"))
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number of records in each block, and its content. Raises BadSource, NotEnoughRoom."""
+        """Yield each block's number of records and its content. Raises BadSource, NotEnoughRoom."""
         try:
             while self._stream.peek(1):
                 count, size = self._read_long(), self._read_long()

@@ -91,11 +91,11 @@ def build_generation(
     is published.
 
     With ``options.adopt``, a dataset that has built nothing gets a copy of an earlier dataset's generation; raises
-    AdoptionFailed if there is none. A dataset with a generation of its own is built from the source. With
-    ``options.build_id``, the caller did not know of that generation, which is then copied instead.
+    AdoptionFailed if there is none. A dataset with a generation of its own is built from the source. But if
+    ``options.build_id`` is set, that generation is copied: the caller did not know of it.
 
-    A dataset that takes pushes gets a copy of the newest push (``_take_push``). With rows, from ``source.urls`` or an
-    ``engine``, the build pushes them as a generation.
+    A dataset that takes pushes gets a copy of the newest push (``_take_push``). If ``source.urls`` or an ``engine``
+    gives it rows, the build pushes these as a generation.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
@@ -133,7 +133,7 @@ def _build_from_source(
         return idle_report(spec, started_at, "waiting", "WaitingForSource", message)
 
     def find_unchanged(fingerprint: str | None) -> BuildReport | None:
-        """Return the report if the store holds the generation of the source with this fingerprint already."""
+        """Return the report if the store already holds a generation of the source with this fingerprint."""
         if fingerprint is None or fingerprint != options.unless_fingerprint:
             return None
         if not existing.has_generation(dataset, spec, fingerprint, options.active):
@@ -213,7 +213,7 @@ class SortedRecords:
         self._budget = BuildBudget.for_build(
             memory_limit, shards=spec.shards, threads=threads, needs_sample=self._needs_sample
         )
-        small = sum(file.bytes for file in files) < parallel_from  # whatever its number of files
+        small = sum(file.bytes for file in files) < parallel_from  # however many files the source has
         members = 1 if small else min(threads, self._budget.members)
         self._slices = plan_source(files, members, parallel_from, spec.source.csv)
         if len(self._slices) > crew.MAX_CREW_SLICES:
@@ -425,7 +425,7 @@ class GenerationBuild:
 
 
 def describe_shards(spec: DatasetSpec) -> ShardMeta:
-    """Return the description of every shard, except for its number and records."""
+    """Return the metadata that all shards share: number and records are 0."""
     return ShardMeta(
         dataset=f"{spec.namespace}/{spec.name}",
         shard=0,
@@ -487,7 +487,7 @@ def push_generation(
 
 
 _KEYS_CHECKED: Final = 1000
-"""Number of keys in each file whose shard is checked. With another hash, the first ones are wrong already."""
+"""The most keys of each file to check for the right shard: if the writer's hash differs, the first keys show it."""
 _MOMENT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 

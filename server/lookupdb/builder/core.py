@@ -6,8 +6,8 @@
 - ``MergedSlices`` merges the outcomes in the source's order, and finds the slices that must be mapped again.
 - ``reduce_shards``: records in the order of key and place become shard files, with their sums and checksums.
 
-``build`` and ``crew`` run these functions in the processes of one machine, and reduce all shards from one stream. Any
-other division of slices and shards gives the same files, byte for byte, and the same counts and messages.
+``build`` and ``crew`` run these functions in the processes of one machine, and reduce all shards from one stream.
+Other ways to divide slices and shards give the same files, byte for byte, and the same counts and messages.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ from lookupdb.shardfile import ShardMeta
 
 # Guess where rows begin in a CSV file, from the bytes near an intended cut.
 #
-# Quoted fields may hold line breaks, so only the whole file before a line end proves that it ends a row. The reader of
-# the slice before a cut proves or corrects the cut. A guess accepts a line end if the text after it parses as rows with
-# as many fields as the header, and with quotes in pairs. Lines within quoted text seldom look like that.
+# Quoted fields may hold line breaks, so only the whole file before a line end proves that the line ends a row. The
+# reader of the slice before a cut proves or corrects the cut. A guess accepts a line end if the text after it parses as
+# rows with as many fields as the header, and with quotes in pairs. Lines within quoted text seldom look like that.
 
 
 _ROWS_JUDGED: Final = 16
@@ -169,7 +169,7 @@ class RowShape:
 # no byte is read more than twice. Other formats are read whole.
 
 PARALLEL_FROM: Final = 64 << 20
-"""This process reads a smaller source alone: starting others takes 0.2 s and memory."""
+"""This process reads a source of fewer bytes alone: starting other processes takes 0.2 s and memory."""
 _MAX_SLICE_BYTES: Final = 128 << 20
 """Smaller slices balance the load better; larger ones need fewer files and samples."""
 _SLICES_A_WORKER: Final = 4
@@ -181,7 +181,7 @@ _MIN_LOOK_AHEAD: Final = 4 << 10
 
 def plan_source(files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv) -> list[Slice]:
     """Return the slices for ``workers``, in the source's order: one per file if cutting does not pay. ``options`` are
-    those of CSV."""
+    the CSV options."""
     total = sum(file.bytes for file in files)
     slices = [Slice(number) for number in range(len(files))]
     if workers > 1 and total >= parallel_from and all(file.format != "parquet" for file in files):
@@ -243,7 +243,7 @@ class SliceOutcome:
     end: int | None = None
     """Offset in the file at which the slice's last row ends, if the reader read beyond the slice."""
     quotes: QuotesSeen = (False, False)
-    """Quotes in CSV, for ``check_quotes``."""
+    """Which quotes the slice's fields have, escaped and plain, for ``check_quotes``."""
 
 
 def open_parser(
@@ -310,8 +310,8 @@ def map_slice(
 def _open_native_rows(
     spec: DatasetSpec, file: LocalFile, piece: Slice, max_row: int, parser: RowParser, records: SliceRecords
 ) -> NativeCsv | NativeJsonLines | None:
-    """Return the reader of a slice; None if there are no kernels for it. ``parser`` is the slice's, not yet read
-    from."""
+    """Return the native reader of a slice; None if there are no kernels for it. Nothing has been read from its
+    ``parser``."""
     kernels = native.kernels()
     if kernels is None or getattr(parser, "partitions", None):
         return None  # Python adds the columns from the file's path
@@ -356,7 +356,7 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 class MergedSlices:
-    """The outcomes of slices, merged in the source's order: rows, rejected rows, columns, where each record was."""
+    """The outcomes of slices, merged in the source's order: rows, rejected rows, columns, and where each record was."""
 
     def __init__(self, spec: DatasetSpec, files: Sequence[LocalFile], slices: Sequence[Slice], max_row: int) -> None:
         self._spec, self._files, self._slices, self._max_row = spec, files, slices, max_row
@@ -388,7 +388,7 @@ class MergedSlices:
         return replace(piece, start=start, rows_before=rows, lines_before=lines, extends_to_row_end=True)
 
     def merge(self, number: int, outcome: SliceOutcome) -> None:
-        """Merge the outcome of slice ``number``. Raises BadSource for its whole file."""
+        """Merge the outcome of slice ``number``. Raises BadSource if its file cannot be used as a whole."""
         file_number = self._slices[number].file
         file = self._files[file_number]
         self._uniform_columns.check(file.name, outcome.names)
@@ -444,8 +444,8 @@ class Duplicates:
     def describe(
         self, policy: Policy, files: Sequence[str], find_origin: Callable[[int], tuple[int, int]]
     ) -> ExcludedRows:
-        """Return the rows for the manifest; ``find_origin`` returns the number of a place's file in ``files``, and the
-        row in it. Raises BadSource if there are any and ``policy`` is fail."""
+        """Return the dropped rows for the manifest; ``find_origin`` returns a place's file, as its number in ``files``,
+        and row. Raises BadSource if rows were dropped and ``policy`` is fail."""
         rows: list[RowSample] = []
         for key, *places in self.samples:
             (file, row), (other, other_row) = map(find_origin, sorted(places) if policy == "fail" else places)
@@ -503,7 +503,7 @@ class _UniqueRecords:
         self._last: Record | None = None
 
     def filter(self, batch: Batch) -> tuple[list[Record], int, list[tuple[bytes, int, int]]]:
-        """Return the records to keep, the number of those dropped, and the first of them."""
+        """Return the records to keep, the number of dropped ones, and the first dropped ones."""
         kept: list[Record] = []
         count, last = 0, self._last
         samples: list[tuple[bytes, int, int]] = []
@@ -551,10 +551,10 @@ def reduce_shards(
     packers: int = 1,
 ) -> ReducedShards:
     """Write the files of ``shards`` into ``folder``, by default of all shards; their names end with ``attempt``.
-    ``batches`` are their records in the order of key and place, ``rows`` the number of records if it is known.
+    ``batches`` are their records in the order of key and place, ``rows`` their number, if known.
 
-    ``meta`` describes every shard, except for its number and records. Up to ``packers`` threads compress natively at
-    once. Raises NotEnoughRoom, StoreError.
+    ``meta`` is the metadata that all shards share. Up to ``packers`` threads compress natively at once. Raises
+    NotEnoughRoom, StoreError.
     """
     numbers = range(meta.shards) if shards is None else shards
     packer = make_packer(meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary)

@@ -44,8 +44,8 @@ MAX_CREW_SLICES: Final = 16_000
 """The limit for a crew: all slice numbers must fit into a pipe (64 KiB) before anybody reads it."""
 NUMBER: Final = struct.Struct("<I")
 MESSAGE: Final = struct.Struct("<IIIQQQ")
-"""Slice, its state, the member's pid and peak memory, additional bytes and rows read. Shorter than PIPE_BUF, so that
-messages never interleave."""
+"""A message names the slice, its state, the member's pid and peak memory, and additional bytes and rows read. It is
+shorter than PIPE_BUF, so that messages never interleave."""
 
 
 class CrewState(enum.IntEnum):

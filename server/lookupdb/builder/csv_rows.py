@@ -249,7 +249,7 @@ class CsvParser(RowParser):
         self.value = _make_value_function(spec, self.names, file.name, file.delimiter)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False, extends: bool = True) -> Any:
-        """Return the rows of ``text``. With ``extends``, a slice that ``extends_to_row_end`` ends after a whole row."""
+        """Return the rows of ``text``. With ``extends``, end after a whole row if the slice must."""
         lines = _read_lines(text, self._max_row, self._file.name)
         if extends and self._row_end_lines is not None:
             lines = self._row_end_lines.extend(lines)
@@ -323,7 +323,7 @@ class CsvParser(RowParser):
         )
 
     def _dialect_hint(self, note: str) -> str:
-        """Return the dialect, and an option that may be missing. Only the process that reports errors looks for it."""
+        """Return the dialect, and perhaps a missing option, which only the process that reports errors looks for."""
         hint = f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}"
         if self._csv.escape:
             return f"{hint}, escape '{self._csv.escape}'{note}"
@@ -437,8 +437,8 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
 
 
 def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], limit: int) -> None:
-    """Raise BadSource if quotes of ``file`` may be escaped: see the module's docstring. ``findings`` are those of its
-    slices.
+    """Raise BadSource if quotes of ``file`` may be escaped: see the module's docstring. ``findings`` are the
+    ``quotes_seen`` of its slices.
 
     Reads the file again to find the rows: Python's csv module does not report what was quoted.
     """
@@ -509,7 +509,7 @@ class NativeCsv:
         _, chosen = value_columns(spec.value)
         types = {column.name: column for column in spec.source.csv.columns}
         columns: list[tuple[int, bytes, str, bool]] = []
-        """For each: field number, text before the member, type, and whether empty means null."""
+        """For each column: field number, text before the member, type, and whether empty means null."""
         for number, name in enumerate(chosen or [name for name in names if name not in spec.key.columns]):
             column = types.get(name, CsvColumn(name))
             head = (b"," if number else b"{") + orjson.dumps(name) + b":"
@@ -580,7 +580,7 @@ class NativeCsv:
         self._block, self._at, self._is_last = rest + chunk, 0, not chunk
 
     def _next_fields(self, raw: SliceFile, *, is_header: bool = False) -> list[str | None] | None:
-        """Return the fields of the next row; None if Python would not read it."""
+        """Return the fields of the next row; None if there is no whole row, or it is not UTF-8."""
         while True:
             try:
                 found = self._rules.read_fields(self._block, self._at, self._is_last, is_header)

@@ -84,8 +84,8 @@ def _load(spec: DatasetSpec, location: str, name: str) -> DeltaTable:
         table.load_as_version(moment or wanted.snapshot or 0)
         if moment is None:
             return table
-        # deltalake uses the times of the log's files, which are lost if the table is copied. If the time is before the
-        # first version, it takes the first.
+        # deltalake uses the times of the log's files, which are lost if the table is copied. For a time before the
+        # first version, it returns the first.
         found, milliseconds = table.version(), moment.timestamp() * 1000
         known = [version for version, time in times.items() if 0 < time <= milliseconds]
         if times.get(found, 0) <= milliseconds and max(known, default=found) <= found:
@@ -163,8 +163,7 @@ def _list_files(
 
 
 def _read_vectors(table: DeltaTable) -> dict[str, bytes]:
-    """Return the positions of the deleted rows of each file that has some, as a 64-bit roaring bitmap, by its path in
-    the table."""
+    """Return, by the path of each file with deleted rows, their positions as a 64-bit roaring bitmap."""
     deleted: dict[str, bytes] = {}
     root = unquote(table.table_uri)
     for batch in table.deletion_vectors():
@@ -175,7 +174,7 @@ def _read_vectors(table: DeltaTable) -> dict[str, bytes]:
 
 
 def _describe(field: dict[str, Any], mode: str, table: str) -> TableColumn:
-    """Return the column of a field of a struct, the root's or another's."""
+    """Return the column for a field of the table or of a struct in it."""
     metadata = field["metadata"]
     physical = metadata.get("delta.columnMapping.physicalName", field["name"]) if mode != "none" else field["name"]
     number = metadata.get("delta.columnMapping.id") if mode == "id" else None

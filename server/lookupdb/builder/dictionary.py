@@ -1,11 +1,11 @@
-"""The compression dictionary: keep that of the active generation, or train the one that makes shard files smallest.
+"""The compression dictionary: keep the active generation's, or train the one that makes shard files smallest.
 
 A dictionary holds what many values share, so that short values compress well. Each candidate size is trained on one
 part of the sample and judged on the other. Limits are bytes and counts, never time, so that the same sample gives the
 same dictionary on every machine.
 
-A refresh keeps the dictionary of the active generation while it is nearly as good: then values that have not changed
-keep their stored bytes. Both are judged with this version's compressor. ``choose_dictionary`` is a pure function.
+A refresh keeps the active generation's dictionary while it is nearly as good as a new one: then unchanged values keep
+their stored bytes. This version's compressor judges both. ``choose_dictionary`` is a pure function.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ _ACCELERATION: Final = 4
 """The trainer skips three of four strings: this halves its time, and no dictionary got 1 % worse."""
 _TRAINING_SHARE: Final = 18
 _MIN_TRAINING_BYTES: Final = 2 << 20
-"""A dictionary is trained on ``_TRAINING_SHARE`` bytes for each of its own, and on at least this many. More did not
-improve small ones; large ones need the whole sample."""
+"""A dictionary is trained on ``_TRAINING_SHARE`` bytes for each of its own bytes, and on at least this many. More did
+not improve small ones; large ones need the whole sample."""
 
 _EVALUATION_BYTES: Final = 1 << 20
 _EVALUATION_SHARE: Final = 8
 """One in this many sampled records is kept for evaluation: those whose keys have the smallest hashes. They are the same
-in each generation: no earlier dictionary was trained on them."""
+in each generation, so no earlier dictionary was trained on them."""
 _MIN_SAMPLES: Final = 64
 """Fewer records have too little in common to train on."""
 _MIN_GAIN: Final = 0.02
 """A larger dictionary must save at least this share of the stored bytes, because each worker keeps it in memory."""
 MAX_GROWTH: Final = 0.02
-"""A dictionary is kept unless it makes stored values or files larger by more than this."""
+"""A dictionary is kept unless it makes stored values or files larger by more than this share."""
 _MAX_SAMPLE_VALUE_BYTES: Final = 64 << 10
 """A longer value compresses well alone, and would crowd others out of the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A dictionary, and the size of all files with it: stored values, and a copy of the dictionary in each."""
+    """A dictionary, and the size of all files with it: stored values, and a copy of the dictionary in each file."""
 
     dictionary: bytes
     stored_bytes: float

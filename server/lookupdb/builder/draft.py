@@ -1,4 +1,4 @@
-"""`lookupdb init`: a manifest for a source, guessed from its first rows, and the reason of each guess."""
+"""`lookupdb init`: a manifest for a source, guessed from its first rows, with a reason for each guess."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Notes = dict[str, str]
 """The name of each guess → the guess and its reason."""
 T = TypeVar("T", LocatedFile, SourceObject)
 
-# The source of the command line, as source.url or source.urls.
+# The sources on the command line, as source.url or source.urls.
 
 
 def name_source(sources: Sequence[str], base: Path, table_format: str | None) -> Json:
@@ -53,7 +53,7 @@ def name_source(sources: Sequence[str], base: Path, table_format: str | None) ->
     if any(source.startswith("volume://") for source in sources):
         raise UsageError(
             "volume:// is a path in a volume that only a manifest names",
-            hint="give a file of it from this machine, and set source.url and source.volume afterwards",
+            hint="give one of its files on this machine, and set source.url and source.volume afterwards",
         )
     named = [{"url": source} if "://" in source else _name_path(Path(source).expanduser(), base) for source in sources]
     if len(named) > 1 and any("format" in source for source in named):
@@ -151,7 +151,7 @@ def _choose_file(files: Sequence[T]) -> T:
 
 
 def _guess_format(look: bytes, name: str) -> str:
-    """Return the format of a file that begins with ``look``. Raises BadSource for one that is not read."""
+    """Return the format of a file that begins with ``look``. Raises BadSource for an unsupported format."""
     kind = recognize(look)
     if kind is not None:
         if kind.name in ("Parquet", "Avro"):
@@ -171,7 +171,7 @@ def _guess_dialect(source: Json, look: bytes, name: str, delimiter: str, notes: 
     except UnicodeDecodeError as error:
         raise BadSource(
             f"{name} is not UTF-8: byte {error.start + 1} does not fit",
-            hint="write it in UTF-8, as `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW` does for most files of Windows",
+            hint="write it in UTF-8, as `iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW` does for most files from Windows",
         ) from error
     if not text.strip():
         raise BadSource(f"{name} is empty", hint="give a file with a header, preferably with rows too")
@@ -213,7 +213,7 @@ def _split_rows(text: str, delimiter: str, *, is_cut: bool) -> list[list[str]]:
 
 
 def _count_fields(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of fields of nearly all ``rows``; 0 if they differ, or have only one."""
+    """Return the number of fields of nearly all ``rows``; 0 if rows differ, or have only one field."""
     width = len(rows[0]) if rows else 0
     is_even = sum(len(row) == width for row in rows) >= _EVEN_PART * len(rows)
     return width if is_even and width > 1 else 0
@@ -256,14 +256,14 @@ _DIGITS_AS_TEXT: Final = re.compile(
 )
 """Names of columns whose digits are not numbers: some may begin or end with a zero, as version 1.10 does."""
 _SHOWN_BETTER: Final = 3
-"""The most columns to explain that are not the key in spite of their names."""
+"""The most columns to list that are not the key in spite of their names."""
 _MAX_COLUMNS: Final = 1024
 _MAX_COLUMN_NAME: Final = 256
 """The limits of source.csv.columns."""
 
 
 def _rank(column: FirstColumn) -> int:
-    """Return the rank of a column by its name: the lower, the more likely is it the key."""
+    """Return the rank of a column by its name: the lower, the more likely it is the key."""
     name = column.name.lower()
     if name in _KEY_NAMES:
         return _KEY_NAMES.index(name)
@@ -283,7 +283,7 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
         )
     where = found.describe_rows()
     if not found.rows:
-        notes["key"] = f"{usable[0].name}: the file has no rows, so only its name was looked at"
+        notes["key"] = f"{usable[0].name}: chosen by its name, because the file has no rows"
         return [usable[0].name]
     unique = [column for column in usable if column.is_unique]
     if unique:
@@ -374,7 +374,7 @@ def _guess_types(found: FirstRows, key: Sequence[str], notes: Notes) -> dict[str
     return types
 
 
-# The manifest, with the reason of each guess as a comment.
+# The manifest, with the reason for each guess as a comment.
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 #
 # If both generations have the same number of shards, a key has the same shard in both. Otherwise the compared keys stay
 # in memory, each with a hash of its value, and no file of either generation is read twice. A new key counts only if it
-# would be in the shards that were read, so that added keys are as exact as removed ones.
+# would be in the shards that were read, so that added keys are estimated as exactly as removed ones.
 #
 # With n keys compared, the standard deviation of the share is at most 1 / (2 √n): 0.16 % for 100,000 keys.
 
@@ -59,10 +59,10 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 log = logging.getLogger(__name__)
 
 MAX_KEYS: Final = 100_000
-"""Enough keys of the larger generation; up to twice as many are compared."""
+"""Compare about this many keys of the larger generation, and up to twice as many."""
 MAX_BYTES: Final = 1 << 30
-"""Limit of bytes to read of each generation. Only the active one's first file, and files with its keys, may exceed
-it."""
+"""Read at most this many bytes of each generation, but always the active one's first file and the files with its
+keys."""
 MAX_KEPT_BYTES: Final = 16 << 20
 """Bytes of keys in memory, approximately, while two generations with different numbers of shards are compared."""
 
@@ -155,13 +155,13 @@ def _compare_resharded(
         with _open(before, shard, scratch) as old:
             values.update((key, _hash_value(old, key)) for key in _sampled_keys(old, is_sampled))
     for number in range(shards):
-        # It cannot hold keys of a chosen shard: both numbers are remainders of the same hash.
+        # This shard cannot hold keys of a chosen shard: both numbers are remainders of the same hash.
         if number % math.gcd(every, shards) >= len(sampled_shards):
             continue
         with open_after(number) as new:
             for key in _sampled_keys(new, is_sampled):
                 if shard_number(key, every) >= len(sampled_shards):
-                    continue  # it would be in no chosen shard
+                    continue  # the key would be in no chosen shard
                 value = values.pop(key, None)
                 if value is None:
                     result.count("added", key)
@@ -253,7 +253,7 @@ class WrittenGeneration:
 
 
 class StoredFiles(WrittenGeneration):
-    """The files of a generation in a store. A gate that reads one gets a verified copy, made once."""
+    """The files of a generation in a store. A gate that reads a file gets a verified copy, made once."""
 
     def __init__(
         self,
@@ -415,7 +415,7 @@ def adopt_generation(
 
 
 def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
-    """Override the gates of ``generation``, which failed one. Raises UsageError if it did not, StoreError,
+    """Override the gates of ``generation``, which failed one. Raises UsageError if it failed none, StoreError,
     GenerationExists if it was built from another spec."""
     started_at = time.monotonic()
     dataset = store.dataset(spec)
@@ -607,8 +607,8 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
         )
         if any(_is_local(file.url) for file in newest.source) and not any(map(_is_local, spec.source.urls)):
             hint = (
-                "a local path and a URL are two specs, even if the files are the same: build there from the URL and"
-                " copy that generation, or remove spec.adopt to build from the source here"
+                "specs with a local path and with a URL differ, even for the same files: build from the URL where that"
+                " generation was built and copy the result, or remove spec.adopt to build from the source here"
             )
         raise AdoptionFailed(
             f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built from another spec:"
@@ -650,8 +650,8 @@ def describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
         return ""
     first = strip_secrets(manifest.source[0].url)[:200] if manifest.source else "nothing"
     return (
-        "spec.source, key, value or duplicates differ in a part that the manifest does not record; it was built from"
-        f" {first}{' and more' if len(manifest.source) > 1 else ''}"
+        "spec.source, key, value or duplicates differ in a part that the manifest does not record; the earlier"
+        f" source was {first}{' and more' if len(manifest.source) > 1 else ''}"
     )
 
 
@@ -687,7 +687,7 @@ def judge(
     active: ActiveGeneration | None = None,
 ) -> Refusal | None:
     """Return why a copy of ``original`` must not be rolled out; None if it passes every gate. Gates compare it with
-    ``active`` of ``dataset``; without that, they judge it like a first generation."""
+    ``active`` of ``dataset``; if there is none, they judge it like a first generation."""
     with ExitStack() as copies:
         files = StoredFiles(spec, scratch, original.shards, partial(source.verified_shard, original.generation), copies)
         facts = gather_facts(files, original.totals, original.rejected, active, dataset or source, scratch, progress)

@@ -260,7 +260,7 @@ def _read_rows(spec: DatasetSpec, file: LocalFile, budget: BuildBudget) -> Gener
 
 def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: datetime) -> Iterator[str]:
     """Yield the schedule and its next slots after ``now``, with the time of each for the dataset ``uid``; or why there
-    is none."""
+    is no schedule."""
     if refresh.schedule is None:
         yield (
             "no schedule: the source is read when the spec changes, and for `lookupdb refresh`"
@@ -305,7 +305,7 @@ _MAX_FILES: Final = 20
 _FIRST_ROWS: Final = 1000
 _FIRST_BYTES: Final = 16 << 20
 _PLACES: Final = {"avro": "the schema", "csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
-"""The place of the column names, by format."""
+"""Where the column names are, by format."""
 _FORMS: Final = {
     "key": "as a key, its text in UTF-8",
     "raw": "taken as it is",
@@ -479,7 +479,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     memory = f"{limit} at most, on {cores}; a build into {shards} needs at least {least}"
     scratch = f"{options.scratch}, {free} free; a build needs about twice the uncompressed source"
     left_out: Iterable[str] = ()
-    if spec.uid == LOCAL:  # not in a cluster, which sets uids and uses these fields
+    if spec.uid == LOCAL:  # outside of clusters: they set uids, and use these fields
         left_out = describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),

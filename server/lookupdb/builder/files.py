@@ -120,7 +120,7 @@ KINDS: Final = (
 
 
 def recognize(first: bytes) -> FileKind | None:
-    """Return the kind of a file that begins with ``first``, ``FIRST_BYTES`` of it or all; None if it may be text."""
+    """Return the kind of a file from ``first``, its first ``FIRST_BYTES`` bytes; None if it may be text."""
     return next((kind for kind in KINDS if re.match(kind.begins, first, re.DOTALL)), None)
 
 
@@ -286,10 +286,10 @@ class PatternFolder:
 
 
 class PathMatches:
-    """The files that a pattern matches, of those that a store lists folder by folder.
+    """The files that a pattern matches in a store's listings, which arrive folder by folder.
 
     ``*``, ``?`` and ``[…]`` match within one name. A segment that is ``**`` matches any number of folders; as the last
-    one it means ``**/*``. None of them matches a hidden name, unless that segment of the pattern begins with the same
+    one it means ``**/*``. No wildcard matches a hidden name, unless that segment of the pattern begins with the same
     character.
     """
 

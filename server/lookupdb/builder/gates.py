@@ -27,7 +27,7 @@ _MAX_SHOWN_CHARACTERS: Final = 100
 
 @dataclass(slots=True)
 class SampledDifference:
-    """The result of comparing keys with the active generation's."""
+    """The result of a comparison with the active generation's keys."""
 
     added: int = 0
     removed: int = 0
@@ -161,7 +161,7 @@ def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
     """Return examples of changed keys, alternating between kinds, so that even a few show every kind."""
     try:
         found = facts.compare()
-    except LookupdbError:  # no room for a copy, for example: a gate that failed without it stays failed
+    except LookupdbError:  # no room for a copy, for example: the gate has failed even without examples
         return ()
     if isinstance(found, str):
         return ()
@@ -279,7 +279,7 @@ def find_closed_gates(gates: Gates, facts: GateFacts) -> list[ClosedGate]:
 
 
 def describe_closed_gates(closed_gates: Sequence[ClosedGate]) -> tuple[str, ...]:
-    """Return one reason for each, with samples."""
+    """Return one reason for each gate, with samples."""
     most = MAX_SHOWN if len(closed_gates) == 1 else _MAX_SHOWN_OF_SEVERAL
     return tuple(gate.describe(most) for gate in closed_gates)
 

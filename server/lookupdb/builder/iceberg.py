@@ -267,7 +267,7 @@ _TYPES: Final[dict[type, str]] = {
 
 
 def _read_name_mapping(table: Table) -> dict[int, tuple[str, ...]]:
-    """Return the names in files without ids, by field id."""
+    """Return, by field id, the columns' names in files without ids."""
     names: dict[int, tuple[str, ...]] = {}
 
     def add(fields: list[MappedField]) -> None:

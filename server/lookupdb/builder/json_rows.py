@@ -43,7 +43,7 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 _TEXTUAL: Final = frozenset([str, bool, type(None)])
 _NESTED: Final = frozenset([dict, list])
 MAX_NESTING: Final = 250
-"""The most nested arrays and objects. Writers of values allow a few more."""
+"""The most levels of nested arrays and objects. Writers of values allow a few more."""
 _TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|[\]}]', re.DOTALL)
 
 
@@ -109,7 +109,7 @@ def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
     if kinds <= _TEXTUAL:
         return True
     # A float may have been an integer beyond 64 bits; a 0 may have been -0.
-    text = b"-0" if b"-0" in text else b""  # nested values search no more than this
+    text = b"-0" if b"-0" in text else b""  # calls for nested values search only this
     if float in kinds or (text and int in kinds and 0 in members):
         return False
     for member in members:  # noqa: SIM110 - a generator costs as much again

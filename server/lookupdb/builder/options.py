@@ -301,7 +301,7 @@ SAMPLE_BYTES: Final = 9 * MIB
 """Size of the sample for the compression dictionary: more did not improve it, and training takes time in proportion. It
 must fit into the smallest memory limit, because the dictionary must not depend on that limit."""
 _DIRTY_BYTES: Final = 32 * MIB
-"""Memory of all shards together before it is written: the pages of their transactions."""
+"""Memory of the unwritten pages of all shards' transactions together."""
 _MIN_TRANSACTION_BYTES: Final = 64 << 10
 """Smaller transactions write too many pages twice."""
 _OPEN_SHARD_BYTES: Final = 352 << 10
@@ -312,7 +312,7 @@ _BATCHES_BYTES: Final = 80 * MIB
 """Memory of records on their way to the shards, and of two threads that compress them."""
 _PACKERS: Final = 2
 _PACKER_BYTES: Final = 4 * MIB
-"""Memory of each further thread that compresses natively: zstd's tables, and the largest dictionary with its own."""
+"""Memory of each further thread that compresses natively: zstd's tables, and the largest dictionary with its tables."""
 _PACKERS_PART: Final = 16
 """Further packers together get one part in this many of the memory above the smallest limit."""
 _MIN_SORTING_BYTES: Final = 24 * MIB
@@ -389,7 +389,7 @@ def transaction_bytes(shards: int) -> int:
 
 
 def _writer_bytes(shards: int) -> int:
-    """Return what the writer needs beside the sorted records: an eighth more than its pages, because malloc adds as
+    """Return the writer's memory besides the sorted records: an eighth more than its pages, because malloc adds as
     much."""
     return shards * (transaction_bytes(shards) * 9 // 8 + _OPEN_SHARD_BYTES) + _BATCHES_BYTES
 

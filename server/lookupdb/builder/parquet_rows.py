@@ -479,7 +479,7 @@ def _duckdb_errors(where: str, describe: Callable[[Exception], str]) -> Iterator
     except duckdb.OutOfMemoryException as error:
         raise NotEnoughRoom(
             f"{where}: reading its row groups needs more memory than the limit leaves:"
-            f" {str(error).splitlines()[0]}",  # it names only sizes of memory
+            f" {str(error).splitlines()[0]}",  # this message names only sizes of memory
             hint="raise --memory-limit, or write the file with smaller row groups",
         ) from error
     except (duckdb.Error, UnicodeDecodeError) as error:

@@ -150,7 +150,7 @@ _RENAME: Final = "copy the object to another name"
 _MAX_LEVELS: Final = 100
 """The most folders of a bucket to list one by one; beyond that, everything below the pattern's fixed part is listed."""
 _MAX_PARENTS: Final = 16
-"""The most parent folders of the listed ones to search for the marks of a table."""
+"""The most parents of listed folders to search for the marks of a table."""
 
 
 def _is_name(path: str) -> bool:
@@ -311,7 +311,7 @@ def _is_mark(meta: Any) -> bool:
 
 
 def _describe_object(url: str, meta: Any) -> SourceFile:
-    moment: datetime.datetime = meta["last_modified"]  # 1970 if the server sends none
+    moment: datetime.datetime = meta["last_modified"]  # 1970 if the server sends no time
     modified = moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
     return SourceFile(url, meta["size"], meta["e_tag"], modified)
 

@@ -170,13 +170,13 @@ def _unescape(text: str) -> str:
 
 
 def find_partitions(spec: DatasetSpec, url: str) -> dict[str, str | None]:
-    """Return the partitions in ``url`` that ``spec`` names. A file's own column of that name wins."""
+    """Return the partitions in ``url`` that ``spec`` names. A file's own column of the same name wins."""
     named = {*spec.key.columns, *value_columns(spec.value)[1], *(column.name for column in spec.source.csv.columns)}
     return {name: text for name, text in read_partitions(url).items() if name in named}
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
-    """Return the field of spec.value that selects columns, and these, each once; none means all but the key's."""
+    """Return the field of spec.value that selects columns, and the columns, each once; () means all but the key's."""
     if value.column is not None:
         return "value.column", (value.column,)
     if value.field is not None:
@@ -222,7 +222,7 @@ class ColumnTracker:
 
     @classmethod
     def from_members(cls, spec: DatasetSpec, members: dict[str, Any]) -> Self:
-        """Return a tracker that has observed what ``to_members`` said."""
+        """Return a tracker with the observations that ``to_members`` returned."""
         tracker = cls(spec)
         tracker.missing, tracker.rows = {*members["missing"]}, members["rows"]
         tracker._names = dict.fromkeys(members["names"])
@@ -259,7 +259,7 @@ def _get_column(record: dict[str, Any], name: str) -> Any:
 
 
 def _has_column(record: dict[str, Any], name: str) -> bool:
-    """Return whether ``record`` proves that the column exists. A null parent does not: it may be a mistake."""
+    """Return whether ``record`` proves that the column exists. A null parent proves nothing about its members."""
     if name in record:
         return True
     owner, last = _find_owner(record, name)
@@ -295,7 +295,7 @@ class RowParser:
     lines = 0
     """Once all rows are read: the number of lines of the file that were read; 0 for formats without lines."""
     quotes_seen: QuotesSeen = (False, False)
-    """Once all rows are read: quotes in CSV, for ``check_quotes``."""
+    """Once all rows are read: which quotes CSV fields had, escaped and plain, for ``check_quotes``."""
     names: Sequence[str] | None = None
     """The column names that the file declares, in a header or a footer; None if its rows name them."""
     columns: ColumnTracker | None = None

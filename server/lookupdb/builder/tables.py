@@ -45,7 +45,7 @@ class TableColumn:
         return cls(**members | {"file_names": tuple(members["file_names"]), "children": children})
 
     def as_of_file(self) -> FileColumn:
-        """Return the column that a file has for this one."""
+        """Return this column as a file has it that was written with this schema."""
         return FileColumn(self.name, children=[child.as_of_file() for child in self.children])
 
 
@@ -92,8 +92,8 @@ class FileColumn:
 
 
 def build_tree(elements: Iterable[tuple[str, int, int | None, int, bool]]) -> FileColumn:
-    """Return the root of ``elements``, each before those that it holds: name, number of children, field id, precision,
-    and whether it is an INT96."""
+    """Return the root of the tree of ``elements``, each of which precedes its children: name, number of children, field
+    id, precision, and whether it is an INT96."""
     remaining = iter(elements)
 
     def build() -> FileColumn:
@@ -127,7 +127,7 @@ def select_columns(
 def _find(
     column: TableColumn, source: FileColumn, described: Sequence[tuple[str, Any]], has_ids: bool
 ) -> tuple[FileColumn, str, Any] | None:
-    """Return the part of ``source`` that holds ``column``, with DuckDB's name and type; None without it."""
+    """Return the part of ``source`` that holds ``column``, with DuckDB's name and type; None if there is none."""
     by_id = has_ids and column.id is not None
     if not by_id and not column.file_names:
         raise UnreadableColumn("has only a field id, but the file has none, and the table has no name mapping")
@@ -149,7 +149,7 @@ def _read(column: TableColumn, source: FileColumn, kind: Any, sql: str, has_ids:
     item, group = f"x{depth}", source.children[0]
     kinds = [child for name, child in kind.children if name != "size"]
     if expected == "list":
-        # Three levels, or, by old writers, two: then the repeated group is the item itself.
+        # A list has three levels, or two from old writers: then the repeated group is the item itself.
         inner = group.children[0] if len(group.children) == 1 and group.name in ("list", "bag") else group
         part = _read(column.children[0], inner, kinds[0], item, has_ids, depth + 1)
         return sql if part == item else f"list_transform({sql}, lambda {item}: {part})"

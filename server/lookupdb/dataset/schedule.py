@@ -25,7 +25,7 @@ from lookupdb.errors import InvalidManifest
 
 
 _STRIDE: Final = timedelta(hours=12)
-"""No zone changes its clocks twice within that."""
+"""No zone changes its clocks twice within this time."""
 _SECOND: Final = timedelta(seconds=1)
 
 
@@ -77,7 +77,7 @@ def last_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Return the change between both, at a whole second; it may be ``after`` itself."""
+    """Return the change of the offset between the moments, at a whole second; it may be ``after`` itself."""
     offset, before, after = offset_at(before, zone), before.replace(microsecond=0), after.replace(microsecond=0)
     while after - before > _SECOND:
         middle = before + (after - before) // (2 * _SECOND) * _SECOND
@@ -141,7 +141,7 @@ class Schedule:
         until = until.astimezone(UTC)
         if not self._is_fixed:
             return self._last_running(until)
-        # In the second of two equal hours, the first one has later wall times.
+        # In the second pass of a repeated hour, slots of the first pass may have later wall times.
         put_back = offset_at(until - _DAY, self.zone) - offset_at(until, self.zone)
         walls = self._walls_from(wall_time(until, self.zone) + max(put_back, timedelta()), reverse=True)
         moments = (first_moment(wall, self.zone) for wall in walls)
@@ -161,7 +161,7 @@ class Schedule:
 
     @property
     def _is_fixed(self) -> bool:
-        """Return whether it strikes at wall times, not at intervals."""
+        """Return whether the schedule strikes at wall times, not at intervals."""
         minute, hour, *_ = self.expression.split()
         return not minute.startswith("*") and not hour.startswith("*")
 

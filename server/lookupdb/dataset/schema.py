@@ -43,10 +43,10 @@ _SUGGESTED_PLACES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
 _SHOWN_PROBLEMS: Final = 20
 _MOST_PROBLEMS: Final = 100
-"""The most problems that are described at all."""
+"""The most problems to describe."""
 _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
-"""The longest name to compare with names of fields: comparing takes time. No field's is as long."""
+"""The longest name to compare with names of fields, which are all shorter: comparing takes time."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _TYPES: Final = {
     "string": "text",

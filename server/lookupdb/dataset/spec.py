@@ -228,7 +228,7 @@ class Source:
     parquet: Parquet = Parquet()
     table: Table = Table()
     pushed: bool = False
-    """Generations are pushed: only ``build.push_generation`` sets ``urls``, to the rows of one."""
+    """True if generations are pushed: only ``build.push_generation`` then sets ``urls``, to the files with rows."""
 
     @property
     def takes_pushes(self) -> bool:
@@ -452,7 +452,7 @@ def read_documents(path: Path) -> list[Any]:
     """Return the documents of the YAML file at ``path`` that are not empty. Raises InvalidManifest."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_MANIFEST_BYTES + 1)  # no more: the file may be the data
+            content = file.read(MAX_MANIFEST_BYTES + 1)  # read no more: this may be the data file
         if len(content) > MAX_MANIFEST_BYTES:
             raise InvalidManifest(
                 f"{path} is not a manifest: it has more than {MAX_MANIFEST_BYTES >> 20} MiB, which is the limit",
@@ -545,7 +545,7 @@ def _find_problems(spec: Any, invalid: tuple[str, ...]) -> Iterator[ManifestProb
             yield ManifestProblem(path, partial(str, f"spec.{error.message}"), error.hint)
         except (KeyError, TypeError, AttributeError):
             if not invalid:
-                raise  # else a field that it needs is missing, or of another type
+                raise  # else a field that ``parse`` needs is missing, or of another type
 
 
 def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:

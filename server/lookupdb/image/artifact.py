@@ -46,7 +46,7 @@ def render_layer(name: str, size: int, content: Iterable[bytes]) -> Iterator[byt
     ``content`` has another size."""
     header = tarfile.TarInfo(name)
     header.size, header.mode = size, 0o444
-    # GNU's format has room for 8 GiB and more in one header; PAX would need another one.
+    # GNU's format has room for 8 GiB and more in one header; PAX would need a second header.
     yield header.tobuf(tarfile.GNU_FORMAT)
     read_bytes = 0
     for chunk in content:
@@ -85,7 +85,7 @@ class ShardImage:
     manifests: tuple[bytes, ...]
     """One for each of ``ARCHITECTURES``."""
     blobs: tuple[tuple[Blob, bytes], ...]
-    """The small ones: the layer with manifest.json, and a configuration for each manifest."""
+    """The small blobs: the layer with manifest.json, and a configuration for each manifest."""
     shard_layer: Blob
 
     @property

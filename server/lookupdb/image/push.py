@@ -1,5 +1,5 @@
 """Push a generation's images into a registry, with oras. Each shard's file is read twice, as a stream: first for the
-digest, because the registry may already have the layer, then for the layer. No shard is written here."""
+digest, because the registry may already have the layer, then for the layer. No shard is written to this machine."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def default_path() -> Path:
 
 def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) -> Mapping[str, Any]:
     """Return the part of the Docker configuration at ``path`` for ``repository``, keyed by the registry's name, as oras
-    needs it. The entry with the longest matching name wins, as for a kubelet; else a helper, which oras runs. Raises
+    needs it. The entry with the longest matching name wins, as for a kubelet; without one, oras runs a helper. Raises
     UsageError, which shows nothing of the file's content."""
     try:
         text = path.read_bytes()
@@ -372,7 +372,7 @@ class Registry:
         return found is not None
 
     def _find(self, action: str, *words: str) -> bytes | None:
-        """Return the output of oras; None if it reports that there is none."""
+        """Return the output of oras; None if oras reports that nothing is there."""
         try:
             return self._run(action, *words)
         except _Failure as failure:

@@ -174,7 +174,7 @@ class MappedDataset(Mapping[str, Any]):
         suffix: str = "",
         missing: Literal["null", "error"] = "null",
     ) -> F:
-        """Return ``frame``, a DataFrame of pandas or polars, with new columns, as the client's ``lookup_frame``."""
+        """Return ``frame``, of pandas or polars, with new columns, as the client's ``lookup_frame`` does."""
         from lookupdb.client.frames import FrameLookup
 
         work = FrameLookup(frame, on, columns, prefix=prefix, suffix=suffix, missing=missing)

@@ -304,7 +304,7 @@ class OpenGeneration:
         return (self.manifest.namespace, self.manifest.name, self.manifest.uid)
 
     def describe_damage(self, shard: int, key: object, problem: str) -> CorruptFile:
-        """Return the error for a damaged record: that of ``key``, or of an iteration's next one if it is None."""
+        """Return the error for a damaged record: ``key``'s, or if that is None, the next one of an iteration."""
         path = self.folder / self.manifest.shards[shard].file
         what = "a record" if key is None else f"what is stored under {key!r:.100}"
         return CorruptFile(f"{path}: {what} is damaged: {problem}", hint=_AGAIN)
@@ -450,8 +450,8 @@ def choose_make_files() -> MakeFiles:
 
 
 RETRY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before each retry of a generation that could not be opened; the last one repeats. A new generation is tried
-at once."""
+"""Seconds before each retry of a generation that could not be opened; the last number repeats. A new generation is
+tried at once."""
 _ATTEMPTS: Final = 3
 """Attempts to open: a generation may be removed after it was found."""
 _TICK_NANOSECONDS: Final = 1_000_000_000

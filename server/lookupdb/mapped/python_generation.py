@@ -23,15 +23,15 @@ from lookupdb.records import Key
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
 _LOCK: Final = threading.RLock()
-"""A thread holds it while it uses py-lmdb or a decompressor. A fork takes it too: the child does not have the other
-threads, so a use that is interrupted by the fork would never end there. Garbage collection may take it a second time in
+"""Threads hold this lock while they use py-lmdb or a decompressor. A fork takes it too: the child does not have the
+other threads, so a use that the fork interrupts would never end there. Garbage collection may take it a second time in
 the same thread.
 """
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 class _SharedReader:
-    """The reader of one file, for all generations of this process that have it. Closed with the last of them."""
+    """The reader of one file, for all generations of this process that have the file. Closed with the last of them."""
 
     def __init__(self, path: Path, name: tuple[int, int]) -> None:
         self.path = path
@@ -96,12 +96,12 @@ class PythonGeneration:
         self.records = sum(map(self.count, range(len(paths))))
 
     def describe(self, shard: int, name: bytes) -> bytes | None:
-        """Return the metadata ``name`` of that shard's file; None if it has none."""
+        """Return the metadata ``name`` of the shard's file; None if the file lacks it."""
         with _LOCK:
             return self._shared[shard].reader().describe(name)
 
     def count(self, shard: int) -> int:
-        """Return the number of records of that shard."""
+        """Return the number of records of ``shard``."""
         with _LOCK:
             return self._shared[shard].reader().pages()["entries"]
 
@@ -177,7 +177,7 @@ def _read_next(last: bytes, reader: ShardReader) -> tuple[bytes, bytes] | None:
 
 class PythonView:
     """A generation that another one may replace: the Python fallback of the native ``MappedView``. ``follower`` checks
-    for one before a lookup ``refresh_seconds`` or more after the last check."""
+    for another before a lookup if ``refresh_seconds`` have passed since its last check."""
 
     def __init__(
         self, generation: PythonGeneration, follower: Any | None = None, refresh_seconds: float | None = None

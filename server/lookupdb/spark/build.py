@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LEAST_PACKED: Final = 2
-"""An unpacked file has at least the compressed size divided by this: see ``MapJob.known_bytes``."""
+"""An unpacked file has at least its compressed size divided by this: see ``MapJob.known_bytes``."""
 
 _NOWHERE: Final = Path("/dev/null")
 """Stands for the path of a file that this machine lacks. Such a file is not cut; the task that reads it fetches it."""

@@ -45,7 +45,7 @@ _MIN_TASK_MEMORY: Final = 128 * MIB
 _VARIANT: Final = re.compile(r'"(?:type|elementType|keyType|valueType)":"variant"')
 """Matches a VARIANT in the JSON of a schema."""
 _UNKNOWN_BYTES: Final = 1 << 20
-"""The size of the rows is unknown, so each sample begins like that of a small source."""
+"""The size of the rows is unknown, so each sample begins as for a small source."""
 
 
 def write(
@@ -106,7 +106,7 @@ class FrameJob:
     columns: Sequence[str]
     """Names of the columns. In Spark they have numbers, because Spark takes a dot in a name for a field of a struct."""
     outcomes: Mapping[int, tuple[int, int]] | None = None
-    """In the second pass, the rows and rejected rows that the first one found in each partition."""
+    """In the second pass, the numbers of rows and rejected rows that the first pass found in each partition."""
 
 
 class FrameEngine:
@@ -148,7 +148,7 @@ class FrameEngine:
     def _scan(
         self, frozen: DataFrame, build: GenerationBuild
     ) -> tuple[MergedSlices, Sample, dict[int, tuple[int, int]]]:
-        """Return the merged content of all partitions, a sample, and the rows of each. Raises the first BadSource."""
+        """Return all partitions' merged outcomes, a sample, and row counts by partition. Raises the first BadSource."""
         from pyspark import StorageLevel
 
         job = FrameJob(self._spec, self._budget, self._frame.columns)

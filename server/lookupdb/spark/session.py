@@ -145,7 +145,7 @@ def open_session(
     for name, value in _settings(spec, master, heap, scratch, conf).items():
         builder = builder.config(name, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # or each thread of the JVM has an arena
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else each thread of the JVM has an arena
     logging.getLogger("py4j").setLevel(logging.WARNING)
     handler = signal.getsignal(signal.SIGINT)
     with ExitStack() as stack:
@@ -159,7 +159,7 @@ def open_session(
             ) from error
         finally:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, handler)  # Spark has set its own
+                signal.signal(signal.SIGINT, handler)  # Spark has set a handler of its own
         stack.callback(_stop, session)
         check_version(session)
         try:

@@ -62,7 +62,7 @@ class SourceItem:
     path: Path | None
     """None for a file behind a URL, which each task finds again."""
     data_file: TableDataFile | None = None
-    """The file as a part of a table, if it is one; this has its location."""
+    """The file as a part of a table, if it is one, with its location."""
 
     @classmethod
     def describe(cls, item: SourceObject) -> SourceItem:
@@ -105,9 +105,9 @@ class MapJob:
     known_bytes: int
     """Lower bound of the bytes of all plain files. It sizes the sample."""
     outcomes: Sequence[tuple[int, int] | None] = ()
-    """In the second pass, the rows and rejected rows that the first one found in each slice."""
+    """In the second pass, the numbers of rows and rejected rows that the first pass found in each slice."""
     fetched: Sequence[SourceFile] = ()
-    """In the second pass, the files as the first one fetched them."""
+    """In the second pass, the files as the first pass fetched them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@
         claim.publish(manifest)
 
 ``dataset`` defines names and paths, and the interface to a store, its datasets and their generations. ``directory``
-implements that on a file system. ``bucket_dataset`` implements it on a bucket, and coordinates builders. Requests go to
-the bucket (``bucket``), or to a gateway, which alone has the store's credentials (``gateway``).
+implements the interface on a file system. ``bucket_dataset`` implements it on a bucket, and coordinates builders.
+Requests go to the bucket (``bucket``), or to a gateway, which alone has the store's credentials (``gateway``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
 
     Nothing is read or created yet. Buckets take credentials and endpoints from the environment: LOOKUPDB_STORE_AWS_…
     and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``objects``). A gateway gets the token in the file that
-    LOOKUPDB_STORE_TOKEN_FILE names. Raises UsageError for an unusable URL, or if that variable is not set.
+    LOOKUPDB_STORE_TOKEN_FILE names. Raises UsageError for an unusable URL, or for a gateway without that variable.
     """
     check_cluster_id(cluster)
     if "://" not in url:

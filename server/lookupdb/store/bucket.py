@@ -153,11 +153,11 @@ class Bucket:
         for entry in self.objects.list_objects(path):
             held += len(entry["path"]) + _ENTRY_BYTES
             self._check_size(held, path, "objects")
-            if entry["path"].startswith(f"{path}/"):  # not the empty object of a console for a folder
+            if entry["path"].startswith(f"{path}/"):  # skip a console's empty object for the folder
                 yield entry["path"].removeprefix(f"{path}/"), {name: entry.get(name) for name in _ENTRY}
 
     def _check_size(self, size: int, path: str, what: str) -> None:
-        """Raise ListingTooLong if a listing of ``path`` takes too many bytes."""
+        """Raise ListingTooLong if a listing of ``path`` takes too much memory."""
         if size > MAX_LISTING_BYTES:
             raise ListingTooLong(
                 f"{self.url}/{path} has more {what} than lookupdb creates: its listing has more than"
@@ -167,7 +167,7 @@ class Bucket:
 
     def entries(self, path: str) -> dict[str, dict[str, dict[str, Any]]]:
         """Return ``files`` grouped by the first part of the names, without files beside the folders. A folder's own
-        marker is listed without its slash, like a file beside the folder. No build leaves one, and obstore cannot
+        marker is listed without its slash, like a file beside the folder. No build leaves a marker, and obstore cannot
         delete it."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, entry in self._list(path):
@@ -347,13 +347,13 @@ class ObstoreObjects:
 
     def list_folders(self, path: str) -> list[str]:
         """Return the names directly under ``path`` that have objects under them. obstore returns them all at once:
-        150,000 take 45 MiB, or 120 MiB if their names have 200 bytes. One may occur twice."""
+        150,000 take 45 MiB, or 120 MiB if their names have 200 bytes. A name may occur twice."""
         with self.translate_errors("list"):
             prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
 
     def walk_folders(self, path: str) -> Iterator[str]:
-        """Yield the same names as they arrive, in bounded memory, with a request for each thousand objects below."""
+        """Yield what ``list_folders`` returns, as it arrives: bounded memory, a request for each thousand objects."""
         return folder_names(self.list_objects(path), path)
 
     def probe(self, folder: str) -> None:

@@ -52,7 +52,7 @@ from lookupdb.store.objects import MAX_CONDITIONAL_BYTES, PutMode, Version, obje
 # reads the bucket, and its content decides. The rules for deleting:
 #
 # - A builder deletes what its own attempt put, as long as nothing is decided, or once the claim is certainly another's:
-#   then nothing can publish it. While the decision is unknown, and after it, the builder deletes only its claim, and
+#   then nothing can publish it. While the outcome is unknown, and once decided, the builder deletes only its claim, and
 #   only once manifest.json exists.
 # - The holder of the claim deletes what all other attempts at this generation left: they cannot decide without the
 #   claim.
@@ -105,8 +105,8 @@ class Lease:
     def __init__(self, bucket: Bucket, prefix: str, subject: str, abandoned: str | None = None) -> None:
         """``abandoned`` is the ETag of a claim whose builder is known to be dead.
 
-        Raises StoreError if another process is building ``subject``, PublicationDecided if another one has decided
-        its publication.
+        Raises StoreError if another process is building ``subject``, PublicationDecided if another process has decided
+        to publish it.
         """
         self.attempt: Final = uuid.uuid4().hex[:12]
         """Unique to this claim, and part of the names of all objects put under it."""
@@ -143,7 +143,7 @@ class Lease:
         raise standing.error or self._taken_error()
 
     def _await_expiry(self, first: ObjectState) -> None:
-        """Return when the claim has not changed for the length of a lease. Raises StoreError if it has."""
+        """Return when the claim has not changed for the length of a lease. Raises StoreError if it changes."""
         deadline = time.monotonic() + self._bucket.lease
         while time.monotonic() < deadline:
             time.sleep(min(1.0, self._bucket.lease / 10))
@@ -187,14 +187,14 @@ class Lease:
         if self.state is LeaseState.LOST:
             raise StoreError(
                 f"{self._subject} was taken over by another process while this one was suspended",
-                hint="run the build again: the other one's generation is kept",
+                hint="run the build again: the other process's generation is kept",
             )
 
     def decide(self, manifest: bytes, is_published: Callable[[], bool]) -> None:
         """Decide that ``manifest`` and no other will be published; end the heartbeat.
 
-        ``is_published`` says whether it is published already: any builder that finds a decision completes it and
-        removes the claim, so a missing claim is then no loss. Raises StoreError, with ``state`` set.
+        ``is_published`` returns whether it is published already: any builder that finds a decision publishes the
+        manifest and removes the claim, so a missing claim may be no loss. Raises StoreError, with ``state`` set.
         """
         if (size := len(self._render(manifest))) > MAX_CONDITIONAL_BYTES:
             raise StoreError(
@@ -515,7 +515,7 @@ class BucketDataset(StoredDataset):
         return _published_generations(self.bucket.entries(self.address.path))
 
     def _load(self, generation: str, version: Version) -> Manifest | None:
-        """Return the index of that version from memory; else get it, and remember it."""
+        """Return the manifest from memory if it is of ``version``; else get it, and remember it."""
         kept = self._manifests.get(generation)
         if kept is None or not version or kept[0] != version:
             kept = self._get(generation)
@@ -614,7 +614,7 @@ class BucketDataset(StoredDataset):
             raise
 
     def _find_abandoned_claim(self, prefix: str, dead_seconds: float) -> str | None:
-        """Return the ETag of a claim that was not renewed for that long."""
+        """Return the ETag of a claim that was not renewed for ``dead_seconds``; None if there is none."""
         claim = self.bucket.files(prefix).get(CLAIM)
         if claim is None or time.time() - claim["last_modified"].timestamp() < dead_seconds:
             return None
@@ -643,7 +643,7 @@ class BucketDataset(StoredDataset):
         return self.bucket.read(f"{self.address.path}/{name}").body
 
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Put or delete that object."""
+        """Put or delete the note's object."""
         path = f"{self.address.path}/{name}"
         if content is None:
             self.bucket.objects.delete([path])

@@ -87,7 +87,7 @@ class StoreAddress:
         object.__setattr__(self, "uid", self.uid[:8])
         for part in (self.cluster, self.namespace, self.name):
             if not NAMESPACE.fullmatch(part):
-                raise UsageError(f"{part!r} cannot be part of a store's path: expected a-z, 0-9 and -, at most 63")
+                raise UsageError(f"{part!r} cannot be part of a store's path: expected at most 63 of a-z, 0-9 and -")
         if not _UID.fullmatch(self.uid):
             raise UsageError(f"a dataset's uid begins with eight letters or digits, found {self.uid!r}")
 
@@ -168,7 +168,7 @@ class Store(ABC):
     identity: str
     """Equal for two references to the same store with the same credentials."""
     folder: Path | None = None
-    """The directory, if it is one, which is cheap to list."""
+    """The store's directory, which is cheap to list; None for a bucket."""
 
     def dataset(self, spec: DatasetSpec) -> StoredDataset:
         """Return the generations of the dataset that ``spec`` describes; there may be none yet."""
@@ -201,8 +201,8 @@ class Store(ABC):
         StoreError."""
 
     def walk_addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
-        """Return the same in bounded memory, for any number of objects; a bucket takes a request for each thousand.
-        Raises StoreError, ListingTooLong."""
+        """Return what ``addresses_in`` does, in bounded memory, for any number of objects; a bucket takes a request for
+        each thousand. Raises StoreError, ListingTooLong."""
         return self.addresses_in(namespace)
 
     def _parse_addresses(self, namespace: str, folders: Iterable[str]) -> tuple[StoreAddress, ...]:
@@ -352,7 +352,7 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def next_generation(self) -> str:
-        """Return the name after every name in use, including those of running builds."""
+        """Return the next name after all names in use, including those of running builds."""
 
     def local_path(self, generation: str) -> Path | None:
         """Return the folder of ``generation`` if it is on this machine's disk, else None."""
@@ -369,7 +369,7 @@ class StoredDataset(ABC):
 
     @contextmanager
     def verified_shard(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
-        """Yield ``shard`` after verifying its checksum, even of an original."""
+        """Yield the file that ``shard`` yields, with its checksum verified, even if it is an original."""
         with self.shard(generation, shard, scratch) as path:
             if self.local_path(generation) is not None:
                 verify_shard_file(path, shard)

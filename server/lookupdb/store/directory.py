@@ -262,7 +262,7 @@ class DirectoryDataset(StoredDataset):
         return None
 
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Rename it into place, so that nobody reads half a file."""
+        """Rename the note into place, so that nobody reads half a file."""
         path = self.folder / name
         with store_errors(f"cannot write {path}"):
             if content is not None:
@@ -292,7 +292,7 @@ class DirectoryDataset(StoredDataset):
             return os.listdir(self.folder) if self.folder.exists() else []  # noqa: PTH208 - names, not paths
 
     def _shard_path(self, generation: str, shard: ShardFile) -> Path:
-        """Raise CorruptFile or GenerationMissing if it is missing, StoreError if that cannot be checked."""
+        """Return a shard's path. Raises CorruptFile or GenerationMissing if the file is missing, else StoreError."""
         path = self.folder / check_generation(generation) / shard.file
         with store_errors(f"cannot read {path}"):
             if not path.exists():
@@ -300,7 +300,7 @@ class DirectoryDataset(StoredDataset):
         return path
 
     def _has_manifest(self, generation: str) -> bool:
-        """Raise StoreError if this cannot be checked: access denied does not mean that it is gone."""
+        """Raises StoreError if this cannot be checked: access denied does not mean that the manifest is gone."""
         path = self.folder / generation / FILE_NAME
         with store_errors(f"cannot look at {path}"):
             return path.is_file()

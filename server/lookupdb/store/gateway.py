@@ -170,14 +170,14 @@ class GatewayAnswer:
         return parse_problem(self.status, self._header("Content-Type"), body, self._header("Retry-After"))
 
     def expect(self, status: int, content_type: str | None = None) -> None:
-        """Raise the error in the answer if it has another status, or a body of another type."""
+        """Raise the answer's error unless its status is ``status``, and its body of ``content_type``."""
         if self.status != status:
             raise self.fail()
         if content_type and self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
             raise no_gateway_error(self._message, f"its answer is not {content_type}")
 
     def version(self, members: dict[str, Any] | None = None) -> Version:
-        """Return the version of the object in the header, or in ``members``, the answer to a put."""
+        """Return the object's version, from the header or from ``members``, the answer to a put."""
         text = self._header(VERSION_HEADER).encode("latin-1", "replace")
         found = self._parse(text) if members is None else members
         if not all(isinstance(found.get(name), str | None) for name in ("e_tag", "version")):
@@ -205,7 +205,7 @@ class GatewayAnswer:
         return int(text)
 
     def check_body(self, start: int) -> None:
-        """Raise StoreError or TransientFailure unless the answer has the bytes from ``start`` on, and their number."""
+        """Raise StoreError or TransientFailure unless the answer has the bytes from ``start`` on, and their length."""
         self.expect(206 if start else 200)
         self.length()
         found = _RANGE.fullmatch(self._header("Content-Range"))
@@ -308,7 +308,7 @@ _FIRST_BACKOFF_SECONDS: Final = 0.1
 _CONNECTIONS: Final = 4
 """Connections to keep: a builder uploads and renews its claim at the same time."""
 _UNACKNOWLEDGED_SECONDS: Final = 60
-"""A peer that acknowledges nothing for this long is gone, even while it may be silent."""
+"""A peer that acknowledges nothing for this long counts as gone, even if its answer may take longer."""
 _SOCKET_OPTIONS: Final = (
     *HTTPConnection.default_socket_options,
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -317,7 +317,7 @@ _SOCKET_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000),
 )
 CLAIM_SILENCE_SECONDS: Final = 5
-"""A builder whose claim does not change for bucket.LEASE_SECONDS counts as dead, so it needs time to retry."""
+"""Short, so that a builder can retry before bucket.LEASE_SECONDS, when its unchanged claim would count as dead."""
 REQUEST_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 CLAIM_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=CLAIM_SILENCE_SECONDS)
 UPLOAD_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=UPLOAD_SILENCE_SECONDS)
@@ -431,7 +431,7 @@ class GatewayClient:
 
     def retry(self, attempt: Callable[[], T], seconds: float = RETRY_SECONDS) -> T:
         """Return the result of ``attempt``; repeat it for ``seconds`` while it raises TransientFailure. Raises the
-        StoreError of the last one."""
+        StoreError of the last attempt."""
         deadline = time.monotonic() + seconds
         backoff = Backoff(_FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, random.random)
         for retries_left in range(self._retries, -1, -1):
@@ -455,8 +455,8 @@ _UPLOAD_SECONDS: Final = float("inf")
 
 
 class GatewayObjects:
-    """The objects that the token reaches, with the methods of ``ObstoreObjects``. Transient errors are retried, and so
-    are answers that are cut short."""
+    """The objects that the token may access, with the methods of ``ObstoreObjects``. Transient errors are retried, and
+    so are answers that are cut short."""
 
     def __init__(self, url: str, retries: int = RETRIES) -> None:
         """Raises UsageError."""
@@ -562,8 +562,8 @@ class GatewayObjects:
         self._client.retry(attempt, _UPLOAD_SECONDS)
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """Have the gateway's store copy, if both support it: an older gateway does not. A copy that exceeds the time
-        for retries is not started again: the caller has another way."""
+        """Let the gateway's store copy the object, if both support that: an older gateway does not. A copy that exceeds
+        the time for retries is not started again: the caller has another way."""
         if size > MAX_COPY_BYTES:
             return False
         body = orjson.dumps({"from": source, "to": target})

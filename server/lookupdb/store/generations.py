@@ -1,10 +1,10 @@
 """Whole generations: open one for reading, compare two, fetch shard files, and copy one.
 
-``StoredGeneration`` is one in a store, or in a folder that holds its files. Two are compared in one pass over both, in
-key order and little memory.
+``StoredGeneration`` is a generation in a store, or in a folder that holds its files. Two are compared in one pass over
+both, in key order and with little memory.
 
 ``fetch_file`` fetches a file into a folder of this machine, ``fetch_shard`` the files that a shard server needs, and
-``copy_generation`` copies a generation into another store, or another cluster's part of one. The copy has the same
+``copy_generation`` copies a generation into another store, or another cluster's part of a store. The copy has the same
 number and manifest, and what exists in the target is not copied again, so a copy can be repeated.
 
 A copy keeps the dataset's namespace and name, which its shard files contain, and its uid, by which a new dataset of
@@ -505,7 +505,7 @@ class CopiedGeneration:
     manifest: Manifest
     """The manifest in the target."""
     damaged: tuple[str, ...]
-    """Newer generations of the source that are damaged, so that this one was copied."""
+    """Newer generations of the source that are damaged, which is why this one was copied."""
 
 
 def find_addresses(
@@ -535,8 +535,8 @@ def copy_generation(
 ) -> CopiedGeneration:
     """Copy ``generation``, or the newest whole one that passed its gates, from ``source`` to ``target``.
 
-    Raises GenerationMissing if there is none, GenerationExists if ``target`` has another one of that number,
-    CorruptFile if it has a damaged one or a file does not match its manifest, StoreError, NotEnoughRoom.
+    Raises GenerationMissing if there is none, GenerationExists if ``target`` has another generation of that number,
+    CorruptFile if that one is damaged or a file does not match its manifest, StoreError, NotEnoughRoom.
     """
     original, damaged = _choose(source, generation)
     _find_copy(target, original)  # another generation of that number is not retained
@@ -548,7 +548,7 @@ def copy_generation(
             with target.claim(original.generation, scratch) as claim:
                 standing = claim.publish_copy(source, original.generation, original, on_copied)
             outcome = "copied"
-        except GenerationExists:  # by another copy, or a killed one that was decided and is now complete
+        except GenerationExists:  # from another copy, or from a killed one whose publication is now complete
             standing = _find_copy(target, original)
             if standing is None:
                 raise
@@ -557,8 +557,8 @@ def copy_generation(
 
 
 def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
-    """Return the manifest, and newer damaged generations unless ``generation`` is given."""
-    published = source.published_generations()  # first: one may be published in between
+    """Return the manifest to copy, and newer damaged generations unless ``generation`` is given."""
+    published = source.published_generations()  # first: a generation may be published in between
     manifests = source.whole_manifests()
     usable = [name for name, manifest in manifests.items() if manifest.refused is None]
     name = generation or (usable[-1] if usable else None)
@@ -581,7 +581,7 @@ def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
         try:  # a copy removes nothing, so a damaged generation blocks it
             target.check_files(target.manifest(generation))
         except CorruptFile as error:
-            hint = f"remove {target.url}/{generation} and run it again, or choose another one with --generation"
+            hint = f"remove {target.url}/{generation} and copy again, or choose another one with --generation"
             raise CorruptFile(f"the target's {generation} is damaged: {error.message}", hint=hint) from error
     if standing is None or _without_names(standing) == _without_names(original):
         return standing

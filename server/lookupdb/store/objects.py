@@ -76,8 +76,8 @@ def object_version(entry: Mapping[str, Any]) -> Version:
 
 
 TOKEN_FILE_VARIABLE: Final = "LOOKUPDB_STORE_TOKEN_FILE"  # noqa: S105 - the name of a variable
-"""The variable with the path of the token file, which is read for each request, because it is replaced before it
-expires."""
+"""The variable with the path of the token file, which is read for each request, because a new token replaces it in
+time."""
 CA_FILE_VARIABLE: Final = "LOOKUPDB_STORE_CA_FILE"
 """The variable with the path of the CA file for a gateway's certificate, if the system does not know the CA."""
 
@@ -195,8 +195,8 @@ _KINDS: Final = {
 
 
 def parse_problem(status: int, content_type: str, body: bytes | None, retry_after: str) -> GatewayProblem:
-    """Parse an error answer; without a ``kind`` unless all of it is valid. ``body`` is None if the answer can have
-    none."""
+    """Parse an error answer. The problem has a ``kind`` only if all of the answer is valid. ``body`` is None after
+    HEAD."""
     pause = min(float(retry_after), _MAX_PAUSE_SECONDS) if re.fullmatch(r"[0-9]{1,6}", retry_after) else 0.0
     is_problem = content_type.partition(";")[0].strip().lower() == "application/problem+json"
     if is_problem and body is None:
@@ -231,7 +231,7 @@ def no_gateway_error(message: str, reason: str) -> StoreError:
 
 PREFIX: Final = "LOOKUPDB_STORE_"
 SOURCE_PREFIX: Final = "LOOKUPDB_SOURCE_STORE_"
-"""Variables of the store that `lookupdb copy` reads, if it has others."""
+"""Begins the variables for the store that `lookupdb copy` reads, if that needs others."""
 
 _PROVIDERS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Scheme of a bucket → the prefix of the variables that obstore reads for it."""
@@ -243,8 +243,8 @@ SECRET_VARIABLE: Final = f"{PREFIX}SECRET"
 
 
 def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for the store, by their plain names. Empty ones are ignored: obstore would take one for an
-    address, and panic."""
+    """Return the variables for the store, by their plain names. Empty variables are ignored: obstore would take one for
+    an address, and panic."""
     provider = _PROVIDERS[scheme]
     own = {
         name.removeprefix(PREFIX): value

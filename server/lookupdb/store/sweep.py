@@ -12,8 +12,8 @@ deleted. With the note it is never marked, and its generations stay until somebo
 generations is marked and removed like a dataset. A generation that a live dataset is to adopt is spared without a note,
 as long as the list says so.
 
-Pushes to a live dataset stay: each new push removes old ones. Those to a deleted one are marked and removed as a
-dataset of their own, even if it is to be retained: its generations are copies.
+Pushes to a live dataset stay: each new push removes old ones. Pushes to a deleted one are marked and removed as a
+dataset of their own, even if the dataset is to be retained: its generations are copies.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_live_list(path: Path, cluster: str | None, now: float, max_seconds: flo
     """Return the list at ``path``, of ``cluster`` if given.
 
     Raises UsageError if it is incomplete, of another cluster, or not written within ``max_seconds`` of ``now``: an old
-    list lacks newer datasets, and generations that serve only since then.
+    list lacks newer datasets, and generations that began to serve later.
     """
     try:
         members = _read_json(path)
@@ -227,7 +227,7 @@ RETAIN_NOTE: Final = "retained.json"
 _LEFT_NOTES: Final = (RETAIN_NOTE, ANNOUNCEMENT_NOTE)
 """Notes that may be left without generations; the mark is removed after them."""
 _DEAD_SECONDS: Final = 3600.0
-"""A claim of that age is not watched, because its builder would have renewed it every few seconds. Watching every claim
+"""A claim of this age is not watched, because its builder would have renewed it every few seconds. Watching every claim
 would leave no time for other datasets."""
 _MOST_REMAINS: Final = 200
 """The most remains of one dataset to remove in a sweep: each takes some requests. The next sweep continues."""
@@ -347,7 +347,7 @@ class Sweep:
             yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
         elif self._now - marked_at >= self._grace:
             for generation in published:
-                if self._is_retained(dataset):  # by a copy that has begun since, and reuses what it finds
+                if self._is_retained(dataset):  # a copy that began meanwhile retains it, and reuses what it finds
                     return
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)

@@ -243,8 +243,8 @@ class DatasetFolder:
 
     def find_superseded(self, keep: int) -> tuple[str, ...]:
         """Return the generations that are neither ``current`` nor among the last ``keep`` arrivals of its dataset.
-        Unusable ones and other datasets' come first, then the oldest. Raises StoreError, even if only one manifest
-        cannot be read now."""
+        Unusable generations and other datasets' come first, then the oldest. Raises StoreError, even if only one
+        manifest cannot be read now."""
         current = self.current()
         if current is None:
             return ()
@@ -268,8 +268,8 @@ class DatasetFolder:
         return manifest
 
     def open_partial(self, generation: str) -> Path:
-        """Return the hidden folder in which ``generation`` is assembled, with the files of an interrupted fetch. Those
-        of other generations are removed. Raises StoreError."""
+        """Return the hidden folder in which ``generation`` is assembled, with the files of an interrupted fetch.
+        Folders of other generations are removed. Raises StoreError."""
         with folder_errors(f"cannot write to {self.path}"):
             self.remove_partials(generation)
             partial = self.path / f".{generation}.partial"
@@ -290,7 +290,7 @@ class DatasetFolder:
         partial, target = self.path / f".{generation}.partial", self.path / generation
         removed = self.path / f".{generation}.removed"
         with folder_errors(f"cannot write to {self.path}"):
-            # It arrives after all others, even if the clock was set back.
+            # Let it arrive after all others, even if the clock was set back.
             latest = max((_find_arrival(self.path / name) for name in self.generations()), default=0)
             if _find_arrival(partial) <= latest:
                 with suppress(FileNotFoundError):
@@ -370,8 +370,8 @@ def _find_arrival(folder: Path) -> int:
 
 @contextmanager
 def _exclusive_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock on ``path`` while the block runs. Yields False if another process holds one; True also for a
-    missing file."""
+    """Hold the lock on ``path`` while the block runs. Yields False if another process holds a lock on it; True also if
+    the file is missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):
@@ -391,7 +391,7 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a folder that others may read, whatever the umask; also one whose creation was interrupted."""
+    """Create a folder that others may read, whatever the umask; repair one whose creation was interrupted."""
     with suppress(FileExistsError):
         folder.mkdir()
     if folder.stat().st_mode & 0o777 != _FOLDER_MODE:

@@ -333,7 +333,7 @@ class DatasetKeeper:
         return manifest
 
     def _find_standing(self, target: SyncTarget) -> Manifest | None:
-        """Return the target's manifest if the folder holds it, complete as far as this is known without the store."""
+        """Return the target's manifest if the folder holds its files, as far as can be known without the store."""
         address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
         manifest = self.folder.find_whole(target.generation)
         if manifest is None or diagnose_manifest(manifest, address, target) is not None:
