@@ -125,7 +125,7 @@ def test_the_dataset_of_an_up_is_named_and_its_store_sampled(table: Path, url: s
         code, _, said = load("sample", *words)
         assert code == 5
         assert f"{tmp_path / 'data' / 'store'} has no dataset default/sample" in said
-        assert "--sample-from FOLDER takes those of a generation's folder, of whatever namespace" in said
+        assert "--sample-from FOLDER takes those of a generation's folder, whatever its namespace" in said
         place = tmp_path / "data" / "store" / "local" / "default" / "sample-local"
         place.mkdir(parents=True)
         (place / "g1").symlink_to(table.parent / "g1")
@@ -219,7 +219,7 @@ def test_keys_of_another_dataset_are_not_sampled(
     assert (code, document) == (2, {}), said
     assert f"--dataset is {dataset}, and the router serves default/sample" in said
     assert "unset LOOKUPDB_DATASET" in said
-    assert "--sample-from FOLDER takes those of a generation's folder, of whatever namespace" in said
+    assert "--sample-from FOLDER takes those of a generation's folder, whatever its namespace" in said
 
 
 def test_a_folder_of_another_namespace_is_sampled(url: str, tmp_path: Path) -> None:

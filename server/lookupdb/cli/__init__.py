@@ -75,7 +75,7 @@ ELSEWHERE: Final = {
     **{verb: (_CHANGE, verb) for verb in ("refresh", "promote", "reject", "rollback", "pin", "unpin")},
     "override-gates": (_CHANGE, "override_gates"),
 }
-"""Verb → module and name of its function: names, because the data plane does not import the operator."""
+"""Verb → the names of its module and function, because the data plane does not import the operator."""
 
 ENTRY_POINT_GROUP: Final = "lookupdb.verbs"  # entry points of other packages: verb → its command
 
@@ -157,7 +157,7 @@ class _Verbs(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        from lookupdb import native  # here, because it loads them
+        from lookupdb import native  # here, because it loads the kernels
 
         click.echo(f"lookupdb, version {__version__} ({native.describe()})")
         ctx.exit()

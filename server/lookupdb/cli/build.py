@@ -167,7 +167,7 @@ _threads_option = option(
     metavar="UID[/gN]",
     callback=lambda _ctx, _param, text: None if text is None else EarlierDataset.parse(text),
     help="If the dataset has no generation yet, copy one instead of building: the newest, or gN, of the earlier "
-    "dataset with this name and this uid. Its spec must be the same.",
+    "dataset with this name and this uid. The generation must have the same spec.",
 )
 @option(
     "--keep",
@@ -180,7 +180,7 @@ _threads_option = option(
     "--protect",
     type=GenerationAddress(),
     multiple=True,
-    help="With --keep: generation to keep. May be repeated; if there is none, nothing is removed.",
+    help="With --keep: generation to keep. May be repeated. Without --protect, nothing is removed.",
     show_default=False,
 )
 @option(

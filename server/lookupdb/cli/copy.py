@@ -114,10 +114,10 @@ def copy(
     it: set spec.adopt to the printed value. Until then the copy is retained: no sweep removes it.
 
     Each generation appears completely or not at all. If the copy breaks off, run it again: what exists already is not
-    copied again. If both are in one bucket, with the same URL, endpoint and credentials, the store copies by itself.
-    All other data pass through this process and are verified (size, SHA-256). A dataset that cannot be copied is
-    reported, and the others are copied. The exit code is then 6 if only room was lacking, else 5. If the newest
-    generation is damaged, the newest whole one is copied, and the exit code is 5 unless --generation chose it.
+    copied again. If SOURCE and TARGET are in one bucket, with the same URL, endpoint and credentials, the store copies
+    by itself. All other data pass through this process and are verified (size, SHA-256). A dataset that cannot be
+    copied is reported, and the others are copied. The exit code is then 6 if only room was lacking, else 5. If the
+    newest generation is damaged, the newest whole one is copied, and the exit code is 5 unless --generation chose it.
 
     Credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and so on). If SOURCE has other
     credentials, set LOOKUPDB_SOURCE_STORE_AWS_….
@@ -134,7 +134,7 @@ def copy(
         raise UsageError(f"{source_url} has nothing of cluster {cluster_id}", hint="name another with --cluster-id")
     if generation is not None and len(addresses) != 1:
         found = format_count(len(addresses), "dataset")
-        raise UsageError(f"--generation is of one dataset, found {found}", hint="choose one with --dataset and --uid")
+        raise UsageError(f"--generation needs one dataset, found {found}", hint="choose one with --dataset and --uid")
     problems: list[str] = []
     lacks_room = True
     with open_progress(style) as progress:

@@ -121,7 +121,7 @@ _PLAN_OPTIONS: Final = (
         help="Ask this generation only, for example a candidate.",
     ),
     option(
-        "--header", "headers", type=TextLine(), metavar="'NAME: TEXT'", multiple=True, help="Send it with each request."
+        "--header", "headers", type=TextLine(), metavar="'NAME: TEXT'", multiple=True, help="Header field of requests."
     ),
     option(
         "--fail-if",
@@ -194,7 +194,7 @@ def plan_options(command: F) -> F:
 
 
 def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
-    """Return the plan that ``options``, ``timeout`` among them, describe.
+    """Return the plan that ``options``, including ``timeout``, describe.
 
     Raises UsageError, also for a plan that needs ``FLAG``.
     """
@@ -239,7 +239,7 @@ def render_words(options: Mapping[str, Any]) -> list[str]:
 
 
 _OTHER_KEYS: Final = (
-    "give keys in another way: --sample-from FOLDER takes those of a generation's folder, of whatever namespace, and"
+    "give keys in another way: --sample-from FOLDER takes those of a generation's folder, whatever its namespace, and"
     " --keys FILE those of a file"
 )
 _BY_SIGNAL: Final = 128

@@ -116,7 +116,7 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
 @option(
     "--memory-limit",
     type=Size(),
-    help="Memory limit of the router. It bounds the requests and answers that it accepts.  "
+    help="Memory limit of the router, which accepts only as many bytes of requests and answers as fit.  "
     "[default: the container's limit; without one, 448MiB per worker plus 56MiB]",
 )
 @option(
@@ -164,7 +164,7 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
     "--console",
     metavar="HOST:PORT",
     callback=_check_address,
-    help="Forward requests outside of the API to the console there, as `lookupdb up` does.",
+    help="Forward requests outside of the API to the console at this address, as `lookupdb up` does.",
 )
 @option(
     "--ready-file",

@@ -256,7 +256,7 @@ _SHOWN: Final = 20
     help="Number of generations to keep, besides those in the status of a dataset of `lookupdb up`. Without it, the "
     "dataset's spec.keepGenerations.",
 )
-@option("--protect", type=GenerationAddress(), multiple=True, help="Keep this one, too. May be repeated.")
+@option("--protect", type=GenerationAddress(), multiple=True, help="Also keep this generation. May be repeated.")
 @option("--dry-run", is_flag=True, help="Remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def prune(

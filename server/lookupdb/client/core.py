@@ -408,8 +408,8 @@ def refuse_copy(lookups: object) -> NoReturn:
 class GenerationCache:
     """Values of the active generation, encoded; the least recently used are dropped beyond ``max_bytes``.
 
-    An answer of another generation empties it. It expires ``max_seconds`` after the request whose answer last came from
-    its generation. Safe for threads. A value is decoded on each access, so that no caller can change another one's.
+    An answer of another generation empties the cache. Values expire ``max_seconds`` after the last request that their
+    generation answered. Safe for threads. Each access decodes the value, so that no caller can change another one's.
     """
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:

@@ -1,7 +1,7 @@
 """The common part of long-running processes: supervisor, workers, counters, admin port, memory figures.
 
 ``admin`` runs a role (serve, route). ``worker`` is the worker's side; it imports little, because every worker pays
-for each import. The command line of both is ``START`` and the name of a module, whose ``start()`` it calls.
+for each import. A process's command line is ``START`` and the name of a module, whose ``start()`` it calls.
 """
 
 from __future__ import annotations

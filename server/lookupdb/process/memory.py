@@ -2,7 +2,7 @@
 
 Private memory is ``Pss_Anon`` and ``SwapPss`` of /proc/PID/smaps_rollup: the process's share of memory without a file,
 which the kernel cannot drop. The resident set size includes the mapped shard, which all workers share and the kernel
-may drop. ``Private_Dirty`` includes it, too, until a new file is on disk.
+may drop. ``Private_Dirty`` includes the shard, too, until a new file is on disk.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class CommandTable(Generic[SessionT]):
         return (OK,) if refusal is None else reply_error(session, refusal)
 
     def _command(self, _: SessionT, command: Command) -> Reply:
-        # COUNT counts; the descriptions (DOCS, INFO, LIST) are for completion on a terminal and may be empty.
+        # COUNT is the number of commands; descriptions (DOCS, INFO, LIST) are for completion, and may be empty.
         if len(command) > 1 and command[1].upper() == b"COUNT":
             return (integer(len(self.entries)),)
         return (array(()),)
@@ -378,7 +378,7 @@ def _hello(session: RespSession, command: Command) -> Reply:
 REDIS_VERSION: Final = "7.0.0"
 """The commands are those of Redis 7. Clients choose by this version what they may send."""
 _HELLO_WORDS: Final = 16
-"""Three times what any client sends. Reading the options of a HELLO of maximum size took seconds."""
+"""Three times as many words as any client sends: reading the options of a HELLO of maximum size took seconds."""
 _BAD_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
 
 

@@ -141,7 +141,7 @@ class RequestParser:
         self._missing_arguments = 0
         self._argument_bytes = 0
         self._part_bytes = self._returned_bytes = 0
-        """Sizes of the incomplete command returned by ``take_part``: the last time, and summed."""
+        """Bytes of the incomplete command that ``take_part`` returned: the last time, and in all calls."""
         self._argument_count = 0
 
     @property

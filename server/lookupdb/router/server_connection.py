@@ -174,7 +174,7 @@ def _number(digits: bytes) -> int:
 
 _NOTHING: Final = object()
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds, seconds and probes: an idle connection to a vanished node counts as broken after about 11 s."""
+"""Idle seconds, seconds between probes, and probes: a connection to a vanished node breaks after about 11 s."""
 
 
 _ARRAY: Final = ord("*")

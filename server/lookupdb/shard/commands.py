@@ -264,7 +264,7 @@ class Session(RespSession):
         """Forget what the client has set since it connected."""
         self.is_authorised = self.worker.password_sha256 is None
         self.unauthenticated_since = time.monotonic()
-        """When the client connected or was reset: since then it has given no password."""
+        """Since then the client has given no password: when it connected or was reset."""
         super().reset()
 
     def begin_transaction(self) -> None:
@@ -388,7 +388,7 @@ def _read(session: Session, command: Command) -> Reply:
 
 
 def _make_read_reply(session: Session, command: Command) -> bytes:
-    # Not in the generator: that would keep the value, which no budget counts, while the client does not read.
+    # A generator would keep the value, which no budget counts, while the client does not read.
     worker = session.worker
     reply = worker.replies.find(command[1])
     if reply is DAMAGED:

@@ -355,7 +355,7 @@ class RespConnection:
             self._take(data)
 
     def list_lookups(self) -> bytes:
-        """Return the parked requests, with the queued keys if EXEC may be among them: their pages may have left
+        """Return the parked requests; if EXEC may be among them, also the queued keys, whose pages may have left
         memory."""
         parked, transaction = self.parked, self._session.transaction
         if transaction is None or b"EXEC" not in parked.upper():

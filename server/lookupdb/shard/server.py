@@ -274,7 +274,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def _describe_gap(path: Path) -> str:
-    """Return which part of ``path`` is missing first, because a wrong path differs from a late generation."""
+    """Return the first part of ``path`` that is missing: it shows whether the path is wrong or the generation late."""
     for folder in path.parents:
         try:
             is_there = folder.is_dir()
@@ -349,7 +349,7 @@ def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) 
 
 
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-"""Seconds, seconds and probes: a client whose machine is gone is noticed after two minutes."""
+"""Idle seconds, seconds between probes, and probes: a client whose machine is gone is noticed after two minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,7 +263,7 @@ class NativeTurn:
                 try:
                     if failure:
                         raise OSError(failure, os.strerror(failure))
-                    if fd in connections:  # an earlier one may have cut it
+                    if fd in connections:  # an earlier client's replies may have cut this one off
                         connections[fd].resume(*progress, arrived, is_late=now() > end)
                 except Exception as problem:  # ends one connection, never the worker
                     loop.close_broken(fd, problem)
@@ -435,7 +435,7 @@ def main(boot: WorkerBoot) -> None:
     listener.listen(listeners.BACKLOG)
     loop = WorkerLoop(context, listener)
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
-    # Without this, Python would keep waiting for events after its handler has run.
+    # Without this, Python would keep waiting for events after the signal's handler has run.
     signal.set_wakeup_fd(loop.bell, warn_on_full_buffer=False)
     beat = boot.make_heartbeat()
     beat()
@@ -501,7 +501,7 @@ def _sweep(context: WorkerContext) -> None:
 
 
 def _drain(loop: WorkerLoop, context: WorkerContext, seconds: float) -> None:
-    """Serve for ``seconds`` while endpoints notice; then send each client its last replies."""
+    """Serve for ``seconds`` while clients leave; then send each client its last replies."""
     end = time.monotonic() + seconds
     while (remaining := end - time.monotonic()) > 0:
         loop.run(min(remaining, SWEEP_SECONDS))

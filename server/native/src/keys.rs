@@ -1,4 +1,4 @@
-//! How a key of a dataset becomes the bytes under which it is stored. `lookupdb.keys` defines it.
+//! Turns a dataset's keys into the bytes under which they are stored, as `lookupdb.keys` does.
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
@@ -9,14 +9,14 @@ use crate::text::Steps;
 /// The normalisation of a dataset's keys.
 pub struct KeyEncoder {
     steps: Steps,
-    /// Any text stays as it is.
+    /// Whether there are no steps, so that any text stays as it is.
     changes_nothing: bool,
     /// The encoder of `lookupdb.keys`, for text that is not ASCII, and for the columns of a key.
     encode: Py<PyAny>,
 }
 
 impl KeyEncoder {
-    /// The encoder for the steps of `normalize`, which `encode` follows too. Raises ValueError for an unknown step.
+    /// An encoder that follows the steps of `normalize`, as `encode` does. Raises ValueError for an unknown step.
     pub fn new(normalize: &[String], encode: Py<PyAny>) -> PyResult<Self> {
         if let Some(step) = normalize.iter().find(|step| !Steps::NAMES.contains(&step.as_str())) {
             return Err(PyValueError::new_err(format!("the kernels know no step {step:?}")));

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 /// The interface between Python and the kernels. `lookupdb.native` refuses a module that was built with another one.
 const INTERFACE: &[u8] = include_bytes!("../../lookupdb/_native.pyi");
 
-/// The digest of the sources of this module, if `native_build.py` built it.
+/// The digest of this module's sources, if `native_build.py` built it.
 const SOURCES: Option<&str> = option_env!("LOOKUPDB_NATIVE_SOURCES");
 
 #[pymodule]

@@ -125,7 +125,7 @@ impl From<OpenError> for PyErr {
     }
 }
 
-/// The number of digits of its length.
+/// The maximum number of digits of a word's length.
 const MAX_DIGITS: usize = 3;
 
 /// Reads pages from disk before lookups need them. Several threads may use it at once; none holds the GIL meanwhile.

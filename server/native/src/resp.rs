@@ -200,7 +200,7 @@ impl Span {
 
 /// The values of `data`, one whole reply to an MGET of `expected` keys.
 ///
-/// None if it is anything else: an error, another type, less or more. hiredis then reads it.
+/// None if `data` is anything else: an error, another type, less or more. hiredis then reads it.
 pub fn read_values(data: &[u8], expected: usize) -> Option<Vec<Span>> {
     let mut at = read_head(data, expected).filter(|_| expected <= data.len())?;
     let mut spans = Vec::with_capacity(expected);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::reader::MAX_KEY_BYTES;
 
-/// The number of bytes at the start of `text` that a JSON string needs no escapes for.
+/// The number of bytes at the start of `text` that need no escapes in a JSON string.
 pub fn plain_size(text: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;

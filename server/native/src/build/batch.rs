@@ -26,7 +26,7 @@ struct Entry {
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     pub key: &'a [u8],
-    /// Its place in the source.
+    /// The record's place in the source.
     pub place: u64,
     pub value: &'a [u8],
 }
@@ -109,9 +109,9 @@ const ROW_BITS: u32 = 40;
 /// A batch ends with the record that makes it this large. Even then it is smaller than the blocks that are mapped and
 /// returned one by one (`memory.return_large_blocks`), whose pages cost more than their records.
 pub const BATCH_BYTES: usize = 896 << 10;
-/// Room for the last record of most batches.
+/// Spare room, which the last record of most batches fits into.
 const LAST_RECORD_BYTES: usize = 64 << 10;
-/// The maximum number of its records.
+/// The maximum number of records of a batch.
 pub const BATCH_RECORDS: usize = 16 << 10;
 
 /// The files of large values, by the number of their slice. Large values wait there while their keys are sorted.
@@ -156,7 +156,7 @@ pub fn is_full(batch: &RecordBatch) -> bool {
 /// A dropped record: its key, its place, and the place of the record that was kept.
 type Duplicate = (Py<PyBytes>, u64, u64);
 
-/// The same before it is converted for Python.
+/// A dropped record before it is converted for Python.
 type Loss = (Vec<u8>, u64, u64);
 
 /// Keeps the first or the last record of each key.

@@ -27,7 +27,7 @@ enum Kind {
 /// A member of a row's value.
 struct Column {
     field: usize,
-    /// The text before its value: a bracket or a comma, its name, and a colon.
+    /// The text before the member's value: a bracket or a comma, the member's name, and a colon.
     head: Vec<u8>,
     kind: Kind,
     empty_is_null: bool,
@@ -334,7 +334,7 @@ fn read_boolean(field: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// Write a field of JSON as it is, except for its line breaks.
+/// Write a field that holds JSON; only its line breaks change.
 fn push_json(field: &[u8], inner: &mut JsonText, value: &mut Vec<u8>) -> Option<()> {
     inner.read_value(field)?;
     let start = value.len();

@@ -14,7 +14,7 @@ use crate::text::unescape;
 /// The parts of a row's value. Columns are within quotes, as JSON writes them.
 enum ValueRule {
     AllButKey,
-    /// Each column, with its number.
+    /// The members of these columns, each with its number.
     Columns(HashMap<Vec<u8>, usize>),
     Field(Vec<u8>),
     /// The text of a column; it is JSON if the flag is set.

@@ -30,7 +30,7 @@ struct Parameters {
 #[pyclass(frozen, module = "lookupdb._native")]
 pub struct Packer {
     shards: u64,
-    /// LMDB puts longer records on overflow pages.
+    /// The longest record that LMDB does not put on overflow pages.
     largest_record: usize,
     dictionary: Vec<u8>,
     /// None stores every value as it is.

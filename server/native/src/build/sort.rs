@@ -161,7 +161,7 @@ impl RecordBuffer {
     }
 }
 
-/// The first sixteen bytes of a key, as numbers of the same order.
+/// The first sixteen bytes of a key, as numbers that compare as the bytes do.
 pub type Prefix = (u64, u64);
 
 /// The first sixteen bytes of `key`.

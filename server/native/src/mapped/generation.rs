@@ -1,4 +1,4 @@
-//! All shards of a generation, mapped, and what a lookup makes of a key and of its stored value.
+//! All shards of a generation, mapped, and the lookups in them: from a key to its value.
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -68,7 +68,7 @@ impl MappedGeneration {
         })
     }
 
-    /// The `facts` that it was made with.
+    /// The `facts` that this generation was made with.
     #[getter]
     fn facts(&self, py: Python<'_>) -> Py<PyAny> {
         self.facts.clone_ref(py)
@@ -90,7 +90,7 @@ impl MappedGeneration {
     fn is_sequence(&self, py: Python<'_>) -> PyResult<bool> {
         let is_place = |key: &[u8]| parse_place(key).is_some_and(|place| place < self.records);
         for (shard, file) in self.files.iter().enumerate() {
-            // Keys are unique, so if each key is the number of a place, no place lacks its key.
+            // Keys are unique: if each is a number below the number of records, every such number is a key.
             let checked = py.detach(|| {
                 for item in file.items() {
                     if !is_place(item?.0) {
@@ -159,7 +159,7 @@ impl MappedGeneration {
             for (number, key) in keys.iter().enumerate() {
                 self.encoder.with_encoded(key, |encoded| {
                     if encoded.len() > MAX_KEY_BYTES {
-                        return Ok(None); // no record has it, and it may be as large as the caller's memory
+                        return Ok(None); // no record has this key, which may be as large as the caller's memory
                     }
                     places.push((number, self.place(encoded), texts.len()));
                     texts.extend_from_slice(encoded);
@@ -193,7 +193,7 @@ impl MappedGeneration {
         found
     }
 
-    /// The value that `stored` is or decompresses to. No Python code runs meanwhile that might call this again.
+    /// The value that `stored` is or decompresses to. Meanwhile no Python code runs, which might call this again.
     #[inline]
     pub fn make_bytes<'py>(
         &self,

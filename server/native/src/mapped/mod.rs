@@ -31,7 +31,7 @@ pub struct MappedView {
     generation: Mutex<Option<Py<MappedGeneration>>>,
     /// Looks for a newer generation: `Follower` in `mapped/generation.py`.
     follower: Option<Py<PyAny>>,
-    /// The nanoseconds between two such checks.
+    /// The nanoseconds between two checks for a newer generation.
     interval: u64,
     /// When to check next, by the coarse clock.
     due: AtomicU64,

@@ -20,7 +20,7 @@ pub use walk::{find_across, prefetch_all, touch};
 /// The longest key that a record can have.
 pub const MAX_KEY_BYTES: usize = 511;
 
-/// The expectation that a page or node on a key's path does not meet.
+/// What is wrong with a page or node on a key's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage(pub &'static str);
 

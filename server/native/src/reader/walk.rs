@@ -127,7 +127,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Prefetch the beginning of its page.
+    /// Prefetch the beginning of the walk's page.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_lines(self.page);
@@ -149,7 +149,7 @@ pub fn find_node<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option
     walk.filter(|walk| walk.is_exact).map(|walk| Ok((walk.page, walk.last_node()?))).transpose()
 }
 
-/// The value of `key`. A key that no record can have, empty or too long, has none.
+/// The value of `key`; None if no record has it, as for an empty or too long key.
 pub fn find<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Found<'a> {
     if !can_exist(key) {
         return Ok(None);
@@ -311,7 +311,7 @@ pub fn expected_kind(tree: &Tree, level: u16) -> Kind {
 /// After this many bytes the processor prefetches by itself.
 const PREFETCHED_BYTES: usize = 1024;
 
-/// Replace `found` by the results of `ShardFile::find` for each of `lookups`, of several files in lock step.
+/// Replace `found` by the results of `ShardFile::find` for each of `lookups`, which go over several files in lock step.
 pub fn find_across<'a>(lookups: &[(&'a ShardFile, &[u8])], found: &mut Vec<Found<'a>>) {
     found.clear();
     found.resize(lookups.len(), Ok(None));
@@ -321,7 +321,7 @@ pub fn find_across<'a>(lookups: &[(&'a ShardFile, &[u8])], found: &mut Vec<Found
         for (place, slot) in order.iter_mut().enumerate() {
             *slot = place;
         }
-        // Shards of one size have trees of one or two depths.
+        // Trees of shards of similar size have at most two different depths.
         let depth = |&place: &usize| lookups[place].0.records.depth;
         order.sort_by_key(depth);
         for places in order.chunk_by(|place, next| depth(place) == depth(next)) {
@@ -402,7 +402,7 @@ pub fn touch(found: Found) {
     }
 }
 
-/// The number of keys in lock step when pages are read from disk: as many reads as a disk likes to have at once.
+/// The number of keys in lock step when pages are read from disk: as many reads as keep a disk busy.
 const WARMED_TOGETHER: usize = 1024;
 /// The maximum number of overflow pages that are read for some keys: those of the largest value.
 const MAX_OVERFLOW_PAGES: usize = (64 << 20) / PAGE_BYTES + 2;

@@ -228,7 +228,7 @@ fn decode(quoted: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(text))
 }
 
-/// What is known of a key.
+/// The value of a key, as far as it is known.
 #[derive(Clone, Copy)]
 enum Place {
     Missing,
@@ -261,7 +261,7 @@ impl PackedValues {
         self.places.len()
     }
 
-    /// Put the values of `keys` in their places: those of `values` from `offset` on. Returns the number of their bytes.
+    /// Put the values of `keys`, the part of `values` from `offset` on, in their places. Returns their size together.
     fn place(&mut self, keys: &PackedShardKeys, values: &Bound<'_, PyAny>, offset: usize) -> PyResult<usize> {
         if let Ok(reply) = values.downcast::<ShardReply>() {
             return self.place_part(values.py(), keys, reply.get(), offset);

@@ -41,7 +41,7 @@ impl Groups {
     pub fn push(&mut self, position: usize, encoded: &[u8]) {
         let shard = (xxh3_64(encoded) % self.index_of.len() as u64) as usize;
         let Some(index) = self.index_of.get_mut(shard) else {
-            return; // there is one for each
+            return; // each shard has an entry
         };
         if *index == usize::MAX {
             *index = self.groups.len();

@@ -7,7 +7,7 @@ use crate::resp::{next_lookups, KeyAt, Next};
 use crate::system;
 use crate::values::Expander;
 
-/// The number of keys looked up together: a larger one would not shorten the waits for memory.
+/// The number of keys looked up together: more would not shorten the waits for memory.
 pub const TOGETHER: usize = 32;
 /// After this time without a request, other processes may have filled the core's caches.
 const COOLING: Duration = Duration::from_micros(20);

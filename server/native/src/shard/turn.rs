@@ -10,7 +10,7 @@ use super::replies::{Batch, Limit, Reached, Shard, GET, TOGETHER};
 use crate::resp::{lone_get, KeyAt};
 use crate::system;
 
-/// Python's: not a client, or one with a pending request or reply.
+/// Left to Python: not a client, or one with a pending request or reply.
 const BUSY: u8 = 0;
 /// The next bytes begin a request, and the client has been active since the last sweep.
 const ACTIVE: u8 = 2;
