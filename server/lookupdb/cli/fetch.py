@@ -180,7 +180,7 @@ def sync(
 
     The admin port answers /healthz, /readyz (every dataset is there), /status (problems too) and /metrics. SIGTERM ends
     it at once; an unfinished fetch is resumed at the next start. From a store in a directory on the same disk, files
-    are linked, not copied. With --once, exit codes are as usual, and a dataset that has any generation is no failure.
+    are linked, not copied. With --once, exit codes are as usual; a dataset with any generation is no failure.
     """
     # here, because `fetch` needs none of these
     import asyncio

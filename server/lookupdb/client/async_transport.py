@@ -192,7 +192,7 @@ class AsyncConnection(asyncio.Protocol):
             self._answer.set_exception(error)
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self.is_open = False
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):  # its loop has ended, and its socket with it

@@ -498,7 +498,7 @@ class ClientCore:
         self.max_keys = settings.max_keys
         self.cache: GenerationCache | None = None
         self.description: DatasetDescription | None = None
-        """What a router said last, if keys of several columns were looked up."""
+        """A router's last description, if keys of several columns were looked up."""
         self.known_columns: Mapping[str, KeyColumns] = {}
         """Generation → key columns, also from the previous description: during a cutover, routers differ."""
         self.decode_value: Decode = decode_json

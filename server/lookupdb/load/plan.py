@@ -244,7 +244,7 @@ class SenderPlan:
 
     @property
     def max_in_flight(self) -> int:
-        """This sender's share, at least one."""
+        """This sender's share of ``max_in_flight``, at least one."""
         whole, rest = divmod(self.load.max_in_flight, self.load.processes)
         return max(1, whole + (self.process < rest))
 

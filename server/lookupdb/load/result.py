@@ -125,7 +125,7 @@ class LatencyHistogram:
         return bytes(self._counts.encode()).decode()
 
     def summarize(self, percentiles: Sequence[float], failure_count: int = 0) -> dict[str, Any]:
-        """Return the part of the document; ``failure_count`` is as for ``percentiles``."""
+        """Return the latencies' part of the document; ``failure_count`` is as for ``percentiles``."""
         values, mean = self.percentiles(percentiles, failure_count), self.mean
         return {
             "count": self.count,
@@ -297,8 +297,8 @@ class FailCondition:
         return float(self.name[1:]) if _PERCENTILE.fullmatch(self.name) else None
 
     def judge(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its value in ``document``, and whether it holds. A failed request has no latency, and counts as slower
-        than any bound. So if no request was answered, every condition on a latency holds."""
+        """Return the condition's value, and whether it holds for ``document``. A failed request has no latency, and
+        counts as slower than any bound. So if no request was answered, every condition on a latency holds."""
         value = self._measure(document)
         if value is None:
             holds = self.comparison in (">", ">=") or not document["requests"]["answered"]

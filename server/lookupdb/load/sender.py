@@ -140,7 +140,7 @@ class LoadConnection(asyncio.Protocol):
         self._write(request)
 
     def abort(self, why: str) -> None:
-        """Close it at once. The owner gets ``why`` afterwards."""
+        """Close the connection at once. The owner gets ``why`` afterwards."""
         self.is_open = False
         self._answer = None
         self._why = self._why or why

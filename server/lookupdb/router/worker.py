@@ -214,7 +214,7 @@ async def route(boot: WorkerBoot) -> None:
     counters, *others = slots = [shared.slot(boot.index, block) for block in range(shared.blocks)]
     for slot in slots:
         for gauge in (*GAUGES, TABLE_VERSION, CERTIFICATE_EXPIRY):
-            slot[INDEX[gauge]] = 0  # from the previous worker
+            slot[INDEX[gauge]] = 0  # the previous worker has left its value
     budget = RouterBudget(boot.config["budget_bytes"], is_encrypted=boot.config["tls"] is not None)
     reports = _StatusReports(boot)
     complete = asyncio.Event()

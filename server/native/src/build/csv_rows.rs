@@ -124,7 +124,7 @@ impl CsvRows {
         })
     }
 
-    /// Read rows of `block` from `at` on. `place` is that of the previous row; `is_last` means that no block follows.
+    /// Read rows of `block` from `at` on. `place` is the previous row's; `is_last` means that no block follows.
     #[pyo3(signature = (block, at, is_last, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(

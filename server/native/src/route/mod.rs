@@ -593,7 +593,7 @@ impl Pieces<'_> {
 
 /// The body of an answer.
 trait Body {
-    /// Put it, with `values` in it.
+    /// Put the body, with `values` in it.
     fn put<S: ValueSink>(&self, py: Python<'_>, out: &mut S, values: &mut PackedValues) -> PyResult<()>;
 }
 
