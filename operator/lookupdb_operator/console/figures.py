@@ -18,8 +18,8 @@ class MetricSample:
 
     @classmethod
     def parse(cls, text: str, dataset: str) -> Self:
-        """Parse ``text`` in the Prometheus text format, without the values of datasets other than ``dataset``, with
-        which it may share a router. Empty for any other text."""
+        """Parse ``text`` in the Prometheus text format; empty for any other text. Leave out the values of other
+        datasets, because several may share a router."""
         from prometheus_client.parser import text_string_to_metric_families  # here, because only `top` needs it
 
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
@@ -107,8 +107,8 @@ class PodReading:
 
 
 def read_figures(text: str, dataset: str) -> PodReading:
-    """Return the figures in ``text`` in the Prometheus text format, without those of datasets other than ``dataset``,
-    with which it may share a router. Anything else in it is ignored."""
+    """Return the figures in ``text`` in the Prometheus text format, ignoring anything else. Leave out those of other
+    datasets, because several may share a router."""
     reading = PodReading()
     for name, labels, value in _SUM.findall(text):
         if _is_of_other(labels, dataset):
@@ -151,8 +151,8 @@ def _parse(text: str) -> float:
 
 
 def interpolate_quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Return the quantile ``share`` of a histogram as Prometheus' histogram_quantile() does: linear within a bucket,
-    the last finite bound beyond it. None without observations."""
+    """Return the quantile ``share`` of a histogram as Prometheus' histogram_quantile() does: linear within a bucket;
+    beyond the last finite bound, that bound. None without observations."""
     bounds = sorted(buckets)
     count = buckets[bounds[-1]] if bounds else 0.0
     if count <= 0 or not math.isinf(bounds[-1]):

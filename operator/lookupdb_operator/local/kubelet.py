@@ -1,8 +1,8 @@
 """Controllers and kubelet of `lookupdb up`: the pods of Jobs, StatefulSets and Deployments are processes on loopback.
 
-A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. It gets the next free
-ports if another program listens on these ports on all addresses. Names of pods in a routing table are replaced by
-addresses in the file that the router reads. Shard servers map the store's own files, so nothing is fetched.
+A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. If another program
+listens on one of these on all addresses, pods get the next free port. In the file that the router reads, addresses
+replace the pods' names of the routing table. Shard servers map the store's own files, so nothing is fetched.
 
 A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
 order. `up` holds its standard input; the process ends when that is closed (see ``cli.leash``). So none outlives `up`.

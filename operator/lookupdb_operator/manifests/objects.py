@@ -49,9 +49,9 @@ def hash_held_fields(body: Mapping[str, Any]) -> str | None:
 
 
 def take_fingerprint(body: Mapping[str, Any]) -> bytes:
-    """Return bytes that change when ``hash_held_fields`` does, at a tenth of its cost: ``body`` without its status and
-    most metadata. ``metadata.generation`` is not enough: label changes do not increase it, and half of the kinds
-    have none."""
+    """Return bytes that differ if the results of ``hash_held_fields`` do, at a tenth of its cost: ``body`` without its
+    status and most metadata. ``metadata.generation`` is not enough: label changes do not increase it, and half of the
+    kinds have none."""
     metadata = body["metadata"]
     members = [(name, member) for name, member in body.items() if name not in ("metadata", "status")]
     compared = [metadata.get(name) for name in _COMPARED_METADATA]

@@ -380,7 +380,7 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
-    """Built, the obstacle of the build, and the time of the next attempt."""
+    """Judge Built, find the obstacle of the build, and say when the next attempt is."""
     next_attempt_in = None
     if status.build is None and status.failure is not None:  # once due, a free slot or the rollout's end starts a pass
         next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now)

@@ -75,8 +75,8 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """Return ``status`` with its routing table confirmed if every router that may answer reports its version, and none
-    has other content under that version. Its generation is then active, unless another one still serves some shards. If
-    none was active before, the oldest serving one is."""
+    has other content under that version. Its generation is then active, unless another one still serves some shards. In
+    that case the active one stays; if there is none, the oldest serving generation is active."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
@@ -167,7 +167,7 @@ def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[st
 
 
 def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
-    """RolledOut, what delays servers or routers, and when to look at them again."""
+    """Judge RolledOut, find what delays servers or routers, and say when to look again."""
     last_window, kept, release_in = _find_last_window(status, target, situation), find_kept(status), None
     if kept is not None:
         release_in = seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now)

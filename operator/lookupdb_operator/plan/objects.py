@@ -327,8 +327,8 @@ def _observed_replicas(observed: Observed) -> dict[Name, int]:
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with the announced generation if the store announces it. While another one is due, return
-    ``status`` without any: its write may have succeeded although the answer was lost.
+    """Note the announced generation once the store has its announcement. While another announcement is due, note none:
+    its write may have succeeded although the answer was lost.
     """
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:

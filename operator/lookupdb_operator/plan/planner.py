@@ -169,7 +169,7 @@ _MAX_SHARDS: Final = 10
 
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
-    """Ready, which servers and routers are missing, and when routers should be ready or a pod counts as lost."""
+    """Judge Ready, find missing servers and routers, and say when routers should be ready or a pod counts as lost."""
     observed = situation.observed
     settled_in = None if count_ready_routers(observed) else remaining_settling(status, situation.now)
     return Assessment(
@@ -332,7 +332,7 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
 
 
 def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
-    """``what``, with the message of the first of ``pods`` that is in trouble."""
+    """Return the trouble ``what``, with the message of the first of ``pods`` that is in trouble."""
     for pod in pods:
         if pod.trouble is not None:
             return Trouble(pod.trouble.reason, f"{what}; {pod.name}: {pod.trouble.message}")

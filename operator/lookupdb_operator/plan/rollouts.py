@@ -337,8 +337,8 @@ def has_exceeded_deadline(rollout: RolloutStatus, status: DatasetStatus, situati
 
 
 def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> float:
-    """Return the seconds until the progress deadline of ``rollout``: for servers since its claim, for routers since its
-    table."""
+    """Return the seconds until the progress deadline of ``rollout``: counted for servers from its claim, for routers
+    from its table."""
     table = status.table
     is_referenced = table is not None and table.rollout == rollout.rollout and not rollout.is_starting
     since = table.written_at if table is not None and is_referenced else rollout.started_at

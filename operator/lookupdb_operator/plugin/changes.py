@@ -205,8 +205,8 @@ def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
 
 
 def judge_unpin(dataset: Dataset) -> ChangeProgress:
-    """Judge whether what is desired without a pin serves, or waits for promotion. A generation that was rolled back or
-    rejected stays out: then what serves is desired."""
+    """Judge whether the generation that is desired without a pin serves, or waits for promotion. One that was rolled
+    back or rejected is not desired: then the serving one is."""
     if pinned := dataset.spec.get("generation"):
         return ChangeProgress(False, failure=f"{pinned} is pinned again")
     if not dataset.is_observed:

@@ -56,7 +56,7 @@ class BuildLog:
 
 
 class DatasetSession(ABC):
-    """One API server, and a namespace for names."""
+    """One API server, and the namespace in which names are looked for."""
 
     program: ClassVar[str]
     """The program of the commands in messages."""

@@ -33,7 +33,7 @@ from lookupdb_operator.plan import reasons
 
 _AS_ABOVE: Final = "as above"
 _MOST_SHARDS: Final = 12
-"""Most shards with missing servers on a screen."""
+"""Maximum number of shards with missing servers on a screen."""
 _MOST_BUILDS: Final = 5
 _MOST_TROUBLES: Final = 5
 _INDENT: Final = "  "
