@@ -271,7 +271,7 @@ def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | Non
 
 def find_retained(previous: Mapping[str, Any] | None, datasets: Iterable[ObservedDataset]) -> list[dict[str, str]]:
     """Return deleted datasets whose generations stay in the store, oldest first: those that the previous list retained,
-    and those that it called live but are gone."""
+    and those that it listed as live and that are gone."""
     alive = {dataset.uid for dataset in datasets}
     known = _list_entries(previous or {}, "retained")
     known += [entry for entry in _list_entries(previous or {}, "datasets") if entry.get("retain")]

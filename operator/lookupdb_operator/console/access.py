@@ -301,7 +301,7 @@ class Door:
 
 
 def _is_encrypted(request: web.Request) -> bool:
-    """Return whether the browser uses TLS. A proxy says so in a header; a false header only costs its sender the
+    """Return whether the browser uses TLS. A proxy says so in a header; whoever sends a false header only loses the
     cookie."""
     return request.secure or request.headers.get(_FORWARDED_SCHEME, "").partition(",")[0].strip().lower() == "https"
 

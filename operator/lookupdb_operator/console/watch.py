@@ -35,7 +35,7 @@ SHARD_SECONDS: Final = 60.0
 MAX_SHARDS_PER_SECOND: Final = 25
 """With more shard servers than this rate allows, their interval is longer."""
 SHOWN_FOR_SECONDS: Final = 30.0
-"""Time after a request in which somebody is assumed to look at the dataset."""
+"""Time after a request during which the dataset counts as looked at."""
 MAX_CONCURRENT: Final = 16
 _SCRAPED: Final = (names.ROUTER, names.SHARDS)
 _BETWEEN_PAUSES: Final = 500

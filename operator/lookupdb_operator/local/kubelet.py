@@ -78,7 +78,7 @@ _UNWATCHED: Final = (names.KIND, names.EVENT.name, names.POD.name)
 _ENDPOINT: Final = re.compile(r"\b([a-z0-9-]+)\.[a-z0-9-]+\.([a-z0-9-]+)\.svc:([0-9]+)\b")
 _NEXT_PORTS: Final = 100
 _MAX_CONCURRENT_STARTS: Final = max(4, min(os.cpu_count() or 1, 16))
-"""Number of servers that start at the same time. More would slow each other and the reaction to Ctrl-C."""
+"""Number of servers that start at the same time. More would slow each other down, and delay the reaction to Ctrl-C."""
 _DROPPED: Final = frozenset(
     {
         *("--memory-limit", "--threads", "--scratch", "--volume", "--progress", "--log-format", "--drain-seconds"),

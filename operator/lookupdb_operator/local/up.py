@@ -65,7 +65,7 @@ from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
 _MAX_UNSETTLED_CHECKS: Final = 10
-"""Number of consecutive checks that may find the source changed again. Then it is built anyway."""
+"""Number of consecutive checks that may find the source changed again before it is built anyway."""
 _ROUTINE: Final = frozenset(
     {
         reasons.CONFIRMING,

@@ -6,10 +6,10 @@ room for a few, each new rollout would get only a part of its servers.
 The queues are read from statuses, also after a restart. Nothing is remembered only here. Datasets that serve nothing
 yet come first, then those that have waited longest.
 
-A dataset gives up a slot that has stalled for long if others wait, or stall, too. One dataset does so at a time, the
-one that got its slot last: its room may be what the others lack. It is then queued behind those that wait, for longer
-each time. No slot is granted while a dataset lacks room for long. A dataset that gave a slot up, or whose build failed,
-has no precedence any more. Otherwise many broken datasets that serve nothing yet would take every slot.
+A dataset gives up a slot that has stalled for long if others wait, or stall, too. Only one dataset at a time does so:
+the one that got its slot last, because its room may be what the others lack. It is then queued behind those that wait,
+for longer each time. No slot is granted while a dataset lacks room for long. A dataset that gave a slot up, or whose
+build failed, has no precedence any more. Otherwise many broken datasets that serve nothing yet would take every slot.
 
 Finding one dataset's place costs a search among those that wait, never a pass over all.
 """
@@ -587,7 +587,7 @@ def is_check_waiting(status: DatasetStatus) -> bool:
 
 def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status``, before a build begins, with the newest due slot in place of the one that waited: the build answers
-    both. It is never skipped, however late."""
+    both. The newest one is never skipped, however late."""
     refresh, schedule = situation.desired.spec.refresh, status.schedule
     if schedule is None or not schedule.due or not status.next_check:
         return status

@@ -331,7 +331,7 @@ def _render_job(
 
 
 def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
-    """Return the StatefulSet of ``shard_sets``, oldest first, to make the Job from: the newest that serves, because its
+    """Return the one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, because its
     image and credentials work; else the newest. Raises NotPossible if there is none."""
     if not shard_sets:
         raise NotPossible(f"{dataset.key} has no shard server yet, from which the Job would take its image and store")
