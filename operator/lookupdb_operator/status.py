@@ -704,8 +704,8 @@ class DatasetStatus:
         return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
 
     def protected_generations(self, pinned: str = "") -> frozenset[str]:
-        """Return the generations that are served, fetched, written or referenced here. Add the pinned one only if it is
-        older than the newest of these, because generations older than the newest protected one may be removed."""
+        """Return the generations that are served, fetched, written or referenced here. Add the pinned one if it is
+        older than the newest of these, because such generations may be removed."""
         found = {generation.generation for generation in self.generations}
         found.update(rollout.generation for rollout in self.rollouts)
         if self.refused:

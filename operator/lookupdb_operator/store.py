@@ -327,7 +327,7 @@ def _describe_dataset(dataset: ObservedDataset) -> dict[str, Any]:
     return entry
 
 
-# Announcements through the gateway. The announcer, with the operator's service account, reads the stored announcement
+# Announcements through the gateway. The announcer has the operator's service account. It reads the stored announcement
 # and replaces exactly that version, so a late write of a stopped or suspended operator changes nothing.
 
 

@@ -203,7 +203,7 @@ class DatasetRates:
 
 
 def sum_rates(routers: Sequence[PodRates], memory: Sequence[PodReading]) -> DatasetRates:
-    """Return the figures of a dataset from those of its routers, and from the memory of all of its pods."""
+    """Return the figures of a dataset, from the rates of its routers and the memory of all its pods."""
     buckets: dict[float, float] = {}
     for rates in routers:
         for bound, value in rates.buckets.items():

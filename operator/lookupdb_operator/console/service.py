@@ -243,7 +243,7 @@ class VisitorSource:
     def _explain_no_token(self, dataset: Dataset) -> str:
         """Return why the visitor's token must not be sent to routers of ``dataset``; empty if it may. Anyone who can
         create pods in a router's namespace can read what the router receives. So tokens for the console itself are
-        never passed on, and other tokens are not sent to a namespace that they may not be meant for.
+        never passed on. Others are sent only to a namespace for which they are meant.
         """
         wanted = read_accounts(dataset.spec).get("audience")
         if wanted is None:

@@ -628,8 +628,8 @@ def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situ
     return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
 
 
-# The last builds, in the status. Many checks find the source unchanged. A record with the same outcome and message as
-# the one before replaces and counts it, so that such checks do not push out the builds that people look for.
+# The last builds, in the status. Many checks find the source unchanged. So a record with the same outcome and message
+# as the one before replaces it, and counts both. Otherwise, such checks would push out the builds that people look for.
 
 
 MAX_RECORDS: Final = 10

@@ -164,9 +164,8 @@ def _list_shard_objects(
 
 
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Return those of ``manifests_due`` whose object is missing or differs. Leave out objects whose name is still
-    taken, by an earlier dataset or an object that is being deleted, and Jobs that exist, because a Job cannot be
-    changed.
+    """Return those of ``manifests_due`` whose object is missing or differs. Leave out objects whose name an earlier
+    dataset, or an object being deleted, still has. Leave out Jobs that exist, because a Job cannot be changed.
     """
     digests, replicas = _read_digests(observed.objects), _observed_replicas(observed)
     taken = {(predecessor.kind, predecessor.name) for predecessor in observed.predecessors}

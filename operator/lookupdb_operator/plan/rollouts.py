@@ -567,8 +567,8 @@ def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
 
 # The push of a rollout whose servers get their shards from images. Servers are created only after the push, because a
 # kubelet that finds no image waits for minutes. A Job that failed for good is deleted after a pause and created again;
-# so is one whose images the registry lost. The pause starts when the operator saw the push end, doubles with each push
-# without effect, and is short again when all servers are ready or the rollout changes.
+# so is one whose images the registry lost. The pause starts when the operator saw the push end. It doubles with each
+# push without effect. Once all servers are ready, or the rollout changes, it is short again.
 
 
 BELIEVED_SECONDS: Final = 360.0
