@@ -295,9 +295,9 @@ def is_servable(
     shards: Collection[int] | None = None,
 ) -> bool:
     """Return whether routers may be sent to ``shards`` of ``rollout``, by default ``awaited_shards``. True if all their
-    servers are ready. Also true if each shard has a ready server and lacks at most one, and either the missing ones
-    are in trouble after the grace period, or the progress deadline has passed. The routing table
-    references missing servers too: routers use them once they come.
+    servers are ready. Each shard may lack one if another is ready: after the grace period if the missing one is in
+    trouble, else after the progress deadline. The routing table references missing servers too: routers use them once
+    they come.
     """
     chosen = awaited_shards(rollout, status) if shards is None else shards
     if not chosen:
