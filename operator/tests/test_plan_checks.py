@@ -29,9 +29,9 @@ def scheduled(**refresh: Any) -> World:
 
 def pass_time(world: World, seconds: float, step: float = 1.0) -> None:
     """For ``seconds``, reconcile whenever a pass is due, and at each ``step`` while something happens."""
-    end = world.now + timedelta(seconds=seconds)
+    end, reconcile = world.now + timedelta(seconds=seconds), world.when_due()
     while world.now < end:
-        planned = world.reconcile()
+        planned = reconcile()
         idle = not planned.apply and not planned.delete and world.is_quiet() and not planned.ask_routers
         wait = min(planned.next_look_in or 600.0, 600.0) if idle else step
         world.step(min(max(wait, 1.0), (end - world.now).total_seconds()))

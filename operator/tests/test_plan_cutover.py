@@ -238,9 +238,7 @@ class TestDraining:
         other.table = other.mounted = orjson.loads(written)
         world.crash(late, 30)
         assert world.reconcile().status.generation == "g2", "who is down keeps nobody waiting"
-        for _ in range(300):
-            world.reconcile()
-            world.step()
+        world.live(300)
         assert late.table is not None
         assert late.table["version"] == 1
         assert [rollout.rollout for rollout in world.status.rollouts] == ["r1", "r2"]

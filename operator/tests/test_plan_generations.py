@@ -99,9 +99,7 @@ def test_a_held_back_generation_answers_the_refresh_so_that_nothing_is_built_aga
     world.settle(until=lambda: world.status.generation == "g2")
     world.edit(generation=None)
     world.annotate("once more, and the source is still that of g3")
-    for _ in range(60):
-        world.reconcile()
-        world.step()
+    world.live(60)
     assert world.status.last_generation == 4, "one build, which found the source unchanged"
     assert world.status.build is None
     assert world.status.generation == "g2"

@@ -222,9 +222,7 @@ def test_nothing_is_built_while_it_is_pinned_or_suspended_and_afterwards_it_is(
     world = serving()
     holds(world)
     lose(world, "g1")
-    for _ in range(100):
-        world.reconcile()
-        world.step()
+    world.live(100)
     assert (world.status.last_generation, world.status.lost) == (1, None)
     world.edit(**{member: None if member == "generation" else False})
     world.settle()

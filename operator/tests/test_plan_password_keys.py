@@ -153,9 +153,7 @@ class TestWhenPasswordsComeChangeOrGo:
         world.takes.start = NEVER
         use_key(world, NEWER_KEY)
         world.settle(until=lambda: world.status.last_rollout == 2)
-        for _ in range(20):
-            world.reconcile()
-            world.step()
+        world.live(20)
         assert sorted(mounted_keys(world)) == sorted([MARK, NEWER_MARK])
         assert table_of(world)["generations"][0]["passwordKey"] == MARK
         assert says(world.look())["Ready"] == "True Serving"
@@ -238,9 +236,7 @@ class TestTheSecretOfAKey:
         world.keys[name] = {"data": {"key": base64.b64encode(b"x" * 32).decode()}}
         use_key(world, NEWER_KEY)
         world.settle(until=lambda: world.status.table is not None and world.status.table.rollout == "r2")
-        for _ in range(20):
-            world.reconcile()
-            world.step()
+        world.live(20)
         assert not (world.status.table and world.status.table.confirmed_at)
         assert says(world.look())["Ready"] == "True Serving"
         assert "r1" in [rollout.rollout for rollout in world.status.rollouts]

@@ -74,9 +74,7 @@ class TestPromotedTooEarly:
 
     def test_it_waits_all_the_same_and_says_so(self) -> None:
         world = self._promoted()
-        for _ in range(30):
-            world.reconcile()
-            world.step()
+        world.live(30)
         assert (world.status.generation, world.status.phase) == ("g1", "CandidateWaiting")
         assert "promote named g2 before it was built, and has no effect: inspect g2" in _rolled_out(world)
 
@@ -99,9 +97,7 @@ class TestPromotedTooEarly:
         world.settle(until=lambda: world.status.refused is not None)
         world.override("g2")
         world.settle(until=lambda: world.status.phase == "CandidateWaiting")
-        for _ in range(30):
-            world.reconcile()
-            world.step()
+        world.live(30)
         assert (world.status.generation, world.status.phase) == ("g1", "CandidateWaiting")
 
     def test_once_it_is_built_it_may_be_promoted_before_its_servers_are_ready(self) -> None:

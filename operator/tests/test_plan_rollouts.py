@@ -170,9 +170,7 @@ class TestSuperseding:
         world = unconfirmed(serving())
         for number in range(3, 20):
             world.edit(image=f"lookupdb:{number}")
-            for _ in range(8):
-                world.reconcile()
-                world.step()
+            world.live(8)
         assert len(world.status.rollouts) <= 12
 
 

@@ -61,11 +61,11 @@ class TestRefreshes:
     def test_that_come_faster_than_a_rollout_do_not_starve_it(self) -> None:
         world = serving()
         world.takes.start = 20
-        served = set()
+        served, reconcile = set(), world.when_due()
         for second in range(300):
             if second % 5 == 0:
                 _refresh_with_new_data(world, f"refresh {second}")
-            world.reconcile()
+            reconcile()
             world.step()
             served.add(world.status.generation)
             assert len(world.status.generations) <= 3 + 2, "builds pile up"
@@ -83,9 +83,7 @@ class TestRefreshes:
     def test_beyond_the_one_that_waits_are_not_built_yet(self) -> None:
         world = _g3_built(_starting_g2(serving()))
         _refresh_with_new_data(world, "wednesday")
-        for _ in range(60):
-            world.reconcile()
-            world.step()
+        world.live(60)
         assert (world.status.build, world.status.last_generation) == (None, 3)
         assert says(world.look())["Built"] == "False WaitingForRollout"
         world.takes.start = 1
@@ -164,9 +162,7 @@ class TestMissingServers:
         world.reconcile()
         written = world.things["ConfigMap", "airports-routing-table"].manifest["data"][names.TABLE_FILE]
         assert "airports-r2-s0-1.airports-r2.default.svc:7000" in written
-        for _ in range(30):
-            world.reconcile()
-            world.step()
+        world.live(30)
         planned = world.look()
         assert planned.status.generation == "g2"
         assert says(planned)["Ready"] == "True Serving"

@@ -405,16 +405,37 @@ class World:
         self.check()
         self.also_steps(seconds)
 
-    def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
-        """Let time pass until nothing is left to do, or ``until``. As in a cluster, reconcile after a change and when a
-        pass is due; a planner that remembers something reconciles each second."""
-        end = self.now + timedelta(seconds=seconds)
-        seen, due = None, self.now
-        while self.now < end:
+    def when_due(self) -> Callable[[], Plan]:
+        """Return what reconciles after a change and when a pass is due, as in a cluster, and returns the plan.
+
+        A planner that remembers something reconciles each time."""
+        seen: Observed | None = None
+        planned, due = Plan(self.status), self.now
+
+        def reconcile() -> Plan:
+            nonlocal seen, planned, due
             snapshot = self.snapshot()
-            if snapshot != seen or self.now >= due or self.planner is not plan:
-                planned, seen = self.reconcile(snapshot), snapshot
-                due = self.now + timedelta(seconds=min(planned.next_look_in or NEVER, NEVER))
+            if snapshot == seen and self.now < due and self.planner is plan:
+                rest = None if planned.next_look_in is None else (due - self.now).total_seconds()
+                return replace(planned, apply=(), delete=(), next_look_in=rest)
+            planned, seen = self.reconcile(snapshot), snapshot
+            due = self.now + timedelta(seconds=min(planned.next_look_in or NEVER, NEVER))
+            return planned
+
+        return reconcile
+
+    def live(self, seconds: int) -> None:
+        """Reconcile and let ``seconds`` pass, one by one."""
+        reconcile = self.when_due()
+        for _ in range(seconds):
+            reconcile()
+            self.step()
+
+    def settle(self, seconds: float = 200.0, *, until: Callable[[], bool] | None = None) -> None:
+        """Reconcile and let time pass until nothing is left to do, or ``until``."""
+        end, reconcile = self.now + timedelta(seconds=seconds), self.when_due()
+        while self.now < end:
+            planned = reconcile()
             if until is not None and until():
                 return
             idle = not planned.apply and not planned.delete and self.is_quiet()
