@@ -7,8 +7,8 @@ LookupdbError (1)
 │   └── EngineMissing (2)    Spark, Java or a library for them is missing, or too old
 │       ├── RightsMissing (2)  Spark's driver lacks the rights to make executors in Kubernetes
 │       └── ExecutorsRefused (2)  Kubernetes would not let executors in
-├── BadSource (3)            the source cannot be read, or a row of it cannot be used
-│   └── SourceMissing (3)    a file of it does not exist
+├── BadSource (3)            the source cannot be read, or one of its rows cannot be used
+│   └── SourceMissing (3)    a file of the source does not exist
 ├── GateClosed (4)           the new generation failed a gate
 ├── StoreError (5)           the store cannot be read or written
 │   ├── StoreUnreachable (5) its server does not answer

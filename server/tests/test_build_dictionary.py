@@ -127,7 +127,7 @@ def test_a_refresh_with_few_changes_keeps_the_dictionary() -> None:
         after = people(changed, seed=2) + before[changed:]
         choice = refresh(after, dictionary)
         assert choice.outcome == "kept"
-        assert choice.reason.startswith("by the sample, that of g7 makes files ")
+        assert choice.reason.startswith("by the sample, g7's makes files ")
 
 
 def test_values_that_have_become_others_train_another() -> None:
@@ -151,7 +151,7 @@ def test_two_percent_are_the_limit(monkeypatch: pytest.MonkeyPatch, bytes_kept: 
     sizes = {b"": 10_000, b"previous": bytes_kept}
     monkeypatch.setattr(choosing, "_stored_bytes", lambda _, dictionary: sizes.get(dictionary, 11_000))
     choice = refresh(people(8_000), b"previous", records=10**30)
-    assert str(choice) == f"{outcome}: by the sample, that of g7 makes files {change} than a newly trained one"
+    assert str(choice) == f"{outcome}: by the sample, g7's makes files {change} than a newly trained one"
 
 
 def test_a_dictionary_whose_copies_have_become_too_many_is_not_kept() -> None:
@@ -179,7 +179,7 @@ def test_what_is_no_dictionary_is_replaced() -> None:
     broken = b"\x37\xa4\x30\xec" + bytes(1000)
     choice = refresh(people(8_000), broken)
     assert choice.outcome == "trained"
-    assert choice.reason.startswith("that of g7 cannot be used: ")
+    assert choice.reason.startswith("g7's cannot be used: ")
 
 
 def test_records_to_evaluate_on_stay_the_same_when_others_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:

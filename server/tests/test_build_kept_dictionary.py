@@ -29,7 +29,7 @@ from lookupdb.store.generations import find_in_store
 pytest_plugins = ["support.s3_fixtures"]
 
 RECORDS = 8_000
-KEPT = "by the sample, that of g1 makes files "
+KEPT = "by the sample, g1's makes files "
 
 
 class People(Project):
@@ -135,7 +135,7 @@ def test_why_is_said_before_the_build_by_the_result_and_of_the_generation(people
     assert people.explained() == "trained: there is no earlier generation"
     assert people.built()["dictionary"]["reason"] == "there is no earlier generation"
     assert "\ndictionary     trained: there is no earlier generation\n" in people.inspected("g1")
-    assert people.explained().startswith("kept: that of g1, ")
+    assert people.explained().startswith("kept: g1's, ")
     people.rows(changed=1)
     result = people.built()
     assert f"\ndictionary     kept: {result['dictionary']['reason']}\n" in people.inspected("g2")
@@ -143,7 +143,7 @@ def test_why_is_said_before_the_build_by_the_result_and_of_the_generation(people
     result = people.built()
     assert result["dictionary"]["outcome"] == "trained"
     assert result["dictionary"]["reason"].endswith(" % larger than a newly trained one")
-    assert "that of g2 makes files " in people.inspected("g3")
+    assert "g2's makes files " in people.inspected("g3")
 
 
 def test_the_same_build_again_gives_the_same_files(built_people: People) -> None:
@@ -188,7 +188,7 @@ def test_without_compression_there_is_nothing_to_choose(people: People) -> None:
     assert "\ndictionary " not in people.build("--explain").stdout
     people.describe()
     reason = people.built()["dictionary"]["reason"]
-    assert reason == "that of g1 cannot be used: its values are not compressed"
+    assert reason == "g1's cannot be used: its values are not compressed"
 
 
 def test_a_generation_without_a_dictionary_is_followed_by_the_same_rule(people: People) -> None:
@@ -246,7 +246,7 @@ def test_why_a_dictionary_cannot_be_read(built_people: People, damage: Any, why:
     damage(people, people.dataset.manifest("g1"))
     found = read_dictionary(people.dataset, ActiveGeneration("g1", 1, people.dataset.manifest("g1")))
     assert found.content == b""
-    assert found.obstacle.startswith("that of g1 cannot be used: ")
+    assert found.obstacle.startswith("g1's cannot be used: ")
     assert why in found.obstacle
 
 
@@ -265,7 +265,7 @@ def test_what_the_store_has_lost_is_trained_again(built_people: People) -> None:
     people = built_people
     shutil.rmtree(Path(people.dataset.url) / "g1")
     result = people.built("--active", "g1", "--active-records", str(RECORDS))
-    assert result["dictionary"]["reason"] == "that of g1 cannot be used: the store has lost it"
+    assert result["dictionary"]["reason"] == "g1's cannot be used: the store has lost it"
     assert people.built("--active", "g2")["dictionary"]["outcome"] == "kept", "what was trained again can be kept"
     assert read_dictionary(people.dataset, ActiveGeneration("g1", 1, None)).content == b""
 
@@ -289,4 +289,4 @@ def test_a_store_that_fails_is_asked_again_for_a_while(
     monkeypatch.setattr(dictionary, "_DICTIONARY_SECONDS", 1.0)
     choice = people.built()["dictionary"]
     assert choice["outcome"] == outcome
-    assert outcome == "kept" or choice["reason"] == "that of g1 cannot be used: the disk is busy"
+    assert outcome == "kept" or choice["reason"] == "g1's cannot be used: the disk is busy"

@@ -473,7 +473,7 @@ def push_generation(
     if not spec.source.takes_pushes:
         raise InvalidManifest(
             f"{spec.namespace}/{spec.name} is built from its source, so it takes no pushes",
-            hint="set spec.source.pushed: true, or build this one with `lookupdb build`",
+            hint="set spec.source.pushed: true, or build this dataset with `lookupdb build`",
         )
     if spec.uid == LOCAL and store.cluster != LOCAL:
         raise InvalidManifest(

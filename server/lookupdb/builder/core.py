@@ -428,7 +428,7 @@ _BYTES_AHEAD: Final = 24 << 20
 """Bytes of native batches that wait for earlier ones to be written; their packed form takes as much again."""
 _FILES_A_SHARD: Final = 2
 _OTHER_FILES: Final = 128
-"""Sockets of the store, pipes, and runs to merge: these adapt to the limit of open files."""
+"""Sockets of the store, pipes, and runs to merge; merges adapt to the limit of open files."""
 
 Policy = Literal["fail", "first", "last"]
 

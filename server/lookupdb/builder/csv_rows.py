@@ -227,7 +227,7 @@ class CsvParser(RowParser):
         self._mark = f"\\{self._csv.quote}"
         """A quote after a backslash: perhaps the file escapes quotes."""
         self.partitions = find_partitions(spec, file.name)
-        """The columns from the file's path. Without a header, none of them is in the file."""
+        """The columns from the file's path. A file without a header has none of these columns."""
         self._row_end_lines = (
             _LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
         )

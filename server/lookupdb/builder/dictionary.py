@@ -85,7 +85,7 @@ class PreviousDictionary:
     @classmethod
     def unusable(cls, generation: str, cause: str) -> Self:
         """Return a stand-in for a dictionary that cannot be used."""
-        return cls(generation, b"", to_utf8(f"that of {generation} cannot be used: {cause:.200}"))
+        return cls(generation, b"", to_utf8(f"{generation}'s cannot be used: {cause:.200}"))
 
 
 NO_PREVIOUS: Final = PreviousDictionary("", b"", "there is no earlier generation")
@@ -128,7 +128,7 @@ def _compare(previous: PreviousDictionary, trained: _Trial, judge: Callable[[byt
         return False, PreviousDictionary.unusable(previous.generation, str(error)).obstacle
     ratio = max(kept.stored_bytes / trained.stored_bytes, kept.cost / trained.cost)
     change = f"{abs(100 * (ratio - 1)):.2f} % {'smaller' if ratio < 1 else 'larger'}"
-    reason = f"by the sample, that of {previous.generation} makes files {change} than a newly trained one"
+    reason = f"by the sample, {previous.generation}'s makes files {change} than a newly trained one"
     return ratio <= 1 + MAX_GROWTH, reason
 
 

@@ -178,7 +178,7 @@ def _hash_value(shard: ShardReader, key: bytes) -> int:
     return hash(shard.expand(shard.txn.get(key, b"")))
 
 
-# The facts for the gates, from the files of a written generation and those of the active one.
+# The facts for the gates, from the files of the written generation and of the active one.
 
 
 def gather_facts(

@@ -612,7 +612,7 @@ def _dictionary_line(spec: DatasetSpec, dataset: StoredDataset, active: ActiveGe
     else:
         size = format_quantity(len(previous.content), "bytes")
         most = f"{100 * MAX_GROWTH:.0f} %"
-        yield f"kept: that of {previous.generation}, {size}, unless it makes files over {most} larger than a new one"
+        yield f"kept: {previous.generation}'s, {size}, unless it makes files over {most} larger than a new one"
 
 
 def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:

@@ -89,7 +89,7 @@ class BuildOptions:
     unless_refused: str | None = None
     """Build nothing if this generation was rejected and another build would give the same result."""
     adopt: EarlierDataset | None = None
-    """The earlier dataset to adopt from instead of building, if this one has no generations yet."""
+    """The earlier dataset to adopt from instead of building, if the spec's dataset has no generations yet."""
     local_files: bool = True
     """True if the build may read files of this machine outside of the volume."""
 
@@ -448,7 +448,7 @@ class BuildReport:
     source_modified_at: str | None = None
     """When the newest file of the source was modified, in whole seconds, if the source says so."""
     adopted_from: str | None = None
-    """The earlier dataset's uid, and the generation of it that this one is a copy of: ``3f2b9c1e-…/g7``."""
+    """The earlier dataset's uid and generation of which this generation is a copy: ``3f2b9c1e-…/g7``."""
     dictionary: DictionaryChoice | None = None
     """Why the generation has its compression dictionary; None without compression."""
     seconds: float = 0.0

@@ -211,7 +211,7 @@ class ParquetParser(DictRows):
         return list(zip(relation.columns, relation.types, strict=True))
 
     def _select_table(self, table: TableFile, root: FileColumn) -> None:
-        """Read the table's columns instead of those of the file, which are in ``root``."""
+        """Read the table's columns instead of the file's, which are in ``root``."""
         self._schema = read_schema(FileColumn("", children=[column.as_of_file() for column in table.columns]))
         parts = []
         for number, (sql, obstacle) in enumerate(select_columns(table, root, self._describe(self._source))):

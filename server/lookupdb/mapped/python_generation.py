@@ -31,7 +31,7 @@ os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_i
 
 
 class _SharedReader:
-    """The reader of one file, for all generations of this process that have the file. Closed with the last of them."""
+    """The reader of one file, for all generations of this process that have the file. The last one closes it."""
 
     def __init__(self, path: Path, name: tuple[int, int]) -> None:
         self.path = path

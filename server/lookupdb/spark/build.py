@@ -1,8 +1,8 @@
 """The driver of a build: plan, scan, repair, shuffle and write, take the files, and publish.
 
 1. *Scan*: each task maps one slice, and reports rows, rejected rows and a sample of values. The driver merges them in
-   the source's order. A slice whose cut was wrong, or which failed, is mapped again with what is known of the rows
-   before it: so the first error of the source is reported with its row.
+   the source's order. A slice that failed, or whose cut was wrong, is mapped again, once the rows before it are
+   counted: so the first error of the source is reported with its row.
 2. *Write*: each task maps one slice again and yields its records. Spark sends each to its shard's partition and sorts
    it there by key and place; one task writes each shard, and puts its file under a name of its own attempt.
 3. The driver, which alone has the claim, takes the files of the attempts that Spark counts, removes the others, checks
@@ -111,8 +111,8 @@ def describe_written(
     source: Sequence[SourceFile],
     fingerprint: str,
 ) -> WrittenShards:
-    """Return what was written of the ``source``. Raises BadSource for a key that occurs twice, SparkFailed if not every
-    row is accounted for."""
+    """Return what was read from the ``source`` and written. Raises BadSource for a key that occurs twice, SparkFailed
+    if not every row is accounted for."""
     duplicates = reduced.duplicates.describe(spec.duplicates, [file.url for file in source], merged.find_origin)
     totals = add_up(reduced.files, reduced.sums)
     if totals.records + duplicates.count + merged.rejected.count != merged.rows:

@@ -130,7 +130,7 @@ class Bucket:
         """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return the object
         afterwards: ``body`` exactly if the put took effect, even if the answer was an error.
 
-        A missing object may still appear, because a request can be in flight. Raises StoreError if the answer was an
+        A missing object may still appear, because a request may be in flight. Raises StoreError if the answer was an
         error and the bucket cannot be read.
         """
         try:

@@ -397,8 +397,8 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def unfinished_generations(self) -> dict[str, float]:
-        """Return generations without manifest.json, and when any of their files last changed (UNIX time): running
-        builds, and the remains of dead builders and interrupted removals. Raises StoreError."""
+        """Return generations without manifest.json, and when a file of each last changed (UNIX time): running builds,
+        and the remains of dead builders and interrupted removals. Raises StoreError."""
 
     @abstractmethod
     def read_note(self, name: str) -> bytes | None:

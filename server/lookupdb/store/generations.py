@@ -587,7 +587,7 @@ def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
         return standing
     raise GenerationExists(
         f"{target.url} has another {original.generation}, of {standing.uid}, built at {standing.built_at}",
-        hint="choose another one with --generation, or remove that one",
+        hint="choose another one with --generation, or remove the target's",
     )
 
 

@@ -128,7 +128,7 @@ def _read_json(path: Path) -> Any:
         return orjson.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(
-            f"the list of live datasets {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
+            f"the list of live datasets {path} cannot be read: {error.strerror}", hint="no list: nothing is swept"
         ) from error
 
 

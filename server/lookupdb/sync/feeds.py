@@ -1,4 +1,4 @@
-"""Feeds: which generation of a dataset is active, by its routing table, its announcement, or the store's newest."""
+"""Feeds find a dataset's active generation: by its routing table, by its announcement, or as the store's newest."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class NamespaceListings:
 
 
 class StoreFeed:
-    """Find the active generation of the dataset ``name``: the one with ``uid``, or without it the last one
-    announced."""
+    """Find the active generation of the dataset ``name`` with ``uid``; without ``uid``, of the dataset announced
+    last."""
 
     def __init__(self, store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str | None) -> None:
         self._store = store

@@ -360,8 +360,8 @@ class DatasetFolder:
 
 
 def _find_arrival(folder: Path) -> int:
-    """Return when the generation in ``folder`` was completed by its manifest.json, in nanoseconds since 1970; 0 if it
-    has none."""
+    """Return when the generation in ``folder`` was completed by its manifest.json, in nanoseconds since 1970; 0 without
+    that file."""
     try:
         return (folder / FILE_NAME).lstat().st_mtime_ns
     except OSError:

@@ -279,7 +279,7 @@ class SyncService:
 
     async def run_once(self) -> None:
         """Return once every dataset has its active generation, or at least some generation if the active one cannot be
-        obtained. Raises the error of the first dataset that has none, and SystemExit after a signal."""
+        obtained. Raises the error of the first dataset without a generation, and SystemExit after a signal."""
         received: list[int] = []
         with self._keepers(), _on_signals(received.append):
             deadline = time.monotonic() + self._options.wait_seconds
