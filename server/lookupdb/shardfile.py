@@ -5,9 +5,9 @@ One LMDB file holds two named databases. ``records`` maps the encoded key (see `
 Nothing in a shard file depends on when, where or as which generation it was built: the same source, spec and
 dictionary give the same bytes. The generation's name is in manifest.json beside it.
 
-A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying
-it; or a zstd frame of that, without magic number, checksum and dictionary id, if it is smaller. The first byte shows
-which: the bit 0x04 is set in ``$``, but not in such a frame, where it is the header's checksum bit.
+A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying it. Or, if
+that is smaller, it is a zstd frame of that string, without magic number, checksum and dictionary id. The first byte
+shows which: the bit 0x04 is set in ``$``, but not in such a frame, where it is the header's checksum bit.
 
 A checksum proves the whole file before it is served. Later damage by disk or memory shows in single values, which
 ``expand`` and ``is_framed`` check, so that a damaged value affects its own key alone.

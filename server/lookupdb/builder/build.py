@@ -176,9 +176,8 @@ def _build_from_source(
 class SortedRecords:
     """The records of ``files`` in the order of their keys' bytes; records of equal keys in the source's order.
 
-    A crew of processes maps the slices of a large source. The build itself maps a slice again, in the source's order,
-    if a crew member failed or the slice was cut within a row: so it always reports the first error in the source's
-    order, with its row number.
+    A crew of processes maps the slices of a large source. If a crew member failed or a slice was cut within a row, the
+    build maps the slice again, in the source's order. So it always reports the source's first error, with its row.
 
     Entering reads, parses and sorts everything, and sets the attributes. Iterating yields the records in batches, once,
     including duplicates.

@@ -5,7 +5,7 @@ does not number rows, and reads empty fields as nulls. ``DialectReader`` parses 
 
 Many programs write a quote within quotes as ``\\"``, not as ``""``. Read without ``source.csv.escape``, such rows
 seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has a
-quote after a backslash, as JSON and paths may have too; and an unquoted field has a quote, which a writer that doubles
+quote after a backslash, as JSON and paths may have too. And an unquoted field has a quote, which a writer that doubles
 quotes never writes. A file with both is rejected (``check_quotes``)."""
 
 from __future__ import annotations

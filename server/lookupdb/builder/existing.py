@@ -349,9 +349,9 @@ def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, 
     """Return whether the store holds a generation of this spec and of the source with this ``fingerprint``. Raises
     StoreError.
 
-    The store is always checked: it may have been lost or replaced since the last build. A generation whose keys were
-    normalised with other Unicode tables must be rebuilt, so it does not count, unless it is a copy of a push: another
-    copy would be the same. A rejected one counts if it is ``active``: an operator has overridden its gates.
+    The store is always checked: it may have been lost or replaced since the last build. A generation does not count if
+    its keys were normalised with other Unicode tables: it must be rebuilt. But a copy of a push counts: another copy
+    would be the same. A rejected one counts if it is ``active``: an operator has overridden its gates.
     """
     if any(_is_same_build(manifest, spec, fingerprint) for manifest in readable_manifests(dataset)):
         return True

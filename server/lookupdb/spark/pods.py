@@ -45,9 +45,9 @@ _FAILED: Final = 400
 def check_pods(master: str, conf: Mapping[str, str], cores: int, memory: int, account: Path = _ACCOUNT) -> None:
     """Check that executors can be created at ``master``, because Spark would wait for them forever.
 
-    Raises RightsMissing if the pod's ServiceAccount may not create them; ExecutorsRefused if the API server refuses one
-    from the template in ``conf``, with so many ``cores`` and bytes of ``memory``; EngineMissing if the API server does
-    not answer. Without a token, outside of a pod, nothing is checked."""
+    Raises RightsMissing if the pod's ServiceAccount may not create them; ExecutorsRefused if the API server refuses an
+    executor from the template in ``conf`` with ``cores`` and ``memory`` bytes; EngineMissing if the API server does not
+    answer. Without a token, outside of a pod, nothing is checked."""
     if not master.startswith(KUBERNETES) or not (account / "token").exists():
         return
     namespace = (account / "namespace").read_text(encoding="utf-8")

@@ -190,8 +190,8 @@ def find_prunable(found: Inventory, keep: int, protect: Collection[str], announc
 
 
 def remove_superseded(dataset: StoredDataset, keep: int, protect: Collection[str]) -> list[str]:
-    """Remove the generations of the live ``dataset`` that a sweep would remove, except the announced one: not among the
-    newest ``keep``, not in ``protect``, and older than the newest of ``protect``. Return them. Raises StoreError."""
+    """Remove and return the generations of the live ``dataset`` that a sweep would remove, except the announced one:
+    not among the newest ``keep``, not in ``protect``, but older than the newest of ``protect``. Raises StoreError."""
     found = dataset.take_inventory()
     return _remove(dataset, find_superseded(found, keep, protect, find_announced(dataset)))
 
