@@ -76,6 +76,21 @@ def test_inline_commands_are_read_as_redis_reads_them() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (rb'MGET a\b "u1"', [b"MGET", rb"a\b", b"u1"]),
+        (rb'GET "\x75\x31"', [b"GET", b"u1"]),
+        (rb'GET "a\nb"', [b"GET", b"a\nb"]),
+        (rb'GET "\xZZ\"\\\q\r\t\b\a"', [b"GET", b'xZZ"\\q\r\t\b\a']),
+        (rb"GET 'x\'y' 'a\b' ''", [b"GET", b"x'y", rb"a\b", b""]),
+        (b'GET u"1" \xc3\xa9', [b"GET", b"u1", "é".encode()]),
+    ],
+)
+def test_quotes_are_those_of_redis(line: bytes, words: list[bytes]) -> None:
+    assert parse(line + b"\r\n") == [words]
+
+
 def test_empty_and_null_arrays_ask_nothing() -> None:
     assert parse(b"*0\r\n*-1\r\n" + request(b"PING")) == [[b"PING"]]
 
@@ -106,6 +121,8 @@ def test_what_is_not_resp_or_too_much_is_refused() -> None:
         (b"*1\r\n$ 1\r\na\r\n", "invalid bulk length"),
         (b"*1\r\n$99999999999\r\n", "invalid bulk length"),
         (b"'unbalanced\r\n", "unbalanced quotes"),
+        (b"GET 'a\\'\r\n", "unbalanced quotes"),
+        (b'GET "u1"x\r\n', "unbalanced quotes"),
         (b"x" * 70_000, "too big inline request"),
         (b"*" + b"1" * 70_000, "too big mbulk count string"),
         (b"*1\r\n$" + b"1" * 70_000, "too big bulk count string"),
