@@ -30,6 +30,7 @@ UNKNOWN = "DuckDB cannot read it"
             "out of range",
         ),
         (duckdb.InvalidInputException("Invalid Input Error: what a later version says of 4111"), UNKNOWN),
+        (duckdb.InternalException("INTERNAL Error: __cast: Date out of range in timestamp conversion"), "out of range"),
         (duckdb.InternalException("INTERNAL Error: cast: value -4111 outside of target range"), UNKNOWN),
         (duckdb.Error("don't know what type: 4111"), UNKNOWN),
         (duckdb.Error("TProtocolException: Invalid data"), "metadata are damaged"),

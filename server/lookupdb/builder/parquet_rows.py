@@ -130,7 +130,8 @@ _SIGNS: Final = {
     "Snappy decompression failure": _NOT_UNPACKED,
     "ZSTD Decompression failure": _NOT_UNPACKED,
     "Could not read enough bytes from file": "it ends within a page, or its metadata are damaged",
-    "ConversionException": "a value that cannot be converted to its column's type",
+    "Date out of range": "a date or timestamp that is out of range",
+    "ConversionException": "a value that cannot be converted to its column's type, such as a timestamp out of range",
     "OutOfRangeException": "a value that is out of range of its column's type",
 }
 """A part of an error's class and message → our words."""
