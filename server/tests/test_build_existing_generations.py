@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from support.generations import publish
 from support.shards import write_generation
 
 from lookupdb.builder import existing
 from lookupdb.cli.build import command
+from lookupdb.dataset.spec import Gates
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shard import server
+from lookupdb.store import StoreAddress, open_store
+from lookupdb.store.dataset import write_announcement
 
 
 def build(folder: Path, normalize: list[str], *options: str) -> dict[str, Any]:
@@ -49,6 +53,19 @@ def test_what_other_tables_normalised_is_not_unchanged(
     readable = existing.readable_manifests
     monkeypatch.setattr(existing, "readable_manifests", built_long_ago)
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == outcome
+
+
+def test_gates_compare_with_the_announced_generation(tmp_path: Path) -> None:
+    dataset = open_store(str(tmp_path / "store")).dataset_at(StoreAddress("local", "team", "people", "local"))
+    for number in (1, 2):
+        (tmp_path / f"g{number}").mkdir()
+        publish(dataset, f"g{number}", {f"k{key}": b"1" for key in range(number)}, tmp_path / f"g{number}")
+    for announced, active in ((None, "g2"), ("g1", "g1")):
+        if announced is not None:
+            write_announcement(dataset, "local", announced, 1, "2026-11-20T02:04:00Z")
+        found = existing.find_active(dataset, None, None, Gates())
+        assert found is not None
+        assert found.generation == active
 
 
 @pytest.mark.parametrize(("normalize", "warnings"), [(["lowercase"], 1), (["strip"], 0)])

@@ -39,6 +39,7 @@ from lookupdb.manifest import AdoptedGeneration, ExcludedRows, Manifest, Refusal
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.generations import StoredGeneration, is_same_value, open_shard
+from lookupdb.store.sweep import find_announced
 from lookupdb.wording import format_count, format_some, strip_secrets
 
 # Estimate how much a new generation differs from the active one, at a cost that does not grow with the store, for a
@@ -301,8 +302,8 @@ def read_or_none(dataset: StoredDataset, generation: str) -> Manifest | None:
 def find_active(
     dataset: StoredDataset, generation: str | None, records: int | None, gate_spec: Gates
 ) -> ActiveGeneration | None:
-    """Return the generation that gates compare with: ``generation``, or the newest published one that passed; None if
-    there is none yet.
+    """Return the generation that gates compare with: ``generation``, else the announced one if it is there, else the
+    newest published one that passed; None if there is none yet.
 
     If it is lost or unreadable, the newest readable one replaces it, with a warning. If none is readable, the lost
     one's number of ``records`` is used. If that is unknown and ``gate_spec`` has a gate that needs it, raises
@@ -312,7 +313,8 @@ def find_active(
     name = generation
     if name is None:
         published, refused = dataset.published_generations(), dataset.refused_generations()
-        name = next((found for found in reversed(published) if found not in refused), None)
+        newest = next((found for found in reversed(published) if found not in refused), None)
+        name = announced if (announced := find_announced(dataset)) in published else newest
     if name is None:
         return None
     try:

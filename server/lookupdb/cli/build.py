@@ -86,7 +86,7 @@ _threads_option = option(
     "--active",
     type=GenerationAddress(),
     help="Generation that gates compare with; if the store has lost it, the newest readable one.  "
-    "[default: the newest whole one]",
+    "[default: the announced one, else the newest whole one]",
     show_default=False,
 )
 @option(
