@@ -29,6 +29,7 @@ from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, bucket_dataset, directory, open_store
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import CLAIM, BucketDataset
+from lookupdb.store.dataset import write_announcement
 from lookupdb.store.generations import copy_generation
 from lookupdb.store.objects import PutMode, Version
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, LiveDataset, Sweep
@@ -93,7 +94,9 @@ def test_copies_the_newest_of_every_dataset_and_says_how_to_adopt_it(stores: Sto
         stores.check(name, "g2")
     lines = result.stdout.splitlines()
     assert len(lines) == 2
-    assert all("g2 copied (101 records, 3 shards); spec.adopt: {uid: 'local'}" in line for line in lines)
+    assert all(
+        "g2 copied (101 records, 3 shards); spec.adopt: {uid: 'local', generation: g2}" in line for line in lines
+    )
 
 
 def test_a_scratch_folder_that_may_not_be_written_to_is_reported_and_not_the_store(stores: Stores) -> None:
@@ -352,6 +355,19 @@ def test_another_generation_of_that_number_is_never_replaced(stores: Stores) -> 
     assert isinstance(result.exception, StoreError)
     assert "has another g2" in result.exception.message
     assert stores.target().manifest("g2") == before
+
+
+def test_the_announced_one_is_copied_and_nothing_in_its_place(stores: Stores) -> None:
+    write_announcement(stores.source(), UID, "g1", 1, "2026-11-20T02:04:00Z")
+    assert stores.copy("--dataset", "people").exception is None
+    assert stores.target().generations() == ("g1",)
+    write_announcement(stores.source(), UID, "g3", 2, "2026-11-20T02:04:00Z")
+    lost = stores.copy("--dataset", "people").exception
+    assert isinstance(lost, StoreError)
+    assert (
+        "has no whole g3 to copy (it has: g1, g2; by default the one that active.json announces is copied)"
+        in lost.message
+    )
 
 
 def test_a_refused_one_is_not_chosen_by_itself(stores: Stores) -> None:

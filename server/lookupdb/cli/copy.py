@@ -78,7 +78,7 @@ _AGAIN: Final = "fix that and run it again: what was copied completely is not co
 @option(
     "--generation",
     type=GenerationAddress(),
-    help="Generation to copy, for a single dataset.  [default: the newest whole one that no gate rejected]",
+    help="Generation to copy, for a single dataset.  [default: the active one]",
     show_default=False,
 )
 @option(
@@ -104,11 +104,13 @@ def copy(
     style: str,
     as_json: bool,
 ) -> None:
-    """Copy the newest generation of datasets from the store SOURCE into the store TARGET.
+    """Copy the active generation of datasets from the store SOURCE into the store TARGET.
 
     \b
         lookupdb copy s3://lookups/eu s3://lookups-us/main --cluster-id c1 --to-cluster-id c2
         lookupdb copy .lookupdb/store s3://lookups/eu --to-cluster-id c1 --dataset airports
+
+    The active generation is the announced one (active.json), else the newest whole one that no gate rejected.
 
     A dataset keeps its namespace, name, uid and generation numbers. In the other cluster, a dataset of that name adopts
     it: set spec.adopt to the printed value. Until then the copy is retained: no sweep removes it.
@@ -116,8 +118,8 @@ def copy(
     Each generation appears completely or not at all. If the copy breaks off, run it again: what exists already is not
     copied again. If SOURCE and TARGET are in one bucket, with the same URL, endpoint and credentials, the store copies
     by itself. All other data pass through this process and are verified (size, SHA-256). A dataset that cannot be
-    copied is reported, and the others are copied. The exit code is then 6 if only room was lacking, else 5. If the
-    newest generation is damaged, the newest whole one is copied, and the exit code is 5 unless --generation chose it.
+    copied is reported, and the others are copied. The exit code is then 6 if only room was lacking, else 5. If nothing
+    is announced and the newest generation is damaged, the newest whole one is copied, and the exit code is 5.
 
     Credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and so on). If SOURCE has other
     credentials, set LOOKUPDB_SOURCE_STORE_AWS_….
@@ -191,7 +193,8 @@ def _report(copied: CopiedGeneration, as_json: bool) -> None:
         "records": manifest.totals.records,
         "fileBytes": manifest.totals.file_bytes,
     }
-    text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); spec.adopt: {{uid: '{manifest.uid}'}}"
+    adopt = f"spec.adopt: {{uid: '{manifest.uid}', generation: {manifest.generation}}}"
+    text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); {adopt}"
     click.echo(_format_line(members, text, as_json))
 
 

@@ -48,6 +48,7 @@ from lookupdb.store.dataset import (
     call_with_retries,
     is_older,
     parse_manifest,
+    read_announcement,
 )
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.sweep import MARK_NOTE, retain
@@ -533,7 +534,7 @@ def _is_named(address: StoreAddress, name: str) -> bool:
 def copy_generation(
     source: StoredDataset, target: StoredDataset, generation: str | None, scratch: Path, on_copied: OnCopied
 ) -> CopiedGeneration:
-    """Copy ``generation``, or the newest whole one that passed its gates, from ``source`` to ``target``.
+    """Copy ``generation``, or the announced one, else the newest whole one that passed its gates.
 
     Raises GenerationMissing if there is none, GenerationExists if ``target`` has another generation of that number,
     CorruptFile if that one is damaged or a file does not match its manifest, StoreError, NotEnoughRoom.
@@ -557,15 +558,17 @@ def copy_generation(
 
 
 def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
-    """Return the manifest to copy, and newer damaged generations unless ``generation`` is given."""
+    """Return the manifest to copy, and newer damaged generations if the newest whole one was chosen."""
+    if generation is None and (announced := read_announcement(source)) is not None:
+        generation = announced.generation
     published = source.published_generations()  # first: a generation may be published in between
     manifests = source.whole_manifests()
     usable = [name for name, manifest in manifests.items() if manifest.refused is None]
     name = generation or (usable[-1] if usable else None)
     if name is None or name not in manifests:
         raise GenerationMissing(
-            f"{source.url} has no {'' if generation is None else f'{generation}, '}whole generation to copy",
-            hint=f"it has: {', '.join(manifests) or 'none'}",
+            f"{source.url} has no whole {generation or 'generation'} to copy",
+            hint=f"it has: {', '.join(manifests) or 'none'}; by default the one that active.json announces is copied",
         )
     damaged = [other for other in published if other not in manifests and is_older(name, other)]
     return manifests[name], () if generation else tuple(damaged)
