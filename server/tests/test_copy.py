@@ -265,7 +265,7 @@ def test_what_is_damaged_in_the_target_stays_and_what_to_do_is_said(stores: Stor
     result = stores.copy("--dataset", "people")
     assert isinstance(result.exception, StoreError)
     assert "the target's g2 is damaged" in result.exception.message
-    assert f"remove {path.parent} and run it again" in result.exception.message
+    assert f"remove {path.parent} and copy again" in result.exception.message
     assert sorted(path.parent.iterdir()) == left
     shutil.rmtree(path.parent)
     assert stores.copy("--dataset", "people").exception is None
