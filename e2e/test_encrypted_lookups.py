@@ -125,7 +125,7 @@ def _check_who_is_let_in(scenario: Scenario, url: str, tokens: dict[str, str]) -
     ((status, body),) = access.ask(
         scenario.namespace, url.replace("https://", "http://").replace(".svc/", ".svc:443/"), [tokens[OLD]]
     )
-    assert (status, "ask by https" in body) == (400, True), body
+    assert (status, "use https" in body) == (400, True), body
 
 
 def _wait_seen(scenario: Scenario, true: Any, *, seconds: float, nudged: bool = False) -> dict[str, Seen]:

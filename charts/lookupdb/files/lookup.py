@@ -70,7 +70,7 @@ def find_router(name: str) -> str:
         urllib.request.urlopen(f"http://{address}/v1/dataset", timeout=TIMEOUT_SECONDS).close()
         scheme = "http"
     except urllib.error.HTTPError as error:
-        speaks_tls = error.code == 400 and b"ask by https" in error.read()
+        speaks_tls = error.code == 400 and b"use https" in error.read()
         scheme = "https" if speaks_tls else "http"
     return f"{scheme}://{address.removesuffix(f':{DEFAULT_PORTS[scheme]}')}"
 
