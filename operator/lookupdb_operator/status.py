@@ -100,9 +100,9 @@ class BuiltGeneration:
     adopted_from: str = ""
     """``uid/gN`` of the earlier dataset that it was copied from; empty if it was built."""
     key_columns: tuple[str, ...] = ()
-    """The columns of its keys, if these have several."""
+    """The columns of its keys. Empty if they are the names of an object's members."""
     separator: str = ""
-    """What joins them."""
+    """What joins several columns."""
     source_modified_at: str = ""
     """When the newest file of its source was modified; empty if unknown."""
 

@@ -60,3 +60,10 @@ def test_the_pass_that_gives_servers_up_begins_no_others_since_they_may_be_on_th
     status = world.reconcile().status
     assert ([rollout.window for rollout in status.rollouts], status.last_rollout) == (["", ""], 2)
     assert world.reconcile().status.last_rollout == 3
+
+
+def test_keys_of_another_column_are_rolled_out_at_once() -> None:
+    world = _serving()
+    world.edit(key={"columns": ["ident"]})
+    world.settle(until=lambda: world.status.last_rollout == 2)
+    assert world.status.rollouts[-1].shard_ranges == "", "all"

@@ -301,8 +301,8 @@ def _entry(
     generation: GenerationStatus,
     shards: list[dict[str, object]],
 ) -> dict[str, object]:
-    columns = generation.key_columns  # empty if keys have one column
-    composite = {"keyColumns": list(columns), "separator": generation.separator} if columns else {}
+    columns = generation.key_columns
+    composite = {"keyColumns": list(columns), "separator": generation.separator} if len(columns) > 1 else {}
     return {
         "generation": part.generation,
         "rollout": part.rollout,

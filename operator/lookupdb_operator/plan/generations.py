@@ -392,7 +392,6 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
     """Return the complete generation that ``build`` put into the store. An adopted one answers no refresh and keeps its
     age."""
     spec = desired.spec
-    is_composite = len(spec.key.columns) > 1
     return BuiltGeneration(
         generation=build.generation,
         content=build.content,
@@ -402,8 +401,8 @@ def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) ->
         largest_shard_bytes=result.largest_shard_bytes,
         shards=spec.shards,
         normalize=spec.key.normalize,
-        key_columns=spec.key.columns if is_composite else (),
-        separator=spec.key.separator if is_composite else "",
+        key_columns=spec.key.columns,
+        separator=spec.key.separator,
         value_format=spec.value.format,
         built_at=result.built_at or build.started_at,
         source_modified_at=result.source_modified_at,
