@@ -144,7 +144,7 @@ async def _refuse_other_sites(request: web.Request, handler: Handler) -> web.Str
     if request.method in ("GET", "HEAD"):
         return await handler(request)
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-    is_ours = origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    is_ours = origin is None or origin.partition("://")[2] == request.headers.get("Host")
     if (site not in ("same-origin", "none")) if site is not None else not is_ours:
         raise web.HTTPForbidden(text="This form can only be sent from the console itself.")
     return await handler(request)
