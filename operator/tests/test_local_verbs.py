@@ -7,7 +7,10 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,12 +19,15 @@ from operator_support.local_up import api, folder, get_dataset, load, running
 from operator_support.plugin_program import Ended, run_lookupdb
 from plugin_samples import body, condition
 
-from lookupdb import cli
+from lookupdb import cli, store
+from lookupdb.builder import build
+from lookupdb.builder.options import BuildOptions, SilentProgress
+from lookupdb.dataset.spec import LOCAL, parse_resource
 from lookupdb.up.run_state import DATA_DIRECTORY, RunFolder, list_build_logs, note_build_end, renew_build_log
 from lookupdb.wording import format_command
 from lookupdb_operator import names
 from lookupdb_operator.local.api import LocalApi, localize_advice, parse_local
-from lookupdb_operator.local.up import keep_pin
+from lookupdb_operator.local.up import LocalDataset, keep_pin
 from lookupdb_operator.model import format_moment
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
@@ -217,6 +223,33 @@ def test_an_edit_of_the_manifest_keeps_a_commands_pin(
     applied = keep_pin({"spec": dict(manifest)}, {"spec": spec}, annotations)
     assert applied["spec"].get("generation") == kept
     assert annotations[note] == manifest.get("generation", "")
+
+
+def local_dataset(folder: RunFolder, data: Path, resource: dict[str, Any]) -> LocalDataset:
+    """Return the dataset of a manifest in ``data``, and its place in the store there."""
+    opened = store.open_store(str(data / "store"), cluster=LOCAL)
+    spec = replace(parse_resource(resource, data), uid=LOCAL)
+    return LocalDataset(data / "airports.yaml", spec, resource, folder, opened.dataset(spec), opened.inbox(spec))
+
+
+def test_up_follows_the_spec_that_kubectl_has_applied(folder: RunFolder, tmp_path: Path) -> None:
+    resource = body()
+    found = local_dataset(folder, tmp_path, resource)
+    found.follow({**resource, "spec": resource["spec"] | {"keepGenerations": 8}})
+    assert found.spec.keep_generations == 8
+    found.follow({**resource, "metadata": {"namespace": "shop", "name": "others"}})
+    assert found.spec.keep_generations == 8
+
+
+def test_up_knows_the_key_columns_of_what_a_build_has_left(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("country,id,name\nDE,1,a\n")
+    spec = {"source": {"url": "people.csv"}, "key": {"columns": ["country", "id"], "separator": "|"}}
+    found = local_dataset(folder, tmp_path, {**body(), "spec": spec})
+    place = store.open_store(str(tmp_path / "store"), cluster=LOCAL)
+    build.build_generation(found.spec, place, BuildOptions(scratch=tmp_path / "scratch"), SilentProgress())
+    status = found.find_stored_status()
+    assert status is not None
+    assert (status.generations[0].key_columns, status.generations[0].separator) == (("country", "id"), "|")
 
 
 VERBS = "ls status history refresh promote reject override-gates rollback pin unpin diff logs top prune"

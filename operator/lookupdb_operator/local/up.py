@@ -136,6 +136,8 @@ class LocalDataset:
     pruned: set[str] = field(default_factory=set)
     """The generations that were in use when others were last removed."""
     left_out: tuple[str, ...] = ()
+    applied: Mapping[str, Any] | None = None
+    """The spec in the cluster, when ``spec`` was last taken from it."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """What its ``up.json`` holds."""
 
@@ -150,6 +152,14 @@ class LocalDataset:
         if self.spec.source.takes_pushes:
             return f"the first push to {self.inbox.url}"
         return "" if self.spec.refresh.success_file is None else describe_success_file(self.spec)
+
+    def follow(self, held: Object) -> None:
+        """Take the spec of ``held`` if it is this dataset: a command or `kubectl` may have changed it."""
+        place = held["metadata"]["namespace"], held["metadata"]["name"]
+        if place == self.key and held["spec"] != self.applied:
+            self.applied = held["spec"]
+            with suppress(LookupdbError):  # the operator reports it
+                self.spec = replace(parse_resource(held, self.path.resolve().parent), uid=LOCAL)
 
     def identify_source(self, volume: Path | None) -> str | None:
         """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
@@ -200,6 +210,8 @@ class LocalDataset:
                 largest_shard_bytes=max(shard.bytes for shard in item.shards),
                 shards=len(item.shards),
                 normalize=item.normalize,
+                key_columns=item.key_columns,
+                separator=item.separator,
                 value_format=item.value_format,
                 built_at=item.built_at,
                 refreshed_at=item.built_at,
@@ -426,6 +438,9 @@ class Up:
 
     def _note(self, event: str, item: Object) -> None:
         self._changed.set()
+        if item["kind"] == names.KIND:
+            for dataset in self._datasets:
+                dataset.follow(item)
         if item["kind"] == names.EVENT.name and event == "ADDED" and item["reason"] not in _ROUTINE:
             about = item["involvedObject"]
             url, message = self._find_url(about["namespace"], about["name"]), item["message"]
