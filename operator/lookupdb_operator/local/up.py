@@ -153,13 +153,13 @@ class LocalDataset:
             return f"the first push to {self.inbox.url}"
         return "" if self.spec.refresh.success_file is None else describe_success_file(self.spec)
 
-    def follow(self, held: Object) -> None:
-        """Take the spec of ``held`` if it is this dataset: a command or `kubectl` may have changed it."""
-        place = held["metadata"]["namespace"], held["metadata"]["name"]
-        if place == self.key and held["spec"] != self.applied:
-            self.applied = held["spec"]
+    def follow(self, resource: Object) -> None:
+        """Take the spec of ``resource`` if it is this dataset: a command or `kubectl` may have changed it."""
+        place = resource["metadata"]["namespace"], resource["metadata"]["name"]
+        if place == self.key and resource["spec"] != self.applied:
+            self.applied = resource["spec"]
             with suppress(LookupdbError):  # the operator reports it
-                self.spec = replace(parse_resource(held, self.path.resolve().parent), uid=LOCAL)
+                self.spec = replace(parse_resource(resource, self.path.resolve().parent), uid=LOCAL)
 
     def identify_source(self, volume: Path | None) -> str | None:
         """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
