@@ -22,7 +22,7 @@ def test_a_dataset_made_again_adopts_what_the_deleted_one_has_left(scenario: Sce
 
     scenario.apply(scenario.dataset("records", "records", adopt={"uid": "00000000"}, **SPEC))
     result = scenario.wait_condition("records", "Degraded", "True", reason="AdoptionFailed")
-    assert f"it has the uids {uid[:8]}" in result["message"]
+    assert f"only with the uids {uid[:8]}" in result["message"]
     scenario.change("records", adopt={"uid": uid})
     adopted = scenario.wait_settled("records")["generations"][-1]
     assert adopted["adoptedFrom"] == f"{uid}/g1"

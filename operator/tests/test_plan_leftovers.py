@@ -47,8 +47,9 @@ def test_a_pod_that_a_finalizer_holds_is_reported_with_what_holds_it_and_what_to
     rolled_out, degraded = condition(planned, "RolledOut"), condition(planned, "Degraded")
     expected = (
         f"Pod {HELD}, which was replaced, is still there 60 s after it should be gone, and the next shards wait;"
-        " its finalizer example.com/backup must be removed by the controller that set it. Otherwise this removes"
-        f' all: kubectl patch -n default pod {HELD} --type=merge -p \'{{"metadata":{{"finalizers":null}}}}\'.'
+        " its finalizer example.com/backup must be removed by the controller that set it. If that does not happen,"
+        f" this removes all finalizers: kubectl patch -n default pod {HELD} --type=merge"
+        ' -p \'{"metadata":{"finalizers":null}}\'.'
     )
     assert (rolled_out.status, rolled_out.reason) == ("False", reasons.DELETION_OVERDUE)
     assert rolled_out.message == f"1 of 2 shards answer from g2, the others from g1; {expected}"

@@ -230,8 +230,8 @@ def test_binaries_have_the_form_that_the_spec_gives(tmp_path: Path) -> None:
         describe_columns(spec, open_source(spec, volume=None).list_files(), BuildBudget.for_build(1 << 30, shards=1))
     )
     assert lines[:2] == [
-        "b is binary: base64; `type: text` for it in source.parquet.columns takes its text",
-        "f is binary: base64; `type: text` for it in source.parquet.columns takes its text",
+        "b is binary: base64; to store it as text, set its `type: text` in source.parquet.columns",
+        "f is binary: base64; to store it as text, set its `type: text` in source.parquet.columns",
     ]
     assert lines[-1] == "all that the manifest names are in the schema of 1 avro file"
     objects = open_source(spec, volume=None).list_files()

@@ -350,7 +350,7 @@ def test_rows_that_fit_the_memory_each_need_not_fit_it_together(tmp_path: Path) 
 
 
 def test_a_field_of_csv_says_how_a_column_becomes_the_value(tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match=r"value\.column with value\.format: raw .* value\.columns: \[v\]"):
+    with pytest.raises(BadSource, match=r"value\.column and `value\.format: raw`; .* `value\.columns: \[v\]`"):
         read_file(tmp_path, "f.csv", "k,v\nx,1\n", value={"field": "v"})
 
 

@@ -241,7 +241,7 @@ class TestNothingIsAdopted:
         assert (
             f"people-{OTHER[:8]}: expected a whole generation that passed its gates, of team/people {OTHER}" in message
         )
-        assert f"of team/people in cluster local it has the uids {OLD[:8]}" in message
+        assert f"the store has team/people in cluster local only with the uids {OLD[:8]}" in message
 
     def test_where_there_is_nothing_at_all(self, project: Project) -> None:
         message = self.fail(project, NEW, OLD, name="persons").message

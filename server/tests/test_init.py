@@ -110,7 +110,7 @@ class TestManifest:
             "';': it divides the first 3 rows into 5 fields each",
             "age integer, active boolean: as in all 2 rows",
             "zip stays text: its name says that the digits are not a number",
-            f"1: one for each GiB; the source has 1 file of {len(PEOPLE)} bytes",
+            f"1: one for each GiB; the source has 1 file, {len(PEOPLE)} bytes in all",
         ):
             assert reason in said
             assert reason in text
@@ -381,7 +381,7 @@ class TestSources:
         write("long.csv.gz", gzip.compress(f"id,text\n{lines}".encode(), 1))
         said = init("long.csv.gz").stdout
         assert "id: unique in the first 10,000 rows" in said
-        assert "the source has 1 file of about" in said, "a compressed file does not say how long it is"
+        assert "the source has 1 file, about" in said, "a compressed file does not say how long it is"
         write(
             "wide.csv.gz",
             gzip.compress(

@@ -1,4 +1,4 @@
-"""Parse pods, Jobs, StatefulSets, and objects that are only compared with what was written."""
+"""Parse pods, Jobs and other objects, compare them with what the operator wrote, and say why one is stuck."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ class Console:
         self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
         self.port, self.admin_port = map(listeners.bound_port, (self._listener, self._admin_listener))
         is_private = options.access == ANYONE and options.host in LOOPBACK
-        self._hosts = LOOPBACK if is_private else None  # else a page of another site could read what the console shows
+        self._hosts = LOOPBACK if is_private else None  # only loopback names, so that no other site's page can read it
         self._metrics = ConsoleMetrics()
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -275,7 +275,7 @@ class _Pod:
 
 
 class Kubelet:
-    """Runs a process for each pod that objects in ``api`` ask for, and reports its state there."""
+    """Runs the pods that ``api`` asks for as processes, and reports their state to it."""
 
     def __init__(self, api: LocalApi, options: UpOptions, bases: Mapping[Place, Path]) -> None:
         """``bases``: the folder to which the local files of a dataset's source are relative."""

@@ -114,8 +114,9 @@ class ImageVolumes:
         self._are_kept = True
 
     async def are_kept(self, namespace: str) -> bool:
-        """Return whether image volumes are kept, as found minutes ago at most by a dry run in ``namespace``, where the
-        operator may create StatefulSets. True if unknown: whatever refuses the dry run refuses StatefulSets, too."""
+        """Return whether image volumes are kept, as found minutes ago at most by a dry run. It asks the API server in
+        ``namespace``, because the operator may create StatefulSets there. True if unknown: if the API server refuses
+        the dry run, it refuses StatefulSets, too."""
         async with self._asking:  # concurrent callers share the answer
             now = self._clock()
             oldest = now - timedelta(seconds=_IMAGE_VOLUMES_KNOWN_SECONDS)

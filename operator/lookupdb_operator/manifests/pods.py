@@ -358,7 +358,7 @@ def build_digest(dataset: ObservedDataset, config: Config) -> str:
 
 
 def has_builder_image(dataset: ObservedDataset, config: Config) -> bool:
-    """Return whether an image for builds is named; for builds by Spark, an image with Spark."""
+    """Return whether builds have an image: only builds by Spark need one to be named."""
     return not uses_spark(dataset.spec) or bool(_find_image(dataset, config))
 
 

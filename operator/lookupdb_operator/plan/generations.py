@@ -326,7 +326,7 @@ def up_to_date_generation(status: DatasetStatus, desired: Desired) -> Generation
 
 
 def is_up_to_date(generation: BuiltGeneration, status: DatasetStatus) -> bool:
-    """Return whether the source of ``generation`` was read for the last answered refresh or later, by build number."""
+    """Return whether the build for the last answered refresh, or a later one, found the source as in ``generation``."""
     return last_reading(generation) >= status.refreshed_by
 
 

@@ -475,8 +475,8 @@ TRANSITIONS: Final = (
             "the drain time has passed since `table.confirmedAt`, and every router still answers from the newest table"
         ),
         written_first=(
-            "`rollouts` without it. If it is desired again, it stays as claimed. With `rollout.keepPrevious`, only the"
-            " newest one of another generation is kept"
+            "`rollouts` without it. If it is desired again, it stays as claimed. With `rollout.keepPrevious`, of the"
+            " rollouts of other generations only the newest is kept"
         ),
         may_be_deleted="all of it; shards and servers beyond those that the newest table references",
     ),

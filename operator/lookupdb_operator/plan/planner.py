@@ -353,7 +353,7 @@ def find_lost_pods(observed: Observed) -> tuple[ObjectRef, ...]:
 
 
 def next_lost_pod_in(observed: Observed) -> float | None:
-    """Seconds until a pod is to be deleted by force, or again; None if there is none."""
+    """Seconds until the next deletion by force, first or repeated; None if no pod may be lost."""
     return min((wait if wait > 0 else _FORCE_AGAIN_AFTER for _, wait in _list_waits(observed)), default=None)
 
 

@@ -40,8 +40,8 @@ from lookupdb_operator.status import (
 
 
 _HIGHEST_BELIEVED: Final = 10**14 - 1
-"""The highest version written by hand that the next table still exceeds: it has 14 digits. It leaves room for more
-tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53).
+"""A version written by hand is ignored above this (14 digits); the next table exceeds any other. This leaves room for
+more tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53).
 """
 
 
@@ -209,8 +209,8 @@ def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
     """Return whether the ConfigMap has other content under the version of ``table``, and routers may have read it. An
-    edit may also have changed the ConfigMap's version. So after an edit, ``table`` counts as read if it was confirmed,
-    or the ConfigMap has its version or a newer one. Only what routers read is compared."""
+    edit may also have changed the ConfigMap's version. After an edit, routers may have read ``table`` if they confirmed
+    it, or if the ConfigMap's version is at least that of ``table``. Only what routers read is compared."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)

@@ -6,7 +6,7 @@ room for a few, each new rollout would get only a part of its servers.
 The queues are read from statuses, also after a restart. Nothing is remembered only here. Datasets that serve nothing
 yet come first, then those that have waited longest.
 
-A dataset gives up a slot that has stalled for long if others wait, or stall, too. Only one dataset at a time does so:
+A dataset that has stalled for long gives up its slot if others wait or have stalled too. Only one at a time does so:
 the one that got its slot last, because its room may be what the others lack. It is then queued behind those that wait,
 for longer each time. No slot is granted while a dataset lacks room for long. A dataset that gave a slot up, or whose
 build failed, has no precedence any more. Otherwise many broken datasets that serve nothing yet would take every slot.
@@ -272,7 +272,7 @@ def give_turn_up(
 
 
 def backoff_seconds(given_up: int) -> float:
-    """Seconds between a slot that was given up, the ``given_up``-th in a row, and the next one."""
+    """Seconds to wait for the next slot after ``given_up`` slots in a row were given up."""
     return delay_after(given_up, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
@@ -315,7 +315,7 @@ def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
 
 
 def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
-    """``ticket`` without a time that is impossibly far ahead because the clock was set back."""
+    """``ticket`` with its time capped: it is too far ahead if the clock was set back."""
     if ticket is None or not ticket.since:
         return ticket
     ahead = backoff_seconds(ticket.given_up) if ticket.given_up else 0.0

@@ -214,8 +214,8 @@ def describe_holder(leftover: Leftover, namespace: str) -> str:
         finalizers, them = ("its finalizers", "them") if len(deletion.finalizers) > 1 else ("its finalizer", "it")
         command = f"kubectl patch -n {namespace} {kind} {leftover.name} --type=merge"
         return (
-            f"{finalizers} {held_by} must be removed by the controller that set {them}. Otherwise this removes all:"
-            f' {command} -p \'{{"metadata":{{"finalizers":null}}}}\''
+            f"{finalizers} {held_by} must be removed by the controller that set {them}. If that does not happen,"
+            f' this removes all finalizers: {command} -p \'{{"metadata":{{"finalizers":null}}}}\''
         )
     return f"see why with: kubectl describe -n {namespace} {kind} {leftover.name}"
 

@@ -142,7 +142,7 @@ def _make_column_function(position: int, name: str, value_format: str) -> Callab
 
 def _single_column_hint(name: str) -> str:
     """Return a hint on how to make the text of one CSV column the value."""
-    return f"value.column with value.format: raw takes text as it is, value.columns: [{name}] makes an object of it"
+    return f"for the text as it is, set value.column and `value.format: raw`; for an object, `value.columns: [{name}]`"
 
 
 def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvColumn]) -> Callable[[Fields], bytes]:
@@ -597,7 +597,8 @@ class NativeCsv:
         return list(fields)
 
     def _finish_row(self) -> bool:
-        """If the slice ends within quotes and extends to its row's end, read that row to its end."""
+        """The slice ended within quotes: read its last row to its end, or raise if it must not extend. Return False if
+        that gives no valid row."""
         if not self._extends:
             rest = self._block[self._at :]
             raise self._parser.unfinished_error(self._records.row + 1, self.lines + len(rest.splitlines()), rest)

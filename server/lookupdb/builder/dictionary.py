@@ -5,7 +5,7 @@ part of the sample and judged on the other. Limits are bytes and counts, never t
 same dictionary on every machine.
 
 A refresh keeps the active generation's dictionary while it is nearly as good as a new one: then unchanged values keep
-their stored bytes. This version's compressor judges both. ``choose_dictionary`` is a pure function.
+their stored bytes. This version's compressor judges both dictionaries. ``choose_dictionary`` is a pure function.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ _DATA: Final = re.compile(
 
 
 def _guess_files(source: Json, base: Path, notes: Notes) -> Key:
-    """Add to ``source`` what cannot be seen from the names of its files. Return a key with which its rows can be read.
-    Raises BadSource."""
+    """Add to ``source`` what cannot be seen from the names of its files. Return a provisional key, enough to read the
+    source's rows. Raises BadSource."""
     urls = source.get("urls") or [source["url"]]
     file = _choose_file(find_files(urls[0], base=base, volume=None))
     name = file.description.url
@@ -425,7 +425,7 @@ def draft_manifest(
     types = _guess_types(found, chosen, notes)
     shards = min(1024, 1 + total // (1 << 30))
     size = f"about {format_quantity(total, 'bytes')} uncompressed" if is_compressed else format_quantity(total, "bytes")
-    notes["shards"] = f"{shards}: one for each GiB; the source has {format_count(files, 'file')} of {size}"
+    notes["shards"] = f"{shards}: one for each GiB; the source has {format_count(files, 'file')}, {size} in all"
     csv_fields = source.setdefault("csv", {})
     names = [column["name"] for column in csv_fields.pop("columns", [])] or list(types)
     if columns := [write_column(column, types.get(column, "text")) for column in names]:

@@ -344,7 +344,7 @@ def find_active(
     return ActiveGeneration(manifest.generation, manifest.totals.records, manifest)
 
 
-# Earlier generations: is a build needed, what do its gates compare with, and did they reject the same one before?
+# What earlier generations tell a build: whether it is needed, what its gates compare with, and what they rejected.
 
 
 def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str | None = None) -> bool:
@@ -675,8 +675,9 @@ def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, 
         for address in store.addresses_in(spec.namespace)
         if address.name == spec.name and address.uid != spec.uid[:8]
     ]
-    what = f"of {spec.namespace}/{spec.name} in cluster {store.cluster}"
-    return f"{what} it has the uids {format_some(uids, _MAX_SHOWN)}" if uids else f"there is no other dataset {what}"
+    what = f"{spec.namespace}/{spec.name} in cluster {store.cluster}"
+    some = format_some(uids, _MAX_SHOWN)
+    return f"the store has {what} only with the uids {some}" if uids else f"there is no other dataset of {what}"
 
 
 def judge(

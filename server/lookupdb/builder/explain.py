@@ -115,7 +115,8 @@ class FirstColumn:
         return not self.has_empty and len(set(self.values)) == len(self.values)
 
     def guess_type(self, *, is_csv: bool) -> str:
-        """Return the type that all values look like, or several for a file with types; "unknown" without a value."""
+        """Return the type that all values look like; if they differ, "text" for CSV, else all joined by "or"; "unknown"
+        without values."""
         # A boolean column holds a word for true and one for false. Digits alone are numbers, and a single word may
         # mean anything: "no" is also a country.
         are_words = {BOOLEANS.get(word) for word in self.words} == {True, False} and not self.words <= {"0", "1"}
@@ -310,7 +311,7 @@ _FORMS: Final = {
     "key": "as a key, its text in UTF-8",
     "raw": "taken as it is",
     "text": "its text in UTF-8, as source.parquet.columns says",
-    "base64": "base64; `type: text` for it in source.parquet.columns takes its text",
+    "base64": "base64; to store it as text, set its `type: text` in source.parquet.columns",
 }
 """Form of a binary column of Parquet, in words."""
 
@@ -556,7 +557,7 @@ def _success_file_line(spec: DatasetSpec, success_file: str | None, options: Bui
     if success_file is None:
         yield f"{strip_secrets(spec.refresh.success_file)} does not exist: the build would wait for it"
     elif success_file == options.unless_success_file:
-        yield f"{success_file}, as given: nothing would be read"
+        yield f"{success_file} is the same as in --unless-success-file: nothing would be read"
     else:
         yield success_file
 

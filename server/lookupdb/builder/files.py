@@ -152,7 +152,7 @@ _MAX_WINDOW: Final = 1 << 27
 _XZ_OVERHEAD: Final = 1 << 20
 """Memory of an xz decoder in addition to its window."""
 _MOST_AT_ONCE: Final = 1 << 20
-"""Output of a decoder in one call, if it can be limited."""
+"""The most output of a decoder in one call, for decoders that can be limited."""
 _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "gzip": (lambda: zlib.decompressobj(wbits=31), 16 << 10),
     "zstd": (lambda: zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj(), 2 << 10),

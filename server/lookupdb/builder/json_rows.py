@@ -233,8 +233,8 @@ def _describe_kind(value: Any) -> str:
 
 
 _NUMBER_TAIL: Final = len("e+")
-"""The most characters of a number that the decoder leaves if the window cuts it off: ``e+`` of ``1e+5``, or ``.`` of
-``1.5``."""
+"""If the window cuts off a number, the decoder leaves at most this many of its characters unparsed: ``e+`` of ``1e+5``,
+or ``.`` of ``1.5``."""
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
 """Longest word or escape that the window may cut off. An error further before the window's end is final."""
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)

@@ -217,7 +217,7 @@ class AsyncLookups:
     async def _find_columns(
         self, key: Key, find: Callable[[str, float], Awaitable[Any]], deadline: float | None = None
     ) -> Any:
-        """Return what ``find`` returns for the text of ``key``, joined by the answering generation's key columns."""
+        """Join ``key`` to a text as the answering generation does, and return what ``find`` returns for it."""
         self._link.enter()
         deadline = deadline or asyncio.get_running_loop().time() + self._link.core.settings.timeout
         columns = await self._key_columns(deadline)

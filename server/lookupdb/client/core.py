@@ -138,8 +138,8 @@ def connecting_error(error: OSError, settings: ClientSettings, *, is_late: bool)
 
 
 def lost_connection(error: BaseException | None, settings: ClientSettings, *, is_stale: bool) -> ConnectionFailure:
-    """Return the failure of a request whose connection ended with ``error``, if any. A router that requires a client's
-    certificate reports that here: in TLS 1.3 it checks after the handshake."""
+    """Return the failure of a request whose connection ended; ``error`` says why, if known. A router that requires a
+    client's certificate reports that here: in TLS 1.3 it checks after the handshake."""
     if error is None:
         detail = "the connection was closed before the answer was whole"
         return ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale)

@@ -158,7 +158,8 @@ _PANDAS_TYPES: Final = {int: "Int64", bool: "boolean", float: "Float64", str: "s
 
 
 def _choose_type(items: list[Any]) -> tuple[type, list[Any]]:
-    """Return the items and their common type: object if they have none, or if converting would change a value."""
+    """Return the common type of ``items``, and the items converted to it. The type is object if they have none in
+    common, or if converting would change a value."""
     kinds = {type(item) for item in items if item is not None}
     kind = kinds.pop() if len(kinds) == 1 else object
     if kinds == {int, float}:

@@ -215,7 +215,7 @@ class Lookups:
         return core.find_columns(answered or ()) or columns
 
     def _find_columns(self, key: Key, find: Callable[[str, float], Any], deadline: float | None = None) -> Any:
-        """Return what ``find`` returns for the text of ``key``, joined by the answering generation's key columns."""
+        """Join ``key`` to a text as the answering generation does, and return what ``find`` returns for it."""
         self._link.enter()
         deadline = deadline or time.monotonic() + self._link.core.settings.timeout
         columns = self._key_columns(deadline)

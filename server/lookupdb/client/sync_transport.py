@@ -83,7 +83,7 @@ class RouterLink:
 
 
 class Seat:
-    """The claim of the leader of a batch."""
+    """Held by a caller while it leads a batch; it vanishes with the caller."""
 
     __slots__ = ("__weakref__",)
 

@@ -418,8 +418,8 @@ def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "nothing was measured"
     if failures := count_requests(document, "errors"):
         yield (
-            f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered. They count as slower"
-            f" than any answer; timeouts and unsent requests also count with the time that was waited. "
+            f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered. Timeouts and"
+            f" unsent requests count with the time waited, all others as slower than any answer. "
             f"{NO_LATENCY} means that too few were answered"
         )
     if (lag := senders["lag"]["percentiles"]["99"] or 0) > NOTICEABLE_MICROSECONDS:

@@ -358,7 +358,7 @@ class _Load:
         if self._ended_by:
             return {}
         tail = (await sender.stderr.read())[-_TAIL_BYTES:].decode(errors="replace").strip()
-        raise LookupdbError(f"a sender ended by itself, with {await sender.wait()}: {tail or 'it said nothing'}")
+        raise LookupdbError(f"a sender ended with exit code {await sender.wait()}: {tail or 'it said nothing'}")
 
     async def _show(self) -> None:
         while True:

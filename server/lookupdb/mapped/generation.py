@@ -1,7 +1,7 @@
 """Open a generation on the local disk, and follow its dataset to the next one.
 
-``Opener`` reads the manifest, locks it, checks the files and maps them. ``Follower`` looks for another generation on a
-lookup now and then, without a thread, and switches the mapping to it.
+``Opener`` reads the manifest, locks it, checks the files and maps them. Now and then, on a lookup, ``Follower`` looks
+for another generation and switches the mapping to it, without a thread.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _is_there(path: Path) -> bool:
 
 
 def unopened_error(path: Path, error: OSError) -> StoreError | NotEnoughRoom:
-    """Return the error for a dataset at ``path`` that cannot be opened, naming the file that the system named."""
+    """Return the error for a dataset at ``path`` that cannot be opened; it names ``error.filename``, else ``path``."""
     return opening_error(Path(os.fsdecode(error.filename or path)), error.errno or 0)
 
 

@@ -98,7 +98,8 @@ class BatchValues:
             self.values[position] = UNAVAILABLE
 
     def to_list(self, unavailable: object = UNAVAILABLE) -> Values:
-        """Return the values in the order of the keys. The kernels put ``unavailable`` in place of UNAVAILABLE."""
+        """Return the values in the order of the keys. ``unavailable`` replaces UNAVAILABLE only in the kernels; here
+        it is ignored."""
         return self.values
 
     # Answers of HTTP. In JSON, the body begins with ``start``, and raw values are base64. ``partial`` adds the member

@@ -96,7 +96,7 @@ class RouterBudget:
     __slots__ = ("answer_bytes", "batch_mark", "large_mark", "limit", "used")
 
     def __init__(self, limit: int, *, is_encrypted: bool = False) -> None:
-        """``is_encrypted``: sending copies an answer, so the largest answer must be smaller."""
+        """``is_encrypted``: then an answer is copied to send it, so the largest must be smaller."""
         self.limit = limit
         self.used = 0
         self.batch_mark = limit // 2

@@ -279,7 +279,7 @@ class ConnectionLife(asyncio.Protocol):
         raise NotImplementedError
 
     def _drop(self) -> None:
-        """Drop due answers and received bytes."""
+        """Drop unanswered requests and received bytes."""
         raise NotImplementedError
 
     def _measure_input(self) -> int:
@@ -338,8 +338,7 @@ class ConnectionLife(asyncio.Protocol):
         return False
 
     def _finish_input(self) -> bool:
-        """Finish when all bytes are read and the client sends no more. Return whether answers were due; they are still
-        sent."""
+        """If all bytes are read and the client sends no more, finish. Return whether anything is still to be sent."""
         if self.phase is READING_HALF_CLOSED and self._has_part():
             self.counters[_REQUESTS_REFUSED] += 1
             self.refuse_input(ConnectionRefusal.MALFORMED, "the connection ended in the middle of a request")

@@ -255,7 +255,7 @@ def _moment_member(members: dict[str, Any], where: str) -> str:
 
 
 def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef | None:
-    """Return the password of servers of ``rollout``, by the key in ``members``."""
+    """Return the reference to the password of ``rollout``'s servers, from ``passwordKey``; None if there is none."""
     if "passwordKey" not in members:
         return None
     key = _text_member(members, "passwordKey", where)

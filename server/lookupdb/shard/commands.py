@@ -268,7 +268,7 @@ class Session(RespSession):
         super().reset()
 
     def begin_transaction(self) -> None:
-        """Start to queue commands, together up to the limits of one command."""
+        """Start to queue commands; all of them share the limits of one command."""
         self.transaction = Transaction(self.limits.max_arguments, self.limits.max_request_bytes)
 
     @property

@@ -369,7 +369,7 @@ class StoredDataset(ABC):
 
     @contextmanager
     def verified_shard(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
-        """Yield the file that ``shard`` yields, with its checksum verified, even if it is an original."""
+        """Yield what ``self.shard()`` yields, its checksum verified even if it is the original."""
         with self.shard(generation, shard, scratch) as path:
             if self.local_path(generation) is not None:
                 verify_shard_file(path, shard)

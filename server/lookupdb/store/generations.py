@@ -543,7 +543,7 @@ def copy_generation(
     _find_copy(target, original)  # another generation of that number is not retained
     _retain(target)
     outcome: Literal["copied", "present"] = "present"
-    standing = _find_copy(target, original)  # a sweep that did not see the note may have removed it
+    standing = _find_copy(target, original)  # a sweep that did not see the note of `_retain` may have removed the copy
     if standing is None:
         try:
             with target.claim(original.generation, scratch) as claim:

@@ -195,8 +195,8 @@ _KINDS: Final = {
 
 
 def parse_problem(status: int, content_type: str, body: bytes | None, retry_after: str) -> GatewayProblem:
-    """Parse an error answer. The problem has a ``kind`` only if all of the answer is valid. ``body`` is None after
-    HEAD."""
+    """Parse an error answer. The result has no ``kind`` if the answer is not a gateway's problem. ``body`` is None
+    after HEAD."""
     pause = min(float(retry_after), _MAX_PAUSE_SECONDS) if re.fullmatch(r"[0-9]{1,6}", retry_after) else 0.0
     is_problem = content_type.partition(";")[0].strip().lower() == "application/problem+json"
     if is_problem and body is None:
@@ -231,7 +231,7 @@ def no_gateway_error(message: str, reason: str) -> StoreError:
 
 PREFIX: Final = "LOOKUPDB_STORE_"
 SOURCE_PREFIX: Final = "LOOKUPDB_SOURCE_STORE_"
-"""Begins the variables for the store that `lookupdb copy` reads, if that needs others."""
+"""Prefix of the variables for the store that `lookupdb copy` reads, if its credentials differ."""
 
 _PROVIDERS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Scheme of a bucket → the prefix of the variables that obstore reads for it."""

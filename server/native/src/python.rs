@@ -57,7 +57,7 @@ impl PyShardFile {
         Ok(self.file.find(key)?.map(|stored| PyBytes::new(py, stored)))
     }
 
-    /// The results of `find` for `keys`, which are looked up together; an exception is an item.
+    /// The results of `find` for `keys`, looked up together; where `find` would raise, the item is the exception.
     fn find_many<'py>(&self, py: Python<'py>, keys: Vec<Bound<'py, PyBytes>>) -> PyResult<Bound<'py, PyList>> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
         let mut found = Vec::with_capacity(keys.len());

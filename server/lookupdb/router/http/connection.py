@@ -347,7 +347,7 @@ class HttpConnection(ConnectionLife):
                 return HttpProblem(problems.FORBIDDEN, verdict.detail)
             challenge = 'Bearer error="invalid_token"' if verdict.has_token else "Bearer"
             return HttpProblem(problems.UNAUTHENTICATED, verdict.detail, fields={"WWW-Authenticate": challenge})
-        self._forget_admitted()  # and the repeated request, which relied on the previous field
+        self._forget_admitted()  # this also forgets the repeated request, which relied on the previous field
         assert field is not None, "no client is admitted without a token"
         self._admitted, self._admitted_until = field, verdict.until
         self.budget.take(len(field))

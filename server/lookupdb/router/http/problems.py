@@ -34,7 +34,7 @@ answered 431.
 """
 
 MAX_PIPELINE: Final = 64
-"""Limit of pending requests of one connection; a batch is alone. Others wait, and nothing is read meanwhile."""
+"""Limit of pending requests of one connection; a batch is pending alone. Others wait, and nothing is read meanwhile."""
 
 MAX_HELD_ANSWERS_BYTES: Final = 256 * 1024
 """Limit of answers that wait for an earlier one. Beyond it, no request of the connection begins or is read."""

@@ -111,7 +111,7 @@ const ROW_BITS: u32 = 40;
 pub const BATCH_BYTES: usize = 896 << 10;
 /// Spare room, which the last record of most batches fits into.
 const LAST_RECORD_BYTES: usize = 64 << 10;
-/// The maximum number of records of a batch.
+/// The maximum number of records in a batch.
 pub const BATCH_RECORDS: usize = 16 << 10;
 
 /// The files of large values, by the number of their slice. Large values wait there while their keys are sorted.

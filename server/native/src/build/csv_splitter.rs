@@ -261,7 +261,7 @@ fn line_end(block: &[u8], at: usize, is_last: bool) -> Option<usize> {
     }
 }
 
-/// The number of lines in `text`: of line breaks, and one more if something follows the last.
+/// The number of lines in `text`: its line breaks, plus one if something follows the last.
 pub fn count_lines(text: &[u8]) -> u64 {
     let breaks = memchr::memchr_iter(b'\n', text).count();
     let returns = memchr::memchr_iter(b'\r', text).filter(|at| text.get(at + 1) != Some(&b'\n')).count();
