@@ -67,11 +67,12 @@ class TestExplain:
 
     def test_says_whether_anything_would_be_built(self, project: Project) -> None:
         fingerprint = project.built()["fingerprint"]
-        words = ("--explain", "--unless-fingerprint")
-        assert f"{fingerprint}, as given: nothing would be built" in project.build(*words, fingerprint).stdout
-        assert f"{fingerprint}, not the one given" in project.build(*words, "f" * 32).stdout
+        words, option = ("--explain", "--unless-fingerprint"), "in --unless-fingerprint"
+        same = f"{fingerprint} is the one {option}"
+        assert f"{same}: nothing would be built" in project.build(*words, fingerprint).stdout
+        assert f"{fingerprint} is not the one {option}" in project.build(*words, "f" * 32).stdout
         project.dataset.remove("g1")
-        assert "as given, but the store has no whole generation of it" in project.build(*words, fingerprint).stdout
+        assert f"{same}, but the store has no whole generation of it" in project.build(*words, fingerprint).stdout
 
     def test_says_when_a_cluster_looks_at_the_source(self, project: Project) -> None:
         assert "\nrefresh      no schedule: " in project.build("--explain").stdout

@@ -557,7 +557,7 @@ def _success_file_line(spec: DatasetSpec, success_file: str | None, options: Bui
     if success_file is None:
         yield f"{strip_secrets(spec.refresh.success_file)} does not exist: the build would wait for it"
     elif success_file == options.unless_success_file:
-        yield f"{success_file} is the same as in --unless-success-file: nothing would be read"
+        yield f"{success_file} is the one in --unless-success-file: nothing would be read"
     else:
         yield success_file
 
@@ -647,7 +647,8 @@ def _fingerprint_line(fingerprint: str | None, options: BuildOptions, dataset: S
     if options.unless_fingerprint is None:
         return fingerprint
     if fingerprint != options.unless_fingerprint:
-        return f"{fingerprint}, not the one given"
+        return f"{fingerprint} is not the one in --unless-fingerprint"
+    same = f"{fingerprint} is the one in --unless-fingerprint"
     if not existing.has_generation(dataset, spec, fingerprint):
-        return f"{fingerprint}, as given, but the store has no whole generation of it and this spec"
-    return f"{fingerprint}, as given: nothing would be built"
+        return f"{same}, but the store has no whole generation of it and this spec"
+    return f"{same}: nothing would be built"
