@@ -133,7 +133,7 @@ class LocalDataset:
     """The generation that serves; empty until it is announced."""
     has_failed: bool = False
     """True if there is nothing to serve, and the first build has failed."""
-    pruned: set[str] = field(default_factory=set)
+    pruned: frozenset[str] = frozenset()
     """The generations that were in use when others were last removed."""
     left_out: tuple[str, ...] = ()
     applied: Mapping[str, Any] | None = None
@@ -616,7 +616,10 @@ class Up:
             else:
                 self._announce(dataset)
             dataset.active = generation
-        used = {generation, *(rollout["generation"] for rollout in status.get("rollouts", ()))}
+        try:
+            used = DatasetStatus.from_json(status).protected_generations(dataset.spec.pinned or "")
+        except ValueError:  # of another version; the operator says so
+            return problem
         if used != dataset.pruned:
             dataset.pruned = used
             try:
