@@ -80,6 +80,11 @@ def test_failures_for_other_reasons_are_distinguished() -> None:
     assert [(record.reason, record.count) for record in status.builds] == [("BadSource", 2), ("OutOfMemory", 1)]
 
 
+def test_a_rejected_generation_keeps_its_name_while_retries_are_rejected_too() -> None:
+    (record,) = failed(failed(DatasetStatus(), 2, "GateClosed"), 3, "GateClosed").builds
+    assert (record.generation, record.count) == ("g2", 2)
+
+
 def test_failures_with_other_messages_are_distinguished() -> None:
     status = failed(failed(failed(DatasetStatus(), 1), 2), 3, message="no column id")
     assert [(record.message, record.count) for record in status.builds] == [("no file", 2), ("no column id", 1)]

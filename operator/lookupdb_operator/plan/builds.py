@@ -684,7 +684,9 @@ def _add(status: DatasetStatus, record: BuildRecord) -> DatasetStatus:
     records = status.builds
     last = records[-1] if records and record.outcome not in ("built", "adopted", "overridden") else None
     if last and (last.outcome, last.reason, last.message) == (record.outcome, record.reason, record.message):
-        record = replace(record, count=last.count + 1)
+        # Gates have rejected the first one; retries publish nothing.
+        generation = last.generation if record.outcome == "gateClosed" else record.generation
+        record = replace(record, generation=generation, count=last.count + 1)
         records = records[:-1]
     checked = record.finished_at if record.outcome in _LOOKED else status.last_checked
     return replace(status, builds=(*records, record)[-MAX_RECORDS:], last_checked=checked)
