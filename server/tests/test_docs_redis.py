@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_redis_py(router: Router) -> None:
     assert names["kjfk"] == {"iata": "jfk"}
     assert names["values"] == [AIRPORTS["kjfk"], AIRPORTS["egll"], None]
     assert names["found"] == [b"jfk", b"gll", b"szh"]
+
+
+def test_a_shard(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = write_generation(tmp_path, AIRPORTS, shards=2, normalize=("strip", "lowercase"), value_format="json")
+    with fleet(generation) as shards:
+        entry = fleet_entry(generation, shards)["shards"]
+        state = tmp_path / ".lookupdb/run/default.airports/up.json"
+        state.parent.mkdir(parents=True)
+        servers = [{"shard": number, "endpoints": one["endpoints"]} for number, one in enumerate(entry)]
+        state.write_text(json.dumps({"shards": servers}))
+        monkeypatch.chdir(tmp_path)
+        assert run("shards", router)["value"] == AIRPORTS["kjfk"]
 
 
 async def test_asyncio(router: Router) -> None:
