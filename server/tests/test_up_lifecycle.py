@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -271,6 +272,27 @@ def test_a_rejected_generation_serves_once_its_gates_are_overridden(
     stack.says(said)
     eventually(lambda: stack.title() == "Alone", "g2")
     assert stack.generations() == ["g1", "g2"], "nothing was built"
+
+
+def test_an_overridden_generation_stays_while_the_status_lists_it(people: Start, tmp_path: Path) -> None:
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = read_resource(stack.data, "default", "people")["status"]
+        return found
+
+    build_people(tmp_path)
+    (tmp_path / "people.yaml").write_text(STRICT)
+    write_people(tmp_path, ada="Alone")
+    stack = people(*WATCH)
+    stack.says("maxShrinkPercent: expected at most 20 %")
+    assert stack.title() == "Countess"
+    eventually(lambda: status().get("refused"), "g2 is rejected")
+    run_printed_command(stack)
+    eventually(lambda: stack.title() == "Alone", "g2")
+    write_people(tmp_path, ada="Duchess")
+    eventually(lambda: stack.title() == "Duchess", "g3")
+    eventually(lambda: len(status()["rollouts"]) == 1, "the servers of g2 have drained")
+    assert [item["generation"] for item in status()["generations"]] == ["g2", "g3"]
+    assert {"g2", "g3"} <= set(stack.generations())
 
 
 def test_a_changed_gate_judges_what_was_rejected_and_not_what_serves(people: Start, tmp_path: Path) -> None:
