@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from lookupdb.errors import (
     UsageError,
 )
 from lookupdb.manifest import Refusal, verify_shard_file
-from lookupdb.store import StoreAddress, StoredDataset, open_store
+from lookupdb.store import StoreAddress, StoredDataset, directory, open_store
 from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset, BucketStore
 from lookupdb.store.generations import find_in_store
@@ -437,3 +438,22 @@ class TestNames:
     def test_what_is_no_store(self, url: str) -> None:
         with pytest.raises(UsageError, match="is not a store"):
             store.open_store(url)
+
+
+def test_a_file_of_another_file_system_is_copied_but_not_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(number: int) -> None:
+        def link(_self: Path, target: Path) -> None:
+            raise OSError(number, os.strerror(number), str(target))
+
+        monkeypatch.setattr(Path, "hardlink_to", link)
+
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"content")
+    fail(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        directory._link_or_copy(source, target)
+    fail(errno.EXDEV)
+    directory._link_or_copy(source, target)
+    assert target.read_bytes() == b"content"
