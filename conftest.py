@@ -51,13 +51,6 @@ def pytest_collection_modifyitems() -> None:
         vars(providers)["is_local_module_file"] = lambda _path: False
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out modules of long tests alone where none is to run: each process would take half a second for them."""
-    if config.option.markexpr != "not long" or collection_path.suffix != ".py":
-        return None
-    return "\npytestmark = pytest.mark.long\n" in collection_path.read_text() or None
-
-
 def pytest_collection_finish() -> None:
     """From now on collect the garbage of tests. The default threshold of 700 objects finds mostly live ones."""
     gc.freeze()

@@ -97,6 +97,7 @@ def test_this_machine_can(console: Console, host: str) -> None:
         {"Sec-Fetch-Site": "same-site"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
     ],
 )
 @pytest.mark.parametrize("page", ["lookup", "diff"])

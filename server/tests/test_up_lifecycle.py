@@ -3,6 +3,7 @@ and pushes work as in a cluster. Damaged or lost files are made again."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
@@ -40,7 +41,10 @@ from support.web import web_file
 from lookupdb.cli import cli
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.manifest import FILE_NAME
-from lookupdb.up.run_state import object_file, read_resource
+from lookupdb.up.run_state import RunFolder, object_file, read_resource
+from lookupdb_operator import names
+from lookupdb_operator.cluster.api import MERGE_PATCH
+from lookupdb_operator.local.api import FolderApi
 from lookupdb_operator.local.kubelet import find_free_port
 
 pytestmark = pytest.mark.long
@@ -293,6 +297,20 @@ def test_an_overridden_generation_stays_while_the_status_lists_it(people: Start,
     eventually(lambda: len(status()["rollouts"]) == 1, "the servers of g2 have drained")
     assert [item["generation"] for item in status()["generations"]] == ["g2", "g3"]
     assert {"g2", "g3"} <= set(stack.generations())
+
+
+def test_the_source_that_kubectl_has_applied_is_watched(people: Start, tmp_path: Path) -> None:
+    stack = people(*WATCH)
+    assert stack.title() == "Countess"
+    others = tmp_path / "others.csv"
+    others.write_text((tmp_path / "people.csv").read_text().replace("Countess", "Duchess"))
+    api = FolderApi(RunFolder(stack.data, "default", "people"))
+    path = f"/apis/{names.API_VERSION}/namespaces/default/{names.DATASET_KIND.plural}/people"
+    patch = {"spec": {"source": {"url": "others.csv"}}}
+    asyncio.run(api.request("PATCH", path, subject="people", body=patch, content_type=MERGE_PATCH))
+    eventually(lambda: stack.title() == "Duchess", "the applied source")
+    swap(others, others.read_text().replace("Duchess", "Baroness"))
+    eventually(lambda: stack.title() == "Baroness", "a change of the applied source")
 
 
 def test_a_changed_gate_judges_what_was_rejected_and_not_what_serves(people: Start, tmp_path: Path) -> None:

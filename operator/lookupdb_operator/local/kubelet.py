@@ -523,9 +523,9 @@ class Kubelet:
 
     async def _build(self, arguments: list[str], log_file: Path) -> int:
         """Run a builder to its end and return its exit code. When cancelled, interrupt it, so that it cleans up."""
-        style = {"LOOKUPDB_PROGRESS": "plain"} if len(self._bases) > 1 else {}  # bars of several builds would mix
-        several = {NAMED_ERRORS: "1"} if style else {}
-        builder = await _start(arguments, style | child_environment() | several | {LOG_FILE: str(log_file)})
+        # Bars and errors of several builds would mix.
+        several = {"LOOKUPDB_PROGRESS": "plain", NAMED_ERRORS: "1"} if len(self._bases) > 1 else {}
+        builder = await _start(arguments, several | child_environment() | {LOG_FILE: str(log_file)})
         try:
             code = await builder.wait()
         except asyncio.CancelledError:
