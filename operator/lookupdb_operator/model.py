@@ -452,7 +452,7 @@ class Plan:
 
 
 def format_moment(moment: datetime) -> str:
-    """Format ``moment`` as the status has it: ``2026-01-31T12:00:00Z``."""
+    """Format ``moment`` for the status: ``2026-01-31T12:00:00Z``."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

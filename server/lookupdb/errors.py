@@ -406,14 +406,14 @@ def find_trust_hint(error: BaseException) -> str | None:
 
 
 def describe_tls_error(error: BaseException) -> str:
-    """Return OpenSSL's words for any other error of TLS, without its module and source line."""
+    """Return OpenSSL's message for any other TLS error, without its module and source line."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, str) and reason:
         return reason.replace("_", " ").lower()
     return getattr(error, "strerror", None) or str(error)
 
 
-# HTTP requests to a Redis port, recognized by their answer, for commands and clients.
+# Recognize a Redis server's answer to an HTTP request, for commands and clients.
 
 
 _REPLY: Final = re.compile(rb"-[A-Z]+ |[+$:*]")

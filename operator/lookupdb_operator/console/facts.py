@@ -137,7 +137,7 @@ class RolloutFacts:
     generation: str
     role: str
     extent: str
-    """The number of shards with servers; during a shard-by-shard rollout also that of all shards."""
+    """``8 shards``, or ``3 of 8 shards`` with servers during a shard-by-shard rollout."""
     replicas: int
     started_at: str
     shards: tuple[ShardFacts, ...]

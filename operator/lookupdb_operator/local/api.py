@@ -4,8 +4,8 @@ It has what the operator and the plugin use: lists with selectors, server-side a
 subresource, resource versions and uid preconditions. It does not record the owners of fields, because nobody else
 writes the operator's objects here. Datasets are kept without the fields that only a cluster uses.
 
-The operator calls it directly. Commands send requests to a running `up`, whose address is in a file beside those of a
-dataset's objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset for
+The operator calls it directly. Commands send requests to a running `up`, whose address is in a file beside a dataset's
+objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset for
 its user: messages name commands of `lookupdb` instead of annotations.
 """
 

@@ -358,7 +358,7 @@ def build_digest(dataset: ObservedDataset, config: Config) -> str:
 
 
 def has_builder_image(dataset: ObservedDataset, config: Config) -> bool:
-    """Return whether builds have an image: only builds by Spark need one to be named."""
+    """Return whether builds can start: only Spark builds need a named image."""
     return not uses_spark(dataset.spec) or bool(_find_image(dataset, config))
 
 

@@ -128,8 +128,8 @@ def is_running(pod: Pod) -> bool:
     return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
 
 
-# How a build ended, and when the next attempt is. The builder's own report counts, whatever Kubernetes says about its
-# Job, because a published generation stays.
+# How a build ended, and when the next attempt is. The builder's own report overrides the state of its Job, because a
+# published generation stays.
 
 
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a result; its log may say why.")
@@ -293,7 +293,7 @@ def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 
 def diagnose_engine(situation: Situation) -> Trouble | None:
-    """Return why no build can begin with the engine of the spec: no image that has the engine is named."""
+    """Return why no build can begin: the engine is Spark, and no image with Spark is named."""
     if manifests.has_builder_image(situation.dataset, situation.config):
         return None
     return Trouble(reasons.SPARK_IMAGE_MISSING, "spec.build.engine is Spark, but no image with Spark is named")

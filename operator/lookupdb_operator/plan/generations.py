@@ -461,7 +461,7 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 LASTING_SECONDS: Final = 3600.0
 """Seconds. If a generation was older than this when it was lost, losses are counted from 1 again."""
 _MOST_LOSSES: Final = 999_999_999
-"""As the CRD has it."""
+"""The CRD's maximum."""
 
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:

@@ -164,7 +164,7 @@ def _list_shard_objects(
 
 
 def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """Return those of ``manifests_due`` whose object is missing or differs. Leave out objects whose name an earlier
+    """Return the ``manifests_due`` whose object is missing or differs. Leave out objects whose name an earlier
     dataset, or an object being deleted, still has. Leave out Jobs that exist, because a Job cannot be changed.
     """
     digests, replicas = _read_digests(observed.objects), _observed_replicas(observed)
@@ -185,7 +185,7 @@ def find_outdated_manifests(manifests_due: Iterable[Manifest], observed: Observe
 def without_edits(
     manifests_due: Iterable[Manifest], permanent: Iterable[Manifest], observed: Observed
 ) -> tuple[Manifest, ...]:
-    """``manifests_due`` without those of ``permanent`` that exist unedited, even if they follow an earlier spec."""
+    """Return ``manifests_due`` without ``permanent`` ones that exist unedited, even from an earlier spec."""
     intact = {
         (existing.ref.kind, existing.ref.name)
         for existing in observed.other_objects
@@ -215,7 +215,7 @@ def render_scale_changes(status: DatasetStatus, target: PassTarget, situation: S
 
 
 def without_contested_manifests(repairs: Iterable[Manifest], observed: Observed) -> tuple[Manifest, ...]:
-    """``repairs`` without those that another writer undoes each time, while they back off."""
+    """Return ``repairs``, except those in backoff because another writer undoes them each time."""
     paused = {((contest.kind, contest.name), contest.mark) for contest in observed.contests if contest.is_held}
     return tuple(
         manifest for manifest in repairs if (object_name(manifest), manifests.write_mark(manifest)) not in paused

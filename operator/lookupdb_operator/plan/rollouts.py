@@ -4,7 +4,7 @@ servers, and what delays it.
 While ``spec.suspend`` is true, nothing is built, rolled out or changed, and the active generation serves:
 
     object                                while suspended
-    a build under way                     ends: its Job is deleted, its number is past
+    a build under way                     ends: its Job is deleted, its number is not reused
     a candidate                           is abandoned: no routing table references it
     a table that routers take up          is confirmed; what served before drains and is retired
     a rollout that is kept                is retired when its time has passed
@@ -162,7 +162,7 @@ def _find_standing_rollout(
     generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> RolloutStatus | None:
     """Return a rollout of ``generation``, which a user has named, if routers can use it now. It may have an older pod
-    template. None once routers answer from this generation: then the present template counts."""
+    template. None once routers answer from this generation: then the current template applies."""
     table, desired = status.table, situation.desired
     is_pinned = table is not None and generation.generation == desired.pinned_generation
     if not is_pinned and generation != _find_promoted(status, situation):
@@ -575,7 +575,7 @@ BELIEVED_SECONDS: Final = 360.0
 """Seconds for which pushed images are assumed to exist: a kubelet that does not find one retries within five
 minutes."""
 _MOST_PUSHES: Final = 999_999_999
-"""As the CRD has it."""
+"""The CRD's maximum."""
 
 
 def without_early_servers(

@@ -370,7 +370,7 @@ def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Si
 
 
 def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> TableStatus | None:
-    """Return the table that routes to ``target`` all shards of which it has servers; None while routers must not use
+    """Return the table in which ``target`` serves every shard for which it has servers; None while routers must not use
     them."""
     desired, generation = situation.desired, status.find_generation(target.generation)
     if generation is None or desired.is_suspended or not windows.pending_shards(target, status):

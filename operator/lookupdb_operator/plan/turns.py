@@ -328,7 +328,7 @@ def is_waiting(ticket: Ticket | None) -> bool:
 
 
 def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
-    """The end of a sentence about a queued build or rollout: since when it waits, and the number before it."""
+    """The end of a sentence about a queued build or rollout: since when it waits, and its place in the queue."""
     assert ticket is not None, "a queued dataset has a ticket"
     since = ticket.since
     waits = f"waits for a slot, until {since} at least" if ticket.given_up else f"has waited for a slot since {since}"
@@ -650,7 +650,7 @@ class Timetable:
     def next_slot(self, after: datetime) -> datetime:
         """The first slot after ``after``."""
         slot = self.schedule.next_slot(after)
-        assert slot is not None, "a schedule that does not strike in fifty years is refused"
+        assert slot is not None, "a schedule that does not fire in fifty years is refused"
         return slot
 
     def due_moment(self, slot: datetime) -> datetime:
@@ -658,7 +658,7 @@ class Timetable:
         return self.schedule.due_moment(slot, self.uid)
 
     def next_check(self, after: datetime) -> str:
-        """The time at which the check of the first slot after ``after`` is due, as the status has it."""
+        """The time at which the check of the first slot after ``after`` is due, formatted for the status."""
         return format_moment(self.due_moment(self.next_slot(after)))
 
     def newest_due_slot(self, after: datetime, now: datetime) -> datetime:

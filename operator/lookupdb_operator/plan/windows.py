@@ -65,7 +65,7 @@ from a cache that may be another minute old."""
 
 
 def held_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards of which ``rollout`` has servers, or is about to have them."""
+    """The shards for which ``rollout`` has servers, or is about to."""
     return frozenset(select_shards(rollout.shard_ranges, generations.count_shards(status, rollout)))
 
 

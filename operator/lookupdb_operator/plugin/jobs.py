@@ -341,7 +341,7 @@ def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members
 
 
 def _find_fetcher(shard_set: Members) -> Members:
-    """Return the init container that fetches a shard, which has the image and access to the store; without one, the
+    """Return the init container that fetches a shard, with the image and access to the store. Without one, return the
     server itself, which may have the store on a volume."""
     template = shard_set["spec"]["template"]["spec"]
     containers = (*template.get("initContainers", ()), *template["containers"])
@@ -366,7 +366,7 @@ def _read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
 
 
 def _find_store_access(members: Iterable[Members]) -> list[Members]:
-    """Return those of the volumes or mounts that hold the gateway's token or the store's folders."""
+    """Return the volumes or mounts that hold the gateway's token or the store's folders."""
     return [
         member
         for member in members

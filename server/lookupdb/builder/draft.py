@@ -113,7 +113,7 @@ _DATA: Final = re.compile(
     r"|(?P<other>[^@\s]+@[^@\s]+\.[^@\s]+|https?://.*|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F-]+|true|false)",
     re.IGNORECASE,
 )
-"""Fields that are data. A year or a date may also name a column, if the column's data are of another kind."""
+"""Fields that are data. A year or a date above data of another kind may also be a column's name."""
 
 
 def _guess_files(source: Json, base: Path, notes: Notes) -> Key:

@@ -137,7 +137,7 @@ def _describe_change(records: int, active: ActiveGeneration) -> str:
 
 
 def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation in which more than this percentage of keys differs from the active one, or in which this is
+    """Reject a generation if more than this percentage of keys differs from the active one, or the percentage is
     unknown."""
     limit, active = gates.max_changed_percent, facts.active
     if limit is None or limit == 100 or active is None:

@@ -448,7 +448,7 @@ class BuildReport:
     source_modified_at: str | None = None
     """When the newest file of the source was modified, in whole seconds, if the source says so."""
     adopted_from: str | None = None
-    """The earlier dataset's uid and generation of which this generation is a copy: ``3f2b9c1e-…/g7``."""
+    """The earlier dataset's uid and generation from which this one was copied: ``3f2b9c1e-…/g7``."""
     dictionary: DictionaryChoice | None = None
     """Why the generation has its compression dictionary; None without compression."""
     seconds: float = 0.0

@@ -138,7 +138,7 @@ def render_message(message: str) -> str:
 
 @contextmanager
 def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator[dict[str, Any]]:
-    """Write the outcome of the block, with the members that it added: as JSON, or its message.
+    """Write the block's outcome, with the members that it added, to ``path``; print it as JSON or only its message.
 
     SIGINT and SIGTERM end it soon, also while a bucket does not answer.
     """

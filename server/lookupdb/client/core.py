@@ -378,8 +378,8 @@ def copy_value(value: Any) -> Any:
 def may_leave_together(now: float, first: float, last: float) -> bool:
     """Return whether callers may share a batch: the first deadline is ``first``, the last is ``last``.
 
-    The router answers the whole batch by ``first``, so a caller may lose time to a more urgent one: at most half of
-    what it has left.
+    The router answers the whole batch by ``first``, so callers with later deadlines lose time: at most half of what
+    each has left.
     """
     return last - now <= 2 * (first - now)
 

@@ -1,9 +1,9 @@
-"""A cron schedule in a time zone: its slots, which are the moments at which it strikes, and how much later each dataset
-is checked.
+"""A cron schedule in a time zone: its slots (the moments at which it fires), and how much later each dataset is
+checked.
 
 A slot is a moment, so none occurs twice. When clocks are put forward, a slot in the skipped hour moves to the first
 moment after it. When they are put back, a slot in the repeated hour happens only the first time. Schedules whose minute
-or hour begins with ``*`` follow elapsed time, and also strike in skipped and repeated hours, as in Debian's cron.
+or hour begins with ``*`` follow elapsed time, and also fire in skipped and repeated hours, as in Debian's cron.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def first_moment(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def next_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return the first change of the offset after ``after``, and not after ``until``."""
+    """Return the first change of the UTC offset after ``after`` and up to ``until``."""
     offset = offset_at(after, zone)
     while after < until:
         following = min(after + _STRIDE, until)
@@ -66,7 +66,7 @@ def next_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def last_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return the last change of the offset after ``after``, and not after ``until``."""
+    """Return the last change of the UTC offset after ``after`` and up to ``until``."""
     offset = offset_at(until, zone)
     while until > after:
         previous = max(until - _STRIDE, after)
@@ -111,7 +111,7 @@ class Schedule:
     @classmethod
     def parse(cls, expression: str, time_zone: str) -> Self:
         """Parse ``expression`` in ``time_zone``. Raises InvalidManifest for an invalid one, and for a schedule that
-        never strikes."""
+        never fires."""
         from cronsim import CronSimError  # imported here, because few datasets have a schedule
 
         schedule = cls(expression, _load_zone(time_zone))
@@ -150,7 +150,7 @@ class Schedule:
     def longest_jitter(self, slot: datetime) -> float:
         """Return the seconds after ``slot`` within which every dataset is checked."""
         following = self.next_slot(slot)
-        assert following is not None, "a schedule that does not strike in fifty years is rejected"
+        assert following is not None, "a schedule that does not fire in fifty years is rejected"
         return min(LONGEST_JITTER, _JITTER_PART * (following - slot).total_seconds())
 
     def due_moment(self, slot: datetime, uid: str) -> datetime:
@@ -161,12 +161,12 @@ class Schedule:
 
     @property
     def _is_fixed(self) -> bool:
-        """Return whether the schedule strikes at wall times, not at intervals."""
+        """Return whether the schedule fires at wall times, not at intervals."""
         minute, hour, *_ = self.expression.split()
         return not minute.startswith("*") and not hour.startswith("*")
 
     def _next_running(self, after: datetime) -> datetime | None:
-        """Return the next slot. Each offset of the clock counts only up to its next change."""
+        """Return the next slot. Each UTC offset applies only until its next change."""
         wall = next(self._walls_from(wall_time(after, self.zone)), None)
         while wall is not None:
             slot = (wall - offset_at(after, self.zone)).replace(tzinfo=UTC)

@@ -207,7 +207,7 @@ _FINAL: Final = re.compile(
     r"|(?:^|: )(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
     r"|server gave HTTP response to HTTPS client|first record does not look like a TLS handshake"
 )
-"""Errors that a retry cannot help, by the status, by the specification's code, or by Go's words."""
+"""Errors that a retry cannot help: a status, a code of the specification, or a message of Go."""
 _SECRET: Final = re.compile(r"(?<=//)[^/?#\s\"]*@|\?[^\s\"]*")
 """The user and the query of a URL."""
 _HINTS: Final = {
@@ -216,7 +216,7 @@ _HINTS: Final = {
     "proxyconnect": "correct https_proxy or http_proxy in the environment, or name the host in no_proxy",
     "failed to verify certificate": "set --ca-file to the certificate of the authority that signed it",
 }
-"""Go's words, and what to do."""
+"""Part of Go's message → what to do."""
 
 
 class _Failure(Exception):

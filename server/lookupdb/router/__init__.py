@@ -19,9 +19,9 @@
    first one of a lane for large work is a single slice.
 7. ``server_connection`` sends the batch and reads the reply, value by value if it is large. ``link`` connects,
    and reconnects after a failure.
-8. ``ShardBatch`` gives each slice its values. A slice whose first try failed gets a second try, from another replica if
-one is ready. 9. With the last slice, ``ScatterGather`` calls ``BatchExchange.done``. ``batch_keys`` encodes one answer,
-which ``http.connection`` sends after the answers to earlier requests.
+8. ``ShardBatch`` gives each slice its values. A slice that failed is tried once more, on another ready replica.
+9. With the last slice, ``ScatterGather`` calls ``BatchExchange.done``. ``batch_keys`` encodes one answer, which
+   ``http.connection`` sends after the answers to earlier requests.
 
 A single key travels as a ``SingleKey`` instead of a slice, and is sent as a GET if it is alone. ``RepeatedRequest``
 skips the parser for a request like the last one; a batch must arrive in one read of at most 8 KiB. ``cutover`` puts

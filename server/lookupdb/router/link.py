@@ -28,7 +28,7 @@ from lookupdb.router.server_connection import SURPLUS, ServerAddress, ServerConn
 # ends. Removing its file revokes nothing, because servers accept the password as long as they live.
 
 MOST_KEYS: Final = 64
-"""Limit of remembered keys. A dataset has at most one per rollout, and each rollout restarts the routers."""
+"""Limit of remembered keys. A dataset has at most one per rollout, and a new key restarts the routers."""
 
 
 @dataclass(frozen=True, slots=True)

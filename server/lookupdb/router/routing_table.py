@@ -265,7 +265,7 @@ def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef 
 
 
 def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> ShardEntry:
-    """Parse a shard, which is like ``of_entry`` unless it says otherwise."""
+    """Parse a shard; members that it omits are as in ``of_entry``."""
     members = _check_type(value, dict, where)
     generation, built_at, password = of_entry.generation, of_entry.built_at, of_entry.password
     content = of_entry.content

@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 
 
 COLD_FAULTS: Final = 100
-"""Data is never cold with fewer page faults per second: on all but the slowest disks, they take at most 1 % of the
-time."""
+"""With fewer page faults per second, data never becomes cold: on all but the slowest disks, they take at most 1 % of
+the time."""
 COLD_WAITS: Final = 1.0
 """Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
 WARM_WAITS: Final = 0.1
@@ -100,7 +100,7 @@ class ColdSwitch:
         return is_over or (not self.is_cold and faults - self._start.faults >= COLD_FAULTS)
 
     def update(self, usage: Usage) -> Usage | None:
-        """Decide by ``usage`` so far. If data becomes cold or warm, return the use that showed it."""
+        """Decide by ``usage`` so far. Return the period's usage if data becomes cold or warm, else None."""
         delta = usage - self._start
         is_over = delta.seconds >= SECONDS
         if self.is_cold:

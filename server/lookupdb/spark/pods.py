@@ -112,7 +112,7 @@ class _Api:
 
 
 def java_command(variables: Mapping[str, str], jars: str) -> list[str]:
-    """Return the command of the executor that ``variables`` of its pod describe. ``jars`` is Spark's folder of JARs."""
+    """Return an executor's command, from the ``variables`` of its pod. ``jars`` is Spark's folder of JARs."""
     numbers = sorted(int(name.removeprefix(_OPTION)) for name in variables if name.startswith(_OPTION))
     options = [variables[f"{_OPTION}{number}"] for number in numbers]
     flags = [word for flag, name in _FLAGS.items() for word in (flag, variables[name])]

@@ -128,7 +128,7 @@ class Bucket:
 
     def put_if(self, path: str, body: bytes, mode: PutMode) -> ObjectState:
         """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return the object
-        afterwards: it is ``body`` if, and only if, the put took effect, whatever the answer was.
+        as it is then: ``body`` exactly if the put took effect, even if the answer was an error.
 
         A missing object may still appear, because a request may be in flight. Raises StoreError if the answer was an
         error and the bucket cannot be read.

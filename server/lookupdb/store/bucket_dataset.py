@@ -254,7 +254,7 @@ log = logging.getLogger(__name__)
 
 
 _LEASE_DIGITS: Final = 8
-"""The first digits of a task's attempt are those of its claim, the others its own."""
+"""A task's attempt begins with this many digits of its claim; the others are random."""
 
 
 @dataclass(frozen=True, slots=True)

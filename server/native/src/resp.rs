@@ -87,7 +87,7 @@ pub fn next_lookups(data: &[u8], from: usize, most: usize, keys: &mut Vec<KeyAt>
 fn request(data: &[u8], at: usize, keys: &mut Vec<KeyAt>) -> Result<(Name, usize), Stop> {
     let (words, at) = number(data, at, b'*', MAX_WORDS)?;
     if words < 2 {
-        return Err(Stop::Other); // at once: no word follows
+        return Err(Stop::Other); // at once: a lookup has a key
     }
     let (name, mut at) = word(data, at)?;
     let name = match name.of(data) {

@@ -332,7 +332,7 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 class Request:
-    """One request: the relevant parts of its head, and its body. ``connection_field`` is for its answer."""
+    """One request: the relevant parts of its head, and its body. ``connection_field`` belongs to its answer."""
 
     __slots__ = ("accepts_anything", "body", "connection_field", "fields", "is_plain", "method", "refusal", "target")
 

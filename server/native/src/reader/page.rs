@@ -1,4 +1,4 @@
-//! What a page says: its header, its nodes and what they hold; and the two meta pages, the newer of which counts.
+//! What a page says: its header, its nodes and what they hold; and the two meta pages, of which the newer is used.
 //!
 //! Every number is checked before it is used. The format is LMDB's data version 1 on 64 bits, little endian:
 //!
