@@ -21,6 +21,7 @@ from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shard import server
 from lookupdb.store import StoreAddress, open_store
 from lookupdb.store.dataset import write_announcement
+from lookupdb.store.directory import DirectoryDataset
 
 
 def build(folder: Path, normalize: list[str], *options: str) -> dict[str, Any]:
@@ -47,11 +48,11 @@ def test_what_other_tables_normalised_is_not_unchanged(
     fingerprint = build(tmp_path, normalize)["fingerprint"]
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == "unchanged"
 
-    def built_long_ago(dataset: Any) -> list[Manifest]:
-        return [replace(found, unicode="9.0.0") for found in readable(dataset)]
+    def built_long_ago(dataset: DirectoryDataset) -> dict[str, Manifest]:
+        return {name: replace(found, unicode="9.0.0") for name, found in read_whole(dataset).items()}
 
-    readable = existing.readable_manifests
-    monkeypatch.setattr(existing, "readable_manifests", built_long_ago)
+    read_whole = DirectoryDataset.whole_manifests
+    monkeypatch.setattr(DirectoryDataset, "whole_manifests", built_long_ago)
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == outcome
 
 

@@ -184,7 +184,7 @@ class LocalDataset:
         """Return the annotation that lets the refused generation serve, if `lookupdb build --override-gates` has
         overridden its gates; else nothing."""
         refused = (read_status(resource or {}).get("refused") or {}).get("generation")
-        manifest = None if refused is None else existing.read_or_none(self.stored, refused)
+        manifest = None if refused is None else self.stored.whole_manifests().get(refused)
         return {names.OVERRIDE_GATES: str(refused)} if manifest is not None and manifest.overridden else {}
 
     def make_refresh(self) -> dict[str, str]:
@@ -198,7 +198,7 @@ class LocalDataset:
         if last == 0:
             return None
         content = self.spec.content_hash()
-        found = [item for item in existing.readable_manifests(self.stored) if item.content == content]
+        found = [item for item in existing.usable_manifests(self.stored) if item.content == content]
         generations = tuple(
             GenerationStatus(
                 generation=item.generation,

@@ -280,23 +280,9 @@ class StoredFiles(WrittenGeneration):
 # The active generation, which the gates compare with.
 
 
-def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
-    """Yield the manifests of whole generations, newest first, except unreadable and rejected ones.
-
-    Raises StoreError if the store itself cannot be read.
-    """
-    for generation in reversed(dataset.generations()):
-        manifest = read_or_none(dataset, generation)
-        if manifest is not None:  # None: removed after the listing
-            yield manifest
-
-
-def read_or_none(dataset: StoredDataset, generation: str) -> Manifest | None:
-    """Return the manifest of ``generation``; None if it cannot be read."""
-    try:
-        return dataset.manifest(generation)
-    except (CorruptFile, GenerationMissing):
-        return None
+def usable_manifests(dataset: StoredDataset) -> list[Manifest]:
+    """Return the manifests of whole generations, newest first, except rejected ones. Raises StoreError."""
+    return [manifest for manifest in reversed(dataset.whole_manifests().values()) if manifest.refused is None]
 
 
 def find_active(
@@ -320,7 +306,7 @@ def find_active(
     try:
         manifest = dataset.manifest(name)
     except (GenerationMissing, CorruptFile) as error:
-        substitute = next(readable_manifests(dataset), None)
+        substitute = next(iter(usable_manifests(dataset)), None)
         ways_out = comparing_gates(gate_spec)
         if substitute is None and records is None and ways_out:
             hint = (
@@ -355,12 +341,10 @@ def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, 
     its keys were normalised with other Unicode tables: it must be rebuilt. But a copy of a push counts: another copy
     would be the same. A rejected one counts if it is ``active``: an operator has overridden its gates.
     """
-    if any(_is_same_build(manifest, spec, fingerprint) for manifest in readable_manifests(dataset)):
-        return True
-    if active is None or active not in dataset.refused_generations():
-        return False
-    manifest = read_or_none(dataset, active)
-    return manifest is not None and _is_same_build(manifest, spec, fingerprint)
+    return any(
+        (manifest.refused is None or name == active) and _is_same_build(manifest, spec, fingerprint)
+        for name, manifest in dataset.whole_manifests().items()
+    )
 
 
 def _is_same_build(manifest: Manifest, spec: DatasetSpec, fingerprint: str) -> bool:
@@ -373,9 +357,7 @@ def check_refusal(
 ) -> None:
     """Raise GenerationRefused again if a gate rejected ``generation`` and nothing has changed since: content, gates and
     active generation are the same. Raises StoreError."""
-    if generation is None or generation not in dataset.refused_generations():
-        return
-    manifest = read_or_none(dataset, generation)
+    manifest = None if generation is None else dataset.whole_manifests().get(generation)
     if manifest is None or manifest.refused is None or not _is_same_build(manifest, spec, fingerprint):
         return
     if manifest.refused.unjudged and manifest.refused.active in dataset.whole_manifests():
@@ -529,9 +511,14 @@ def adopt_predecessor(
 
     Raises AdoptionFailed, GenerationRefused, CorruptFile, StoreError.
     """
-    dataset = store.dataset(spec)
-    original = find_original(spec, store, predecessor)
-    source = store.dataset_at(_address(spec, store, predecessor))
+    dataset, address = store.dataset(spec), StoreAddress(store.cluster, spec.namespace, spec.name, predecessor.uid)
+    if address == dataset.address:
+        raise AdoptionFailed(
+            f"spec.adopt.uid {predecessor.uid} is this dataset's own uid, or has the same beginning",
+            hint="name the uid of the earlier dataset, or remove spec.adopt to build from the source",
+        )
+    source = store.dataset_at(address)
+    original = _find_original(spec, store, source, predecessor)
     refused = None if options.unless_refused is None else dataset.whole_manifests().get(options.unless_refused)
     if refused is not None and refused.refused is not None:
         is_same = refused.adopted == AdoptedGeneration(original.uid, original.generation)
@@ -585,11 +572,9 @@ def _copy_as_adopted(
     return adopted_report(published, started_at)
 
 
-def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> Manifest:
-    """Return the generation to adopt: the named one, else the newest whole one that passed its gates. Raises
-    AdoptionFailed if there is none, or if it was built from another spec; StoreError."""
-    address = _address(spec, store, predecessor)
-    source = store.dataset_at(address)
+def _find_original(spec: DatasetSpec, store: Store, source: StoredDataset, predecessor: EarlierDataset) -> Manifest:
+    """Return the generation to adopt from ``source``: the named one, else the newest whole one that passed its gates.
+    Raises AdoptionFailed if there is none, or if it was built from another spec; StoreError."""
     manifests = [manifest for manifest in source.whole_manifests().values() if predecessor.has_built(manifest, spec)]
     usable = [manifest for manifest in manifests if manifest.refused is None]
     if predecessor.generation is not None:
@@ -618,17 +603,6 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
             hint=hint,
         )
     return newest
-
-
-def _address(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> StoreAddress:
-    """Return the address of the earlier dataset. Raises AdoptionFailed if it is the dataset's own."""
-    address = StoreAddress(store.cluster, spec.namespace, spec.name, predecessor.uid)
-    if address.uid == spec.uid[:8]:
-        raise AdoptionFailed(
-            f"spec.adopt.uid {predecessor.uid} is this dataset's own uid, or has the same beginning",
-            hint="name the uid of the earlier dataset, or remove spec.adopt to build from the source",
-        )
-    return address
 
 
 def describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
