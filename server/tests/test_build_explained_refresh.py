@@ -17,7 +17,8 @@ NOW = datetime(2026, 10, 24, 12, tzinfo=UTC)
 
 
 def described(*, uid: str = LOCAL, is_suspended: bool = False, now: datetime = NOW, **refresh: Any) -> list[str]:
-    parsed = parse_refresh({"timeZone": "UTC", "suspend": False} | refresh, ["people.csv"])
+    members = {"timeZone": "UTC", "suspend": False} | refresh
+    parsed = parse_refresh({"source": {"url": "people.csv"}, "refresh": members})
     return list(describe_refresh(parsed, uid=uid, is_suspended=is_suspended, now=now))
 
 

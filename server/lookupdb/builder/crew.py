@@ -26,11 +26,10 @@ from lookupdb.builder.core import SliceOutcome, map_slice
 from lookupdb.builder.files import LocalFile, Slice
 from lookupdb.builder.options import BuildBudget, peak_resident, scratch_errors
 from lookupdb.builder.rows import ColumnTracker, ReportProgress, UnfinishedSlice
-from lookupdb.builder.tables import TableFile
 from lookupdb.builder.write import Sorter, make_sample
+from lookupdb.dataset.schema import from_members
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, NotEnoughRoom
-from lookupdb.manifest import SourceFile
 from lookupdb.process.worker import die_with_supervisor
 
 # The processes that read slices for a build.
@@ -189,31 +188,12 @@ class SliceJob:
 
     def to_json(self) -> bytes:
         """Return the JSON for a memory file."""
-        members = {
-            "spec": self.spec.to_json().decode(),
-            "files": [asdict(file) for file in self.files],
-            "pieces": [asdict(piece) for piece in self.pieces],
-            "folder": str(self.folder),
-            "budget": asdict(self.budget),
-        }
-        return json.dumps(members, default=str).encode()
+        return json.dumps(asdict(self), default=str).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
         """Return the job that ``to_json`` wrote."""
-        members = json.loads(text)
-        files = []
-        for file in members["files"]:
-            table = None if file["table"] is None else TableFile.from_members(file["table"])
-            changed = {"description": SourceFile(**file["description"]), "path": Path(file["path"]), "table": table}
-            files.append(LocalFile(**file | changed))
-        return cls(
-            DatasetSpec.from_json(members["spec"]),
-            files,
-            [Slice(**piece) for piece in members["pieces"]],
-            Path(members["folder"]),
-            BuildBudget(**members["budget"]),
-        )
+        return from_members(cls, json.loads(text))
 
     def map(self, number: int, report: ReportProgress) -> SliceResult:
         """Map slice ``number`` into files. Raises BadSource, which may have no message, and NotEnoughRoom."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,6 @@ class TableColumn:
             return f"{types[0]}[]"
         return f"MAP({', '.join(types)})" if self.type == "MAP" else self.type
 
-    @classmethod
-    def from_members(cls, members: dict[str, Any]) -> Self:
-        """Return the column that ``asdict`` was given."""
-        children = tuple(map(cls.from_members, members["children"]))
-        return cls(**members | {"file_names": tuple(members["file_names"]), "children": children})
-
     def as_of_file(self) -> FileColumn:
         """Return this column as a file has it that was written with this schema."""
         return FileColumn(self.name, children=[child.as_of_file() for child in self.children])
@@ -60,11 +54,6 @@ class TableFile:
     """Column of the file's partition → the text of its value in all rows, if the file lacks the column."""
     deleted: str | None = None
     """The path of a file with the positions of deleted rows: a 64-bit roaring bitmap."""
-
-    @classmethod
-    def from_members(cls, members: dict[str, Any]) -> Self:
-        """Return the file that ``asdict`` was given."""
-        return cls(**members | {"columns": tuple(map(TableColumn.from_members, members["columns"]))})
 
     def open_deleted(self) -> Iterator[int]:
         """Yield the positions of deleted rows, in their order, then -1."""

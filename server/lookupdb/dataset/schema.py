@@ -1,5 +1,5 @@
-"""The CRD's schema: validate and complete a LookupDataset with it, as a cluster's API server would. Also convert names
-of fields between Python and JSON."""
+"""The CRD's schema: validate and complete a LookupDataset with it, as a cluster's API server would. Also make
+dataclasses of JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import difflib
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from importlib import resources
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import ModuleType, UnionType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -60,6 +61,7 @@ _TYPES: Final = {
 
 Json = Any
 """Any JSON or YAML document."""
+T = TypeVar("T")
 
 
 @cache
@@ -418,6 +420,38 @@ def to_camel_case(name: str) -> str:
     return re.sub("_([a-z])", lambda match: match[1].upper(), name)
 
 
-def to_snake_case(name: str) -> str:
-    """Convert ``camelCase`` to ``snake_case``."""
-    return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), name)
+def from_members(kind: Callable[..., T], members: Mapping[str, Any]) -> T:
+    """Return the dataclass ``kind`` from ``members``: what ``asdict`` returned, through JSON, or a part of a manifest
+    without problems. Unknown members are ignored; a missing one is the field's default, or None."""
+    return kind(
+        **{
+            name: _convert(hint, members.get(name, members.get(json_name)))
+            for name, json_name, hint, has_default in _list_fields(kind)
+            if not has_default or name in members or json_name in members
+        }
+    )
+
+
+@cache
+def _list_fields(kind: Any) -> list[tuple[str, str, Any, bool]]:
+    """Return the fields of a dataclass: name, name in JSON, type, and whether it has a default. Evaluating types takes
+    long."""
+    hints = get_type_hints(kind)
+    defaults = {found.name: (found.default, found.default_factory) for found in fields(kind)}
+    return [
+        (name, to_camel_case(name), hints[name], default != (MISSING, MISSING)) for name, default in defaults.items()
+    ]
+
+
+def _convert(hint: Any, value: Json) -> Any:
+    if value is None:
+        return None
+    if get_origin(hint) in (Union, UnionType):
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (tuple, list, Sequence):
+        item, *others = get_args(hint)
+        hints = [item, *others] if others and others != [...] else [item] * len(value)
+        return tuple(map(_convert, hints, value))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return from_members(hint, value)
+    return Path(value) if hint is Path else value

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import orjson
 import yaml
 
 from lookupdb.dataset import schema
-from lookupdb.dataset.schema import ManifestProblem, to_snake_case
+from lookupdb.dataset.schema import ManifestProblem, from_members
 from lookupdb.errors import InvalidManifest
 from lookupdb.keys import effective_steps
 from lookupdb.wording import check_path, format_count, parse_quantity
@@ -103,23 +103,21 @@ class Refresh:
     stale_after_seconds: int | None
 
 
-def parse_refresh(members: dict[str, Any], urls: Iterable[str]) -> Refresh:
-    """Parse ``spec.refresh`` of a resource that the schema has completed; ``urls`` are the source's. Raises
-    InvalidManifest."""
-    schedule, time_zone = members.get("schedule"), members["timeZone"]
-    if schedule is not None:
+PUSHES_SCHEDULE: Final = "*/5 * * * *"
+"""Default schedule of checks for pushes."""
+
+
+def parse_refresh(spec: Mapping[str, Any]) -> Refresh:
+    """Parse ``spec.refresh`` of a ``spec`` that the schema has completed. Raises InvalidManifest."""
+    source = spec["source"]
+    members = {**({"schedule": PUSHES_SCHEDULE} if source.get("pushed") else {}), **spec["refresh"]}
+    if (schedule := members.get("schedule")) is not None:
         from lookupdb.dataset.schedule import Schedule
 
-        Schedule.parse(schedule, time_zone)
-    success_file = members.get("successFile")
-    return Refresh(
-        schedule=schedule,
-        time_zone=time_zone,
-        suspend=members["suspend"],
-        starting_deadline_seconds=members.get("startingDeadlineSeconds"),
-        success_file=None if success_file is None else _locate_success_file(success_file, urls),
-        stale_after_seconds=members.get("staleAfterSeconds"),
-    )
+        Schedule.parse(schedule, members["timeZone"])
+    if (success_file := members.get("successFile")) is not None:
+        members["successFile"] = _locate_success_file(success_file, _list_urls(source))
+    return from_members(Refresh, members)
 
 
 def _locate_success_file(name: str, urls: Iterable[str]) -> str:
@@ -199,7 +197,7 @@ class Catalog:
     """An Iceberg catalog. Its credentials are in the environment."""
 
     name: str
-    properties: dict[str, str]
+    properties: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,6 @@ class Source:
     format: Literal["csv", "json", "jsonl", "parquet", "avro", "iceberg", "delta"] | None
     compression: Literal["none", "gzip", "zstd", "bzip2", "xz"] | None
     csv: Csv
-    secret_name: str | None
     volume: dict[str, str] | None
     parquet: Parquet = Parquet()
     table: Table = Table()
@@ -359,32 +356,7 @@ class DatasetSpec:
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
         """Parse the spec that ``to_json`` wrote."""
-        members = orjson.loads(text)
-        source, csv = members["source"], members["source"]["csv"]
-        csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
-        csv["null_values"] = tuple(csv["null_values"])
-        parquet = Parquet(tuple(ParquetColumn(**column) for column in source["parquet"]["columns"]))
-        table, catalog = source["table"], source["table"]["catalog"]
-        table = Table(**(table | {"catalog": None if catalog is None else Catalog(**catalog)}))
-        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet, "table": table}
-        key, value, gates = members["key"], members["value"], members["gates"]
-        key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
-        value["columns"] = None if value["columns"] is None else tuple(value["columns"])
-        gates["required_keys"] = tuple(gates["required_keys"])
-        gates["expected_values"] = tuple(ExpectedValue(**expected) for expected in gates["expected_values"])
-        base = members["base"]
-        members |= {
-            "base": None if base is None else Path(base),
-            "source": Source(**source),
-            "key": Key(**key),
-            "value": Value(**value),
-            "gates": Gates(**gates),
-            "refresh": Refresh(**members["refresh"]),
-            "router": Router(**members["router"]),
-            "spark": Spark(**{**members["spark"], "conf": tuple(map(tuple, members["spark"]["conf"]))}),
-            "cluster_fields": tuple(members["cluster_fields"]),
-        }
-        return cls(**members)
+        return from_members(cls, orjson.loads(text))
 
     def content_hash(self) -> str:
         """Return 32 hex digits that change if and only if the same source would give other shard files."""
@@ -532,155 +504,81 @@ def parse_completed_resource(
 def _find_problems(spec: Any, invalid: tuple[str, ...]) -> Iterator[ManifestProblem]:
     """Yield problems that a schema cannot express. ``invalid`` are paths of fields that have problems already."""
     checks: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("spec.refresh", lambda: _parse_refresh(spec)),
-        ("spec.gates", lambda: _parse_gates(spec["gates"], spec["value"]["format"])),
-        ("spec.source.table", lambda: _parse_table(spec["source"].get("table", {}))),
-        ("spec.router", lambda: _parse_router(spec["router"])),
+        ("spec.refresh", lambda: parse_refresh(spec)),
+        ("spec.gates", lambda: _check_values(spec["gates"]["expectedValues"], spec["value"]["format"])),
+        ("spec.source.table", lambda: _check_time(spec["source"].get("table", {}).get("asOf"))),
+        ("spec.router", lambda: _check_clients(spec["router"].get("clients", ()))),
     )
-    for path, parse in checks:
+    for path, check in checks:
         try:
             if not any(problem.startswith(path) for problem in invalid):
-                parse()
+                check()
         except InvalidManifest as error:
             yield ManifestProblem(path, partial(str, f"spec.{error.message}"), error.hint)
         except (KeyError, TypeError, AttributeError):
             if not invalid:
-                raise  # else a field that ``parse`` needs is missing, or of another type
+                raise  # else a field that ``check`` needs is missing, or of another type
 
 
 def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
-    source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
-    columns, csv, binaries = value.get("columns"), source["csv"], source.get("parquet", {}).get("columns", ())
+    source, key, spark = spec["source"], spec["key"], spec["build"]["spark"]
+    memory = int(parse_quantity(str(spark["executorMemory"])))
     return DatasetSpec(
         namespace=metadata.get("namespace", "default"),
         name=metadata["name"],
         uid=metadata.get("uid", LOCAL),
         base=base,
-        source=Source(
-            urls=_list_urls(source),
-            format=source.get("format"),
-            compression=source.get("compression"),
-            csv=Csv(
-                delimiter=csv.get("delimiter"),
-                quote=csv["quote"],
-                header=csv["header"],
-                columns=tuple(
-                    CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ())
-                ),
-                escape=csv.get("escape"),
-                null_values=tuple(csv.get("nullValues", ())),
-            ),
-            secret_name=source.get("secretName"),
-            volume=source.get("volume"),
-            parquet=Parquet(tuple(ParquetColumn(column["name"], column["type"]) for column in binaries)),
-            table=_parse_table(source.get("table", {})),
-            pushed=source.get("pushed", False),
-        ),
-        key=Key(
-            columns=tuple(key.get("columns", ())),
-            separator=key["separator"],
-            normalize=effective_steps(key["normalize"]),
-            member_names=key.get("memberNames", False),
-        ),
-        value=Value(
-            columns=None if columns is None else tuple(columns),
-            column=value.get("column"),
-            field=value.get("field"),
-            format=value["format"],
-            compression=value["compression"],
-            max_bytes=value["maxBytes"],
-        ),
+        source=from_members(Source, {**source, "urls": _list_urls(source)}),
+        key=from_members(Key, {"columns": (), **key, "normalize": effective_steps(key["normalize"])}),
+        value=from_members(Value, spec["value"]),
         duplicates=spec["duplicates"],
         shards=spec["shards"],
         replicas=spec["replicas"],
         keep_generations=spec["keepGenerations"],
         pinned=spec.get("generation"),
         suspend=spec["suspend"],
-        gates=_parse_gates(gates, value["format"]),
-        refresh=_parse_refresh(spec),
+        gates=from_members(Gates, spec["gates"]),
+        refresh=parse_refresh(spec),
         serving_workers=spec["serving"]["workers"],
-        router=_parse_router(spec["router"]),
+        router=from_members(Router, spec["router"]),
         engine=spec["build"]["engine"],
-        spark=_parse_spark(spec["build"]["spark"]),
+        spark=from_members(Spark, {**spark, "executorMemory": memory, "conf": sorted(spark.get("conf", {}).items())}),
         cluster_fields=tuple(path for path in CLUSTER_FIELDS if _has(spec, path)),
     )
 
 
-PUSHES_SCHEDULE: Final = "*/5 * * * *"
-"""Default schedule of checks for pushes."""
-
-
-def _list_urls(source: dict[str, Any]) -> tuple[str, ...]:
+def _list_urls(source: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(source["urls"]) if "urls" in source else (source["url"],) if "url" in source else ()
 
 
-def _parse_refresh(spec: dict[str, Any]) -> Refresh:
-    source = spec["source"]
-    pushes = {"schedule": PUSHES_SCHEDULE} if source.get("pushed") else {}
-    return parse_refresh({**pushes, **spec["refresh"]}, _list_urls(source))
-
-
-def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:
-    expected_values = tuple(ExpectedValue(expected["key"], expected["value"]) for expected in gates["expectedValues"])
+def _check_values(expected_values: Sequence[Mapping[str, Any]], value_format: str) -> None:
     for number, expected in enumerate(expected_values if value_format == "json" else ()):
         try:
-            orjson.loads(expected.value)
+            orjson.loads(expected["value"])
         except ValueError as error:
             raise InvalidManifest(
-                f"gates.expectedValues[{number}].value is not JSON, found {expected.value[:40]!r}: {error}",
+                f"gates.expectedValues[{number}].value is not JSON, found {expected['value'][:40]!r}: {error}",
                 hint="""quote text twice, as value: '"JFK"', or set value.format: raw""",
             ) from error
-    return Gates(
-        min_records=gates["minRecords"],
-        max_shrink_percent=gates["maxShrinkPercent"],
-        max_growth_percent=gates.get("maxGrowthPercent"),
-        max_changed_percent=gates.get("maxChangedPercent"),
-        max_value_bytes=gates.get("maxValueBytes"),
-        max_rejected_rows=gates["maxRejectedRows"],
-        required_keys=tuple(gates["requiredKeys"]),
-        expected_values=expected_values,
+
+
+def _check_time(as_of: str | None) -> None:
+    if as_of is None:
+        return
+    with suppress(ValueError):
+        if datetime.fromisoformat(as_of).tzinfo is not None:
+            return
+    raise InvalidManifest(
+        f"source.table.asOf: expected a time with its time zone, found {as_of!r}",
+        hint="write it as 2026-11-28T18:00:00Z",
     )
 
 
-def _parse_table(table: dict[str, Any]) -> Table:
-    as_of, catalog = table.get("asOf"), table.get("catalog")
-    if as_of is not None:
-        with_zone = False
-        with suppress(ValueError):
-            with_zone = datetime.fromisoformat(as_of).tzinfo is not None
-        if not with_zone:
-            raise InvalidManifest(
-                f"source.table.asOf: expected a time with its time zone, found {as_of!r}",
-                hint="write it as 2026-11-28T18:00:00Z",
-            )
-    properties = {} if catalog is None else catalog.get("properties", {})
-    return Table(
-        catalog=None if catalog is None else Catalog(catalog["name"], dict(properties)),
-        name=table.get("name"),
-        snapshot=table.get("snapshot"),
-        as_of=as_of,
-    )
-
-
-def _parse_spark(spark: dict[str, Any]) -> Spark:
-    return Spark(
-        master=spark.get("master"),
-        executors=spark["executors"],
-        executor_cores=spark["executorCores"],
-        executor_memory=int(parse_quantity(str(spark["executorMemory"]))),
-        conf=tuple(sorted(spark.get("conf", {}).items())),
-    )
-
-
-def _parse_router(router: dict[str, Any]) -> Router:
+def _check_clients(clients: Sequence[Mapping[str, Any]]) -> None:
     # A block that the cluster rejects would silently leave the old policy in force.
-    for number, client in enumerate(router.get("clients", ())):
+    for number, client in enumerate(clients):
         if "ipBlock" in client:
             _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
-    router_fields = {field.name for field in fields(Router)}
-    return Router(
-        **{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in router_fields}
-    )
 
 
 ROUTER_FLAGS: Final = {
