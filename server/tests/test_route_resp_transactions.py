@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio
-from support.fleets import fleet, fleet_entry
 from support.http import ScriptedLookups, eventually
 from support.resp import RespClient, RespServer, command, left_in_order, serving_resp
-from support.routers import routing
-from support.routing import table_file
-from support.shards import write_generation
-from support.waiting import soon
 
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.resp import exchanges
@@ -207,43 +199,3 @@ class TestWatch:
         server.lookups.live = set()
         client.ask("WATCH", "b")  # does not forget the first
         assert execute(client, ("GET", "a")) is None
-
-
-KEYS = [f"k{number}" for number in range(60)]
-
-
-async def test_every_transaction_is_of_one_generation_while_tables_change(tmp_path: Path) -> None:
-    entries = {}
-    with contextlib.ExitStack() as stack:
-        for name, shards in (("g1", 1), ("g2", 2)):
-            records = {key: b'{"of":"%b"}' % name.encode() for key in KEYS}
-            home = write_generation(tmp_path, records, shards=shards, generation=name, value_format="json")
-            entries[name] = fleet_entry(home, stack.enter_context(fleet(home)))
-        path = tmp_path / "table.json"
-        path.write_bytes(table_file(entries["g1"], version=1))
-        router = stack.enter_context(routing(path, "--resp-port", "0"))
-        seen: list[set[bytes]] = []
-        is_over = False
-
-        async def ask() -> None:
-            async with redis.asyncio.Redis(port=router.resp, socket_timeout=60) as client:
-                while not is_over:
-                    async with client.pipeline() as pipeline:
-                        for key in KEYS:
-                            pipeline.hget(key, "of")
-                            pipeline.get(key)
-                        pipeline.mget(KEYS)
-                        *found, many = await pipeline.execute()
-                    seen.append({*found[::2], *(value[7:9] for value in (*found[1::2], *many))})
-
-        tasks = [asyncio.create_task(ask()) for _ in range(6)]
-        for version in range(2, 10):
-            name = ("g1", "g2")[version % 2]
-            start = len(seen)
-            unfinished = path.with_suffix(".tmp")
-            unfinished.write_bytes(table_file(entries[name], version=version))
-            unfinished.rename(path)
-            await soon(lambda name=name, start=start: {name.encode()} in seen[start:], f"{name} answers")  # type: ignore[misc]
-        is_over = True
-        await asyncio.gather(*tasks)
-    assert [found for found in seen if found not in ({b"g1"}, {b"g2"})] == []

@@ -35,7 +35,7 @@ TRICKLES: dict[str, Fault] = {
     "chunks": (CHUNKED, b"1\r\nx\r\n", 0.02),
     "size of a chunk": (CHUNKED, b"0", 0.02),
     "trailer": (CHUNKED + b"0\r\n", b"A: b\r\n", 0.02),
-    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.02),
     "silence": (b"", b"", 0.02),
 }
 """Endless answers, by the part that does not end."""
