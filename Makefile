@@ -6,6 +6,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LINTS := $(addprefix server/tests/test_,words.py native_sources.py docstrings.py) # tests of the code's text, which `make check` runs
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 help: ## list the targets
@@ -15,7 +16,7 @@ demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on 
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
 test: $(VENV)/.test native oras ## tests without a cluster: five minutes on two cores
-	$(BIN)/pytest -n 5 --dist worksteal -m "not long" # on two processors: many tests wait, each process collects for 7 s
+	$(BIN)/pytest -n 5 --dist worksteal -m "not long" $(addprefix --ignore=,$(LINTS)) # on two processors: many tests wait, each process collects for 7 s
 
 test-long: $(VENV)/.test native ## long tests: whole lives, faults at every step, many processes; four minutes
 	$(BIN)/pytest -n 6 --dist worksteal -m long
@@ -40,7 +41,7 @@ lint: $(VENV)/.test ## all of check but the chart
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
-	$(BIN)/pytest -q server/tests/test_words.py server/tests/test_native_sources.py
+	$(BIN)/pytest -q $(LINTS)
 	$(BIN)/python server/native/native_check.py
 	$(BIN)/python server/size_budget.py
 
