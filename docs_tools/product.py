@@ -29,7 +29,7 @@ from lookupdb.shard import server as shard_metrics
 from lookupdb.shard.commands import COMMANDS as SHARD_COMMANDS
 from lookupdb.shard.server import ServedShard
 from lookupdb.sync.keeper import SyncFigures
-from lookupdb.sync.service import SyncCollector, SyncState
+from lookupdb.sync.service import SyncState, collect_sync
 from lookupdb_operator.console.service import ConsoleMetrics
 from lookupdb_operator.gateway import service as gateway_service
 from lookupdb_operator.gateway.transfers import GatewayMetrics
@@ -115,9 +115,9 @@ def metric_families() -> Mapping[str, list[Family]]:
         collected = {
             "Shard server": _collect(shard_metrics.collectors(served, counters, supervisor)),
             "Router": _collect(route_metrics.collectors(counters, supervisor)),
-            "Sync": _collect([SyncCollector(cast("SyncState", state))]),
-            "Gateway": [*_collect([gateway]), *_gateway_gauges()],
-            "Console": _collect([ConsoleMetrics()]),
+            "Sync": _collect([lambda: collect_sync(cast("SyncState", state))]),
+            "Gateway": [*_collect([gateway.collect]), *_gateway_gauges()],
+            "Console": _collect([ConsoleMetrics().collect]),
             "Operator": list(_operator_families()),
         }
     assert route_counters.COUNTERS
@@ -126,7 +126,7 @@ def metric_families() -> Mapping[str, list[Family]]:
 
 
 def _collect(collectors: Any) -> list[Family]:
-    return [(family.name, family.kind, family.help) for collector in collectors for family in collector.collect()]
+    return [(family.name, family.kind, family.help) for collect in collectors for family in collect()]
 
 
 def _gateway_gauges() -> Iterator[Family]:

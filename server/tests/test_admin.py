@@ -105,7 +105,7 @@ async def test_scrapes_that_wait_share_one_look_and_the_port_answers_meanwhile(m
     monkeypatch.setattr(admin, "METRICS_SECONDS", 0.2)
     slow = SlowCollector()
     collections_before = 0
-    async with serving(slow) as port:
+    async with serving(slow.collect) as port:
         collections_before = slow.collections
         scrapes = await asyncio.gather(*(asyncio.to_thread(get, port, "/metrics") for _ in range(4)))
         assert [status for status, _ in scrapes] == [503] * 4

@@ -32,14 +32,13 @@ HELP = 'Keys "looked up",\nwith a \\ in it.'
 NAMES = {"file": 'shard-"1"\n\\.lmdb', "generation": "g1 – ü"}
 
 
-class Ours:
-    def collect(self) -> Iterator[MetricFamily]:
-        yield counter("keys", HELP, 12)
-        yield gauge("share", "A share.", 0.25)
-        yield labelled_counter("requests", "By status.", [({"status": "2xx"}, 3), ({"status": "5xx"}, 0)])
-        yield labelled_gauge("private_bytes", "By process.", [])
-        yield info("served", "What is served.", NAMES)
-        yield histogram("seconds", "How long it took.", (0.001, 0.25, 1), [({}, (5, 0, 2, 1), 3.25)])
+def ours() -> Iterator[MetricFamily]:
+    yield counter("keys", HELP, 12)
+    yield gauge("share", "A share.", 0.25)
+    yield labelled_counter("requests", "By status.", [({"status": "2xx"}, 3), ({"status": "5xx"}, 0)])
+    yield labelled_gauge("private_bytes", "By process.", [])
+    yield info("served", "What is served.", NAMES)
+    yield histogram("seconds", "How long it took.", (0.001, 0.25, 1), [({}, (5, 0, 2, 1), 3.25)])
 
 
 class Theirs(Collector):
@@ -59,20 +58,17 @@ class Theirs(Collector):
 def test_counters_gauges_histograms_and_labels_are_written_as_prometheus_own_library_does() -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Theirs())
-    assert render_metrics([Ours()]) == generate_latest(registry)
+    assert render_metrics([ours]) == generate_latest(registry)
 
 
 def test_the_families_of_all_collectors_are_written_in_their_order() -> None:
-    text = render_metrics([Ours(), Ours()])
-    assert text == 2 * render_metrics([Ours()])
+    text = render_metrics([ours, ours])
+    assert text == 2 * render_metrics([ours])
     assert render_metrics([]) == b""
 
 
 @pytest.mark.parametrize("value", [0, 7, 1 << 40, (1 << 64) - 1, 0.1, 1e300, -3, math.inf, -math.inf])
 def test_a_value_is_read_as_it_was(value: float) -> None:
-    class Figure:
-        def collect(self) -> Iterator[MetricFamily]:
-            yield gauge("figure", "A figure.", value)
-
-    (family,) = text_string_to_metric_families(render_metrics([Figure()]).decode())
+    text = render_metrics([lambda: [gauge("figure", "A figure.", value)]]).decode()
+    (family,) = text_string_to_metric_families(text)
     assert [sample.value for sample in family.samples] == [float(value)]

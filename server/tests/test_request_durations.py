@@ -13,12 +13,12 @@ from support.resp import RespServer, command, serving_resp
 from support.shards import write_generation
 from support.two_kinds import KINDS, InProcessWorker
 
-from lookupdb.process.admin import CounterCollector, CounterTotals, render_metrics
+from lookupdb.process.admin import CounterTotals, collect_counters, render_metrics
 from lookupdb.process.worker import REQUEST_BOUNDS, REQUEST_SECONDS, Counters, histogram_names, make_observer, observe
 from lookupdb.router.clients import RECEIVING
 from lookupdb.router.counters import DURATIONS, NAMES
 from lookupdb.router.resp.connection import RedisClientConnection
-from lookupdb.router.router import RouterCollector
+from lookupdb.router.router import collect_router
 from lookupdb.shard import limits
 from lookupdb.shard import server as shard_server
 
@@ -225,7 +225,8 @@ def test_workers_and_datasets_are_told_apart() -> None:
     for worker, block in ((0, 1), (1, 1), (1, 0)):
         observe(counters.slot(worker, block), counters.index[names[0]], monotonic_ns())
     labels = [{"namespace": "", "dataset": ""}, {"namespace": "n", "dataset": "x"}, {"namespace": "n", "dataset": "y"}]
-    text = render_metrics([RouterCollector(CounterTotals(counters, lambda: labels), has_resp=False)]).decode()
+    totals = CounterTotals(counters, lambda: labels)
+    text = render_metrics([lambda: collect_router(totals, has_resp=False)]).decode()
     of_lookups = 'protocol="http",endpoint="lookup",outcome="ok"'
     name = "lookupdb_router_request_duration_seconds_count"
     assert f'{name}{{namespace="n",dataset="x",{of_lookups}}} 2.0' in text
@@ -239,12 +240,14 @@ def test_no_counter_of_a_shard_server_falls(path: Path) -> None:
     """Keys are counted before it is known which of them are missing, and a scrape may come in between."""
     counters = Counters(limits.NAMES, 1)
     totals = CounterTotals(counters, lambda: ({},))
-    own = shard_server.ShardCollector(shard_server.locate_shard(path, None), totals)
-    collectors = CounterCollector(shard_server.PREFIX, totals, limits.COUNTERS, limits.GAUGES), own
+    served = shard_server.locate_shard(path, None)
     before: dict[str, float] = {}
     for counted in (limits.LOOKUPS, limits.MISSES):
         counters.slot(0)[counted] += 5
-        families = [family for collector in collectors for family in collector.collect() if family.kind == "counter"]
-        after = {family.name: sum(value for _, value in family.samples) for family in families}
+        families = [
+            *collect_counters(shard_server.PREFIX, totals, limits.COUNTERS, limits.GAUGES),
+            *shard_server.collect_shard(served, totals),
+        ]
+        after = {it.name: sum(value for _, value in it.samples) for it in families if it.kind == "counter"}
         assert {name for name in before if after[name] < before[name]} == set()
         before = after

@@ -38,7 +38,7 @@ from lookupdb.manifest import ANNOUNCEMENT_NOTE, FILE_NAME
 from lookupdb.store import open_store
 from lookupdb.store.bucket_dataset import BucketStore
 from lookupdb.sync.folder import DatasetFolder
-from lookupdb.sync.service import SyncCollector, describe_state, explain_unready
+from lookupdb.sync.service import collect_sync, describe_state, explain_unready
 
 pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
 pytestmark = pytest.mark.usefixtures("hastened")
@@ -351,7 +351,7 @@ async def test_metrics_tell_of_each_dataset(root: Path, url: str) -> None:
     async with keeping(root, url) as service:
         await reads(root, f"{UID} g3")
         await soon(lambda: only_keeper(service).is_settled, "it is known to be current")
-        families = {family.name: family for family in SyncCollector(service.state).collect()}
+        families = {family.name: family for family in collect_sync(service.state)}
         of_people = {"namespace": "team", "dataset": "people"}
         assert families["lookupdb_sync_generation"].samples == [(of_people, 3.0)]
         assert families["lookupdb_sync_behind"].samples == [(of_people, 0.0)]

@@ -337,7 +337,7 @@ class Console:
     async def run(self, stopped: asyncio.Event) -> None:
         """Serve until ``stopped``."""
         probes = await AdminPort(
-            explain_unready=self.explain_unready, status=self.describe, collectors=(self._metrics,)
+            explain_unready=self.explain_unready, status=self.describe, collectors=(self._metrics.collect,)
         ).start(self._admin_listener)
         app = make_app(
             self.watch,

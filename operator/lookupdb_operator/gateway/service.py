@@ -417,7 +417,7 @@ class Gateway:
         """Open the admin port, and the client port once the cluster's id is known. Readiness also needs the keys."""
         self._register_gauges()
         self._probes = await AdminPort(
-            explain_unready=self.explain_unready, status=self.describe, collectors=(self.metrics,)
+            explain_unready=self.explain_unready, status=self.describe, collectors=(self.metrics.collect,)
         ).start(self._admin_listener)
         self._tasks.append(asyncio.create_task(self.keys.run(), name="keys"))
         self._tasks.append(asyncio.create_task(self._client.run(self._options.look_seconds), name="credentials"))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, repeat
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import httptools
 import orjson
@@ -209,12 +209,8 @@ class MetricFamily:
     """Suffix of the name for each sample; empty if no sample has one."""
 
 
-class Collector(Protocol):
-    """Reads figures on request."""
-
-    def collect(self) -> Iterator[MetricFamily]:
-        """Yield the current families."""
-        ...
+Collector: TypeAlias = Callable[[], Iterable[MetricFamily]]
+"""Returns the current families."""
 
 
 def counter(name: str, help_text: str, value: float) -> MetricFamily:
@@ -262,7 +258,7 @@ def info(name: str, help_text: str, labels: Mapping[str, str]) -> MetricFamily:
 
 def render_metrics(collectors: Iterable[Collector]) -> bytes:
     """Return the answer to a scrape."""
-    families = (family for collector in collectors for family in collector.collect())
+    families = (family for collect in collectors for family in collect())
     return "".join(line for family in families for line in _lines(family)).encode()
 
 
@@ -348,27 +344,18 @@ class CounterTotals:
         return found
 
 
-class CounterCollector:
-    """Shared-memory counters as metrics: ``lookups`` becomes ``<prefix>_lookups_total``.
+def collect_counters(
+    prefix: str, totals: CounterTotals, counters: Mapping[str, str], gauges: Mapping[str, str]
+) -> Iterator[MetricFamily]:
+    """Yield shared-memory counters as metrics: ``lookups`` becomes ``<prefix>_lookups_total``.
 
     ``counters`` and ``gauges`` map names in shared memory to their help texts. Each worker sets its gauges, such as
     open connections; the metric is the sum.
     """
-
-    def __init__(
-        self, prefix: str, totals: CounterTotals, counters: Mapping[str, str], gauges: Mapping[str, str]
-    ) -> None:
-        self.prefix = prefix
-        self.totals = totals
-        self.counters = counters
-        self.gauges = gauges
-
-    def collect(self) -> Iterator[MetricFamily]:
-        """Yield one family for each name."""
-        for name, help_text in self.counters.items():
-            yield labelled_counter(f"{self.prefix}_{name}", help_text, self.totals.samples(name))
-        for name, help_text in self.gauges.items():
-            yield labelled_gauge(f"{self.prefix}_{name}", help_text, self.totals.samples(name))
+    for name, help_text in counters.items():
+        yield labelled_counter(f"{prefix}_{name}", help_text, totals.samples(name))
+    for name, help_text in gauges.items():
+        yield labelled_gauge(f"{prefix}_{name}", help_text, totals.samples(name))
 
 
 def build_info(component: str) -> MetricFamily:
@@ -396,57 +383,40 @@ def process_families(pids: Sequence[int], labels: Labels) -> Iterator[MetricFami
         yield MetricFamily(f"process_{name}", kind, help_text, [(labels, value)])
 
 
-class ServiceCollector:
-    """Version, readiness and restarts of a service, and figures of its processes. ``labels`` returns the labels."""
+def collect_service(component: str, supervisor: Supervisor, labels: Labels) -> Iterator[MetricFamily]:
+    """Yield version, readiness and restarts of a service, and figures of its processes."""
+    yield build_info(component)
+    yield from process_families([*supervisor.pids.values()], labels)
+    for family in _collect_own(f"lookupdb_{component}", supervisor):
+        yield add_labels(family, labels)
 
-    def __init__(self, component: str, supervisor: Supervisor, labels: Callable[[], Labels] = dict) -> None:
-        self.component = component
-        self.prefix = f"lookupdb_{component}"
-        self.supervisor = supervisor
-        self.labels = labels
 
-    def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families."""
-        yield build_info(self.component)
-        labels = self.labels()
-        yield from process_families([*self.supervisor.pids.values()], labels)
-        for family in self._collect_own():
-            yield add_labels(family, labels)
+def _collect_own(prefix: str, supervisor: Supervisor) -> Iterator[MetricFamily]:
+    """Yield the families without labels. Processes are labelled ``supervisor``, ``worker-0``, …"""
+    ready = supervisor.state == "ready"
+    yield gauge(f"{prefix}_ready", "1 while the service answers lookups and does not drain.", int(ready))
+    restarts = sum(worker.restarts.count for worker in supervisor.workers)
+    yield counter(f"{prefix}_worker_restarts", "Workers restarted after they ended.", restarts)
+    kills = sum(worker.kills for worker in supervisor.workers)
+    yield counter(f"{prefix}_workers_killed", "Workers killed because their event loop no longer ran.", kills)
+    pids = {"supervisor": os.getpid(), **supervisor.pids}
 
-    def _collect_own(self) -> Iterator[MetricFamily]:
-        """Yield the families without labels. Processes are labelled ``supervisor``, ``worker-0``, …"""
-        ready = self.supervisor.state == "ready"
-        yield gauge(f"{self.prefix}_ready", "1 while the service answers lookups and does not drain.", int(ready))
-        restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
-        yield counter(f"{self.prefix}_worker_restarts", "Workers restarted after they ended.", restarts)
-        kills = sum(worker.kills for worker in self.supervisor.workers)
-        help_text = "Workers killed because their event loop no longer ran."
-        yield counter(f"{self.prefix}_workers_killed", help_text, kills)
-        yield self._by_process(
-            "private_bytes",
-            "Memory that only this process owns, not backed by a file, including swap.",
-            memory.private_bytes,
-        )
-        faults = self._by_process(
-            "major_faults_total",
-            "Page faults of the running process that had to wait for the disk.",
-            memory.major_faults,
-        )
-        yield replace(faults, kind="counter")
-        figures = memory.container_memory()
-        for name, help_text, value in (
-            ("container_limit_bytes", "The container's memory limit.", figures.limit),
-            ("container_anon_bytes", "The container's memory that cannot be dropped.", figures.anon),
-            ("container_file_bytes", "The container's page cache, which holds the shard.", figures.file),
-        ):
-            if value is not None:
-                yield gauge(f"{self.prefix}_{name}", help_text, value)
+    def by_process(read: Callable[[int], int | None]) -> list[tuple[Labels, float]]:
+        figures = ((process, read(pid)) for process, pid in pids.items())
+        return [({"process": process}, value) for process, value in figures if value is not None]
 
-    def _by_process(self, name: str, help_text: str, read: Callable[[int], int | None]) -> MetricFamily:
-        pids = [("supervisor", os.getpid()), *self.supervisor.pids.items()]
-        figures = [(process, read(pid)) for process, pid in pids]
-        samples = [({"process": process}, value) for process, value in figures if value is not None]
-        return labelled_gauge(f"{self.prefix}_{name}", help_text, samples)
+    help_text = "Memory that only this process owns, not backed by a file, including swap."
+    yield labelled_gauge(f"{prefix}_private_bytes", help_text, by_process(memory.private_bytes))
+    help_text = "Page faults of the running process that had to wait for the disk."
+    yield labelled_counter(f"{prefix}_major_faults", help_text, by_process(memory.major_faults))
+    figures = memory.container_memory()
+    for name, help_text, value in (
+        ("container_limit_bytes", "The container's memory limit.", figures.limit),
+        ("container_anon_bytes", "The container's memory that cannot be dropped.", figures.anon),
+        ("container_file_bytes", "The container's page cache, which holds the shard.", figures.file),
+    ):
+        if value is not None:
+            yield gauge(f"{prefix}_{name}", help_text, value)
 
 
 # Runs a long-running role: signals, admin port, preparation, sockets, workers, ready file.

@@ -15,12 +15,12 @@ from lookupdb.disk import raise_limit
 from lookupdb.process import listeners, memory
 from lookupdb.process.admin import (
     Collector,
-    CounterCollector,
     CounterTotals,
     Labels,
     MetricFamily,
     Service,
-    ServiceCollector,
+    collect_counters,
+    collect_service,
     histogram,
     labelled_counter,
     labelled_gauge,
@@ -83,35 +83,28 @@ class DatasetLabels:
         return labels if len(labels) == 1 else [{"namespace": "", "dataset": ""}, *labels]
 
 
-class RouterCollector:
-    """Metrics that need more than a name: requests by status, durations, and the minimum over workers of table version
-    and certificate expiry."""
-
-    def __init__(self, totals: CounterTotals, *, has_resp: bool) -> None:
-        self._totals = totals
-        self._protocols = PROTOCOLS if has_resp else PROTOCOLS[:1]
-
-    def collect(self) -> Iterator[MetricFamily]:
-        """Yield the metric families."""
-        totals = self._totals
-        requests = [sample for name, code in REQUESTS.items() for sample in totals.samples(name, code=code)]
-        yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
-        durations = (
-            series
-            for (protocol, endpoint, outcome), names in DURATIONS.items()
-            if protocol in self._protocols
-            for series in totals.observations(names, 1e-9, protocol=protocol, endpoint=endpoint, outcome=outcome)
-        )
-        yield histogram(f"{PREFIX}_request_duration_seconds", DURATIONS_HELP, REQUEST_SECONDS, durations)
-        batches = totals.observations((*BATCH_BUCKETS, BATCH_MICROSECONDS), 1e-6)
-        yield histogram(f"{PREFIX}_batch_duration_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, batches)
-        blocks, source = list(enumerate(totals.labels())), totals.source
-        help_text = "Version of the routing table in effect, the lowest of all workers; 0 without a table."
-        versions = [(labels, min(source.values(TABLE_VERSION, block))) for block, labels in blocks]
-        yield labelled_gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, versions[len(versions) > 1 :])
-        help_text = "Expiry of the public port's certificate, the earliest of all workers; 0 without TLS."
-        expiry = [(blocks[0][1], min(source.values(CERTIFICATE_EXPIRY)))]
-        yield labelled_gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, expiry)
+def collect_router(totals: CounterTotals, *, has_resp: bool) -> Iterator[MetricFamily]:
+    """Yield the metrics that need more than a name: requests by status, durations, and the minimum over workers of
+    table version and certificate expiry."""
+    requests = [sample for name, code in REQUESTS.items() for sample in totals.samples(name, code=code)]
+    yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
+    protocols = PROTOCOLS if has_resp else PROTOCOLS[:1]
+    durations = (
+        series
+        for (protocol, endpoint, outcome), names in DURATIONS.items()
+        if protocol in protocols
+        for series in totals.observations(names, 1e-9, protocol=protocol, endpoint=endpoint, outcome=outcome)
+    )
+    yield histogram(f"{PREFIX}_request_duration_seconds", DURATIONS_HELP, REQUEST_SECONDS, durations)
+    batches = totals.observations((*BATCH_BUCKETS, BATCH_MICROSECONDS), 1e-6)
+    yield histogram(f"{PREFIX}_batch_duration_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, batches)
+    blocks, source = list(enumerate(totals.labels())), totals.source
+    help_text = "Version of the routing table in effect, the lowest of all workers; 0 without a table."
+    versions = [(labels, min(source.values(TABLE_VERSION, block))) for block, labels in blocks]
+    yield labelled_gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, versions[len(versions) > 1 :])
+    help_text = "Expiry of the public port's certificate, the earliest of all workers; 0 without TLS."
+    expiry = [(blocks[0][1], min(source.values(CERTIFICATE_EXPIRY)))]
+    yield labelled_gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, expiry)
 
 
 def collectors(
@@ -121,9 +114,9 @@ def collectors(
     labels = DatasetLabels(supervisor, names)
     totals = CounterTotals(counters, labels)
     return (
-        CounterCollector(PREFIX, totals, COUNTERS, GAUGES),
-        RouterCollector(totals, has_resp=has_resp),
-        ServiceCollector("router", supervisor, lambda: labels()[0]),
+        partial(collect_counters, PREFIX, totals, COUNTERS, GAUGES),
+        partial(collect_router, totals, has_resp=has_resp),
+        lambda: collect_service("router", supervisor, labels()[0]),
     )
 
 

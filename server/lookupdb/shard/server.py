@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,13 +34,13 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.process import listeners, memory
 from lookupdb.process.admin import (
     Collector,
-    CounterCollector,
     CounterTotals,
     Labels,
     MetricFamily,
     Service,
-    ServiceCollector,
     add_labels,
+    collect_counters,
+    collect_service,
     gauge,
     histogram,
     info,
@@ -303,33 +304,26 @@ def _ended_by_sigterm() -> Iterator[None]:
 PREFIX = "lookupdb_shard"
 
 
-class ShardCollector:
-    """Metrics of the served file."""
-
-    def __init__(self, served: ServedShard, totals: CounterTotals) -> None:
-        self.served = served
-        self.totals = totals
-
-    def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families, read at scrape time."""
-        durations = (
-            series
-            for (command, outcome), names in limits.DURATIONS.items()
-            for series in self.totals.observations(names, 1e-9, command=command, outcome=outcome)
-        )
-        yield histogram(f"{PREFIX}_request_duration_seconds", limits.DURATIONS_HELP, REQUEST_SECONDS, durations)
-        served, manifest = self.served, self.served.manifest
-        families = [
-            gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records),
-            gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes),
-        ]
-        resident = memory.resident_bytes(served.path)
-        if resident is not None:
-            families.append(gauge(f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", resident))
-        labels = {"generation": manifest.generation, "shards": str(len(manifest.shards))}
-        families.append(info(f"{PREFIX}_generation", "The generation and shard that are served.", labels))
-        for family in families:
-            yield add_labels(family, _shard_labels(served))
+def collect_shard(served: ServedShard, totals: CounterTotals) -> Iterator[MetricFamily]:
+    """Yield the metrics of the served file, read at scrape time."""
+    durations = (
+        series
+        for (command, outcome), names in limits.DURATIONS.items()
+        for series in totals.observations(names, 1e-9, command=command, outcome=outcome)
+    )
+    yield histogram(f"{PREFIX}_request_duration_seconds", limits.DURATIONS_HELP, REQUEST_SECONDS, durations)
+    manifest = served.manifest
+    families = [
+        gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records),
+        gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes),
+    ]
+    resident = memory.resident_bytes(served.path)
+    if resident is not None:
+        families.append(gauge(f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", resident))
+    labels = {"generation": manifest.generation, "shards": str(len(manifest.shards))}
+    families.append(info(f"{PREFIX}_generation", "The generation and shard that are served.", labels))
+    for family in families:
+        yield add_labels(family, _shard_labels(served))
 
 
 def _shard_labels(served: ServedShard) -> Labels:
@@ -342,9 +336,9 @@ def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) 
     labels = _shard_labels(served)
     totals = CounterTotals(counters, lambda: (labels,))
     return [
-        CounterCollector(PREFIX, totals, limits.COUNTERS, limits.GAUGES),
-        ServiceCollector("shard", supervisor, lambda: labels),
-        ShardCollector(served, totals),
+        partial(collect_counters, PREFIX, totals, limits.COUNTERS, limits.GAUGES),
+        partial(collect_service, "shard", supervisor, labels),
+        partial(collect_shard, served, totals),
     ]
 
 

@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,68 +126,59 @@ def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCollector:
-    """The metrics of ``state``."""
+def collect_sync(state: SyncState) -> Iterator[MetricFamily]:
+    """Yield the metrics of ``state``."""
+    figures = state.figures
+    ready = int(explain_unready(state) is None)
+    yield build_info("sync")
+    yield from process_families((), {})
+    yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
+    yield from _collect_datasets(list(state.keepers.values()))
+    yield counter("lookupdb_sync_swaps", "Changes of current to another generation.", figures.swaps)
+    yield counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
+    seconds = figures.fetch_seconds
+    yield counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
+    yield counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
+    help_text = "Bytes of files that are hard links to those of a directory store."
+    yield counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
+    failures = [({"reason": reason}, float(count)) for reason, count in sorted(figures.failures.items())]
+    yield labelled_counter("lookupdb_sync_failures", "Failed checks and fetches.", failures)
+    private = memory.private_bytes(os.getpid())
+    if private is not None:
+        process = [({"process": "sync"}, float(memory.major_faults(os.getpid()) or 0))]
+        help_text = "Page faults of the running process that had to wait for the disk."
+        yield labelled_counter("lookupdb_sync_major_faults", help_text, process)
+        yield gauge("lookupdb_sync_private_bytes", "Bytes of memory that only this process uses.", private)
 
-    state: SyncState
 
-    def collect(self) -> Iterator[MetricFamily]:
-        """Yield the metric families."""
-        state, figures = self.state, self.state.figures
-        ready = int(explain_unready(state) is None)
-        yield build_info("sync")
-        yield from process_families((), {})
-        yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
-        yield from self._collect_datasets(list(state.keepers.values()))
-        yield counter("lookupdb_sync_swaps", "Changes of current to another generation.", figures.swaps)
-        yield counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
-        seconds = figures.fetch_seconds
-        yield counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
-        yield counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
-        help_text = "Bytes of files that are hard links to those of a directory store."
-        yield counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
-        failures = [({"reason": reason}, float(count)) for reason, count in sorted(figures.failures.items())]
-        yield labelled_counter("lookupdb_sync_failures", "Failed checks and fetches.", failures)
-        private = memory.private_bytes(os.getpid())
-        if private is not None:
-            process = [({"process": "sync"}, float(memory.major_faults(os.getpid()) or 0))]
-            help_text = "Page faults of the running process that had to wait for the disk."
-            yield labelled_counter("lookupdb_sync_major_faults", help_text, process)
-            yield gauge("lookupdb_sync_private_bytes", "Bytes of memory that only this process uses.", private)
-
-    def _collect_datasets(self, keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:
-        def label(values: Mapping[DatasetKeeper, float | None]) -> list[tuple[Mapping[str, str], float]]:
-            found = ((keeper, value) for keeper, value in values.items() if value is not None)
-            return [({"namespace": keeper.namespace, "dataset": keeper.name}, value) for keeper, value in found]
-
-        yield labelled_gauge(
-            "lookupdb_sync_generation",
-            "The number of the current generation.",
-            label(
-                {keeper: float(generation_number(keeper.current.generation)) for keeper in keepers if keeper.current}
-            ),
-        )
-        yield labelled_gauge(
-            "lookupdb_sync_generation_built_timestamp_seconds",
-            "Time when the current generation was built.",
-            label({keeper: _built_seconds(keeper) for keeper in keepers}),
-        )
-        yield labelled_gauge(
-            "lookupdb_sync_behind",
+def _collect_datasets(keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:
+    figures: tuple[tuple[str, str, Callable[[DatasetKeeper], float | None]], ...] = (
+        ("generation", "The number of the current generation.", _generation_number),
+        ("generation_built_timestamp_seconds", "Time when the current generation was built.", _built_seconds),
+        (
+            "behind",
             "1 while the current generation is not the active one, or the active one is unknown.",
-            label({keeper: float(not keeper.is_settled) for keeper in keepers}),
-        )
-        yield labelled_gauge(
-            "lookupdb_sync_kept_bytes",
-            "Bytes of the generations in the folder.",
-            label({keeper: float(sum(keeper.kept.values())) for keeper in keepers}),
-        )
-        yield labelled_gauge(
-            "lookupdb_sync_last_fetch_seconds",
+            lambda keeper: float(not keeper.is_settled),
+        ),
+        ("kept_bytes", "Bytes of the generations in the folder.", lambda keeper: float(sum(keeper.kept.values()))),
+        (
+            "last_fetch_seconds",
             "Seconds from the start of the last fetch to its swap.",
-            label({keeper: keeper.last_fetch_seconds for keeper in keepers}),
-        )
+            lambda keeper: keeper.last_fetch_seconds,
+        ),
+    )
+    for name, help_text, read in figures:
+        values = ((keeper, read(keeper)) for keeper in keepers)
+        samples = [
+            ({"namespace": keeper.namespace, "dataset": keeper.name}, value)
+            for keeper, value in values
+            if value is not None
+        ]
+        yield labelled_gauge(f"lookupdb_sync_{name}", help_text, samples)
+
+
+def _generation_number(keeper: DatasetKeeper) -> float | None:
+    return None if keeper.current is None else float(generation_number(keeper.current.generation))
 
 
 def _built_seconds(keeper: DatasetKeeper) -> float | None:
@@ -261,7 +253,9 @@ class SyncService:
             log.info("ending", extra={"signal": signal.Signals(number).name})
             stopping.set()
 
-        admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
+        admin = AdminPort(
+            lambda: explain_unready(state), lambda: describe_state(state), (partial(collect_sync, state),)
+        )
         with self._keepers(), _on_signals(stop):
             listener = listeners.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
