@@ -1,36 +1,4 @@
-"""Every error a user can meet, and the exit code it ends a command with.
-
-LookupdbError (1)
-├── UsageError (2)           a flag, an address or an argument that cannot be used
-│   ├── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
-│   ├── FolderDenied (2)     a folder of this machine cannot be written to
-│   └── EngineMissing (2)    Spark, Java or a library for them is missing, or too old
-│       ├── RightsMissing (2)  Spark's driver lacks the rights to make executors in Kubernetes
-│       └── ExecutorsRefused (2)  Kubernetes would not let executors in
-├── BadSource (3)            the source cannot be read, or one of its rows cannot be used
-│   └── SourceMissing (3)    a file of the source does not exist
-├── GateClosed (4)           the new generation failed a gate
-├── StoreError (5)           the store cannot be read or written
-│   ├── StoreUnreachable (5) its server does not answer
-│   ├── ListingTooLong (5)  more objects or folders than lookupdb creates
-│   ├── StoreDenied (5)      it refuses our credentials
-│   ├── GenerationMissing (5)  it lacks the generation, or a part of it
-│   ├── GenerationExists (5) the generation exists, from another spec or another build
-│   ├── AdoptionFailed (5)   no generation of the named dataset can be adopted
-│   ├── PushRejected (5)     a pushed generation is damaged, or does not fit the spec
-│   ├── NotOnVolume (5)      the folder to serve from lacks the generation or shard, or cannot be read
-│   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
-├── RegistryError (5)        an image registry does not answer, or answers incorrectly
-│   └── RegistryDenied (5)   it refuses our credentials
-├── NotEnoughRoom (6)        memory or disk
-├── SparkFailed (1)          Spark could not finish a build
-├── LimitExceeded (7)        a condition of `lookupdb load --fail-if` holds
-└── LookupFailed (1)         a client's request could not be answered
-    ├── KeyMissing (3)       no record has the key
-    ├── Unavailable (4)      a shard or the router could not be reached: the key may or may not exist
-    ├── UnknownGeneration (1)  the requested generation is not served, or not whole
-    ├── RequestRefused (1)   the router refuses the request, and would refuse it again
-    └── InvalidAnswer (1)    the server is not a router, or its answer is incomplete
+"""Every error that a user can meet, and the exit code with which it ends a command.
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
 each map these errors in one place. Below are messages for errors of files and TLS, and for requests to a Redis port.
