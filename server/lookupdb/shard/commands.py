@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -325,18 +325,7 @@ def _stats(worker: WorkerContext) -> InfoFields:
 
 
 def _lookupdb(worker: WorkerContext) -> InfoFields:
-    identity = worker.identity
-    return {
-        "format_version": identity.format_version,
-        "dataset": identity.dataset,
-        "dataset_uid": identity.dataset_uid,
-        "generation": identity.generation,
-        "shard": identity.shard,
-        "shards": identity.shards,
-        "records": identity.records,
-        "normalize": ",".join(identity.normalize),
-        "value_format": identity.value_format,
-    }
+    return {**asdict(worker.identity), "normalize": ",".join(worker.identity.normalize)}
 
 
 SECTIONS: Final[dict[str, Callable[[WorkerContext], InfoFields]]] = {
