@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.router.budget import (
-    CONNECTION_BYTES,
-    MIN_BUDGET_BYTES,
-    RouterBudget,
-    affordable_connections,
-    worker_budget,
-)
+from lookupdb.router.budget import CONNECTION_BYTES, MIN_BUDGET_BYTES, RouterBudget, share_memory
 
 MIB = 1 << 20
 
 
 class TestBudget:
     def test_the_defaults_fit_into_the_default_pod(self) -> None:
-        assert affordable_connections(512 * MIB, 1, 10_000, MIB) == 10_000
-        budget = worker_budget(512 * MIB, 1, 10_000, MIB)
+        connections, budget = share_memory(512 * MIB, 1, 10_000, MIB)
+        assert connections == 10_000
         assert 190 * MIB < budget < 200 * MIB
         assert RouterBudget(budget).answer_bytes == 64 * MIB
 
     def test_where_no_limit_is_known_each_worker_has_as_much(self) -> None:
-        assert worker_budget(None, 1, 10_000, MIB) == worker_budget(None, 8, 10_000, MIB)
+        assert share_memory(None, 1, 10_000, MIB) == share_memory(None, 8, 10_000, MIB)
 
     def test_workers_share_the_limit_and_connections_are_cut_to_half_of_what_is_left(self) -> None:
-        count = affordable_connections(512 * MIB, 4, 10_000, MIB)
+        count, budget = share_memory(512 * MIB, 4, 10_000, MIB)
         assert 2000 < count < 3000
-        budget = worker_budget(512 * MIB, 4, count, MIB)
         assert budget + count * CONNECTION_BYTES < (512 - 56) * MIB // 4
         assert RouterBudget(budget).answer_bytes == budget // 2
 
     def test_even_a_limit_that_is_too_small_leaves_something(self) -> None:
-        assert affordable_connections(64 * MIB, 8, 10_000, MIB) == 64
-        assert affordable_connections(64 * MIB, 8, 10, MIB) == 10
-        assert worker_budget(64 * MIB, 8, 1, MIB) == MIN_BUDGET_BYTES
+        assert share_memory(64 * MIB, 8, 10_000, MIB) == (64, MIN_BUDGET_BYTES)
+        assert share_memory(64 * MIB, 8, 10, MIB) == (10, MIN_BUDGET_BYTES)
 
     @pytest.mark.parametrize(("used", "has_room"), [(0, True), (75, True), (76, False)])
     def test_large_work_stops_before_small_work_does(self, used: int, has_room: bool) -> None:

@@ -119,33 +119,16 @@ class RouterBudget:
         return self.used + size <= self.large_mark
 
 
-def worker_budget(
+def share_memory(
     memory_limit: int | None,
     workers: int,
     max_connections: int,
     max_body_bytes: int,
     connection_bytes: int = CONNECTION_BYTES,
-) -> int:
-    """Return the budget of each of ``workers`` in a container of ``memory_limit`` bytes (None: no limit known)."""
-    spare = _spare_bytes(memory_limit, workers, max_body_bytes) - max_connections * connection_bytes
-    return max(int(spare * COUNTED_SHARE), MIN_BUDGET_BYTES)
-
-
-def affordable_connections(
-    memory_limit: int | None,
-    workers: int,
-    max_connections: int,
-    max_body_bytes: int,
-    connection_bytes: int = CONNECTION_BYTES,
-) -> int:
-    """Return the number of ``max_connections`` that a worker can afford with half of its spare memory."""
-    return min(
-        max_connections,
-        max(_spare_bytes(memory_limit, workers, max_body_bytes) // 2 // connection_bytes, MIN_CONNECTIONS),
-    )
-
-
-def _spare_bytes(memory_limit: int | None, workers: int, max_body_bytes: int) -> int:
-    """Return a worker's memory beyond its program and the parsing of a body."""
+) -> tuple[int, int]:
+    """Share a container of ``memory_limit`` bytes (None: no limit known). Return the number of ``max_connections`` that
+    a worker can afford with half of its spare memory, and its budget."""
     share = UNLIMITED_WORKER_BYTES if memory_limit is None else (memory_limit - SUPERVISOR_BYTES) // workers
-    return share - WORKER_BYTES - PARSED_FACTOR * max_body_bytes
+    spare = share - WORKER_BYTES - PARSED_FACTOR * max_body_bytes  # beyond its program and the parsing of a body
+    connections = min(max_connections, max(spare // 2 // connection_bytes, MIN_CONNECTIONS))
+    return connections, max(int((spare - connections * connection_bytes) * COUNTED_SHARE), MIN_BUDGET_BYTES)

@@ -38,8 +38,7 @@ from lookupdb.router.budget import (
     TLS_CONNECTION_BYTES,
     TRACES_BYTES,
     RouterLimits,
-    affordable_connections,
-    worker_budget,
+    share_memory,
 )
 from lookupdb.router.counters import (
     BATCH_BUCKETS,
@@ -219,7 +218,7 @@ def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[Route
         memory_limit -= workers * TRACES_BYTES
     if settings.tls is not None:
         connection_bytes = TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
-    affordable = affordable_connections(
+    affordable, budget = share_memory(
         memory_limit, workers, limits.max_connections, limits.max_body_bytes, connection_bytes
     )
     if affordable < limits.max_connections:
@@ -228,7 +227,6 @@ def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[Route
             "container's memory limit (or --memory-limit), or lower --max-connections",
             *(affordable, limits.max_connections, workers),
         )
-    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes, connection_bytes)
     return replace(limits, max_connections=affordable), budget
 
 
