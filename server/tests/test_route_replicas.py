@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from support.waiting import soon
 
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX, NAMES
@@ -195,7 +194,7 @@ class TestNoneIsReady:
         finally:
             gc.enable()
 
-    async def test_those_that_are_done_are_not_kept_until_it_is_back(self) -> None:
+    async def test_those_that_are_done_are_forgotten_when_the_next_one_waits(self) -> None:
         endpoint = Endpoint()
         replicas = replicas_of(endpoint, deadline=0.05)
         endpoint.enter(False, broken_at=now())
@@ -203,8 +202,8 @@ class TestNoneIsReady:
         kept = weakref.ref(lookup)
         lookup.is_done = True
         del lookup
-        await soon(lambda: kept() is None, "it is forgotten")
-        await soon(lambda: replicas._forget_timer is None, "nothing is looked for any more")
+        submitted(replicas)
+        assert kept() is None
 
 
 class TestRetry:

@@ -128,13 +128,12 @@ class ShardReplicas:
         self.counters = settings.link.counters
         self._settings = settings
         self._random = settings.link.random.random
-        self._loop = asyncio.get_running_loop()
+        self._now = asyncio.get_running_loop().time
         self._ready: list[Endpoint] = []
         self._parked: deque[tuple[PendingLookup, int]] = deque()
         """Lookups that wait for an endpoint to return, each with its number of keys. So a restart delays answers but
         loses none."""
         self._parked_keys = 0
-        self._forget_timer: asyncio.TimerHandle | None = None
         for endpoint in self.endpoints:
             endpoint.observers.append(self._on_state_change)
         self._on_state_change()
@@ -153,8 +152,6 @@ class ShardReplicas:
         """Stop observing the endpoints, which may serve another table."""
         for endpoint in self.endpoints:
             endpoint.observers.remove(self._on_state_change)
-        if self._forget_timer is not None:
-            self._forget_timer.cancel()
         self._parked.clear()  # open lookups end at their deadlines; clearing breaks a reference cycle
         self._parked_keys = 0
 
@@ -247,28 +244,17 @@ class ShardReplicas:
 
     def _park(self, lookup: PendingLookup, problem: Problem | None) -> None:
         """Queue ``lookup`` until an endpoint returns. Give up if none was ready recently, or there is no room."""
-        limit, now = self._settings.max_queued_keys, self._loop.time()
-        self._forget_done()
-        last = max(endpoint.link.broken_at for endpoint in self.endpoints)
-        if last + self._settings.deadline_seconds > now and self._parked_keys < limit:
-            self._parked.append((lookup, lookup.key_count))
-            self._parked_keys += lookup.key_count
-            if self._forget_timer is None:
-                self._forget_later()
-        else:
-            detail = f"shard {self.number} cannot be reached: {self.explain_absence()}"
-            lookup.give_up(problem or Problem("Unreachable", detail, self.number))
-
-    def _forget_later(self) -> None:
-        """Remove finished lookups after each deadline, because the next endpoint or lookup may be hours away."""
-        self._forget_done()
-        seconds = self._settings.deadline_seconds
-        self._forget_timer = self._loop.call_later(seconds, self._forget_later) if self._parked else None
-
-    def _forget_done(self) -> None:
+        limit, now = self._settings.max_queued_keys, self._now()
         parked = self._parked
         while parked and parked[0][0].is_done:
             self._parked_keys -= parked.popleft()[1]
+        last = max(endpoint.link.broken_at for endpoint in self.endpoints)
+        if last + self._settings.deadline_seconds > now and self._parked_keys < limit:
+            parked.append((lookup, lookup.key_count))
+            self._parked_keys += lookup.key_count
+        else:
+            detail = f"shard {self.number} cannot be reached: {self.explain_absence()}"
+            lookup.give_up(problem or Problem("Unreachable", detail, self.number))
 
     def _on_state_change(self) -> None:
         """Update the ready endpoints, and submit parked lookups."""
