@@ -289,8 +289,6 @@ class _Load:
             if showing is not None:
                 showing.cancel()
             await self._end()
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
         self._recording.finish()
         measured = min(self._plan.duration, max(0.0, self._stopped_at - self._measured))
         document = make_document(

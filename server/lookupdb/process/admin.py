@@ -470,24 +470,20 @@ async def run_service(service: Service) -> None:
     loop = asyncio.get_running_loop()
     for number in _END_SIGNALS:
         loop.add_signal_handler(number, stop)
+    server = await admin.start(service.admin_listener)
+    announcement = asyncio.create_task(_announce(service, supervisor))
     try:
-        server = await admin.start(service.admin_listener)
-        announcement = asyncio.create_task(_announce(service, supervisor))
-        try:
-            await asyncio.wait((preparation,))
-            if not preparation.cancelled():
-                preparation.result()
-                for sockets in service.ports:
-                    listeners.listen(sockets)
-            await supervisor.run()
-        finally:
-            announcement.cancel()
-            if service.ready_file:
-                service.ready_file.unlink(missing_ok=True)
-            await server.cleanup()
+        await asyncio.wait((preparation,))
+        if not preparation.cancelled():
+            preparation.result()
+            for sockets in service.ports:
+                listeners.listen(sockets)
+        await supervisor.run()
     finally:
-        for number in _END_SIGNALS:
-            loop.remove_signal_handler(number)
+        announcement.cancel()
+        if service.ready_file:
+            service.ready_file.unlink(missing_ok=True)
+        await server.cleanup()
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:

@@ -256,7 +256,8 @@ class SyncService:
         admin = AdminPort(
             lambda: explain_unready(state), lambda: describe_state(state), (partial(collect_sync, state),)
         )
-        with self._keepers(), _on_signals(stop):
+        with self._keepers():
+            _handle_signals(stop)
             listener = listeners.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
             port = listeners.bound_port(listener)
@@ -275,7 +276,8 @@ class SyncService:
         """Return once every dataset has its active generation, or at least some generation if the active one cannot be
         obtained. Raises the error of the first dataset without a generation, and SystemExit after a signal."""
         received: list[int] = []
-        with self._keepers(), _on_signals(received.append):
+        with self._keepers():
+            _handle_signals(received.append)
             deadline = time.monotonic() + self._options.wait_seconds
             try:
                 self._start()
@@ -445,14 +447,7 @@ class SyncService:
         await asyncio.gather(*fetches, return_exceptions=True)
 
 
-@contextmanager
-def _on_signals(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call ``handle`` with the number of SIGTERM and SIGINT while the block runs."""
-    loop = asyncio.get_running_loop()
+def _handle_signals(handle: Callable[[int], None]) -> None:
+    """Call ``handle`` with the number of each SIGTERM and SIGINT from now on."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handle, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        asyncio.get_running_loop().add_signal_handler(number, handle, number)
