@@ -19,13 +19,20 @@ from lookupdb.router.server_connection import (
     PROOF_BYTES,
     READ_BYTES,
     SURPLUS,
-    TRANSITIONS,
     Reading,
     ServerAddress,
     ServerConnection,
 )
 
 LARGE = b"x" * (LARGE_REPLY_BYTES + 1)
+TRANSITIONS = {
+    (Reading.PROVING, Reading.REPLIES),  # the server has proven itself
+    (Reading.REPLIES, Reading.ELEMENTS),  # a reply is too large for hiredis
+    (Reading.ELEMENTS, Reading.REPLIES),  # the large reply is complete
+    (Reading.REPLIES, Reading.END),  # a reply that ends with a full piece is complete
+    (Reading.END, Reading.REPLIES),  # nothing follows it
+    *((reading, Reading.CLOSED) for reading in Reading if reading is not Reading.CLOSED),
+}
 
 
 class Watched(ServerConnection):

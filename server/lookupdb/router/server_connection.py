@@ -86,7 +86,6 @@ class ElementReader:
         """Bytes of the current value that are still to come, including its line end."""
         self._value: io.BytesIO | None = None
         """The current value, unless it is skipped."""
-        self._size = 0
         self._values: list[Any] = []
         self._expected = sink.expected_keys()
         self._is_array: bool | None = None
@@ -197,16 +196,6 @@ class Reading(enum.Enum):
     CLOSED = enum.auto()
 
 
-TRANSITIONS: Final = frozenset(
-    {
-        (Reading.PROVING, Reading.REPLIES),  # the server has proven itself
-        (Reading.REPLIES, Reading.ELEMENTS),  # a reply is too large for hiredis
-        (Reading.ELEMENTS, Reading.REPLIES),  # the large reply is complete
-        (Reading.REPLIES, Reading.END),  # a reply that ends with a full piece is complete
-        (Reading.END, Reading.REPLIES),  # nothing follows it
-        *((reading, Reading.CLOSED) for reading in Reading if reading is not Reading.CLOSED),
-    }
-)
 _REPLIES: Final = Reading.REPLIES
 _CLOSED: Final = Reading.CLOSED
 
@@ -292,7 +281,9 @@ class ServerConnection(asyncio.Protocol):
                 self._read_list(self.sink, data)
                 return
             if kind not in _SCALARS:
-                raise NotResp(f"expected a value, found {self._describe(data)}")
+                # Do not quote what may be a value.
+                found = repr(data[:20]) if self.sink is None else f"{len(data)} bytes of something else"
+                raise NotResp(f"expected a value, found {found}")
             reader = self._reader
             reader.feed(data)
             reply = reader.gets()
@@ -352,10 +343,6 @@ class ServerConnection(asyncio.Protocol):
         if self._chunks:
             self._forget_chunks()
         self._hand_over(reply, data)
-
-    def _describe(self, data: bytes) -> str:
-        """Describe unexpected data, without quoting it if it may be a value."""
-        return repr(data[:20]) if self.sink is None else f"{len(data)} bytes of something else"
 
     def _keep(self, data: bytes) -> None:
         """Keep a chunk of an incomplete reply, in case the reply turns out to be large."""
