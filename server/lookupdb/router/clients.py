@@ -59,20 +59,6 @@ SWEEP_SECONDS: Final = 0.25
 class ClientService:
     """The shared state of all client connections of a worker, with deadlines for what begins now."""
 
-    __slots__ = (
-        "budget",
-        "counters",
-        "draining",
-        "gatekeeper",
-        "header_deadline",
-        "idle_deadline",
-        "limits",
-        "linger_deadline",
-        "lookups",
-        "observe",
-        "write_deadline",
-    )
-
     def __init__(self, lookups: LookupCore, limits: RouterLimits, gatekeeper: Gatekeeper | None = None) -> None:
         self.lookups = lookups
         self.budget = lookups.budget

@@ -60,17 +60,6 @@ if TYPE_CHECKING:
 class HttpService(ClientService):
     """The shared state of all HTTP connections of a worker."""
 
-    __slots__ = (
-        "answers",
-        "begin_trace",
-        "console",
-        "datasets",
-        "has_several",
-        "is_ready",
-        "keys_type",
-        "samples_roots",
-    )
-
     def __init__(
         self,
         lookups: LookupCore,
@@ -192,6 +181,12 @@ class Exchange:
         head, body = connection.answers.encode_problem(problem, connection.choose_connection_field(self))
         connection.answer(self, head if self.bodyless else head + body, _CODES[problem.kind.status])
 
+    def respond(self, status: int, fields: dict[str, str], body: bytes, counter: int | None) -> None:
+        """Answer with ``fields`` and ``body``, or without the body if the request is a HEAD."""
+        connection = self.connection
+        head = connection.answers.encode_head(status, fields, len(body), connection.choose_connection_field(self))
+        connection.answer(self, head if self.bodyless else head + body, counter)
+
     def unavailable(self, problem: Problem) -> None:
         """Answer that the key is unavailable, with the reason."""
         if problem is OVERLOADED:
@@ -239,29 +234,25 @@ class ImmediateExchange(Exchange):
 
 def _answer_probe(exchange: Exchange, *, asks_ready: bool) -> None:
     """Answer ``/healthz``, or ``/readyz`` with ``asks_ready``, for load balancers on the public port. Not counted."""
-    connection = exchange.connection
+    service = exchange.connection.service
     status, text = 200, b"ready\n" if asks_ready else b"ok\n"
-    if asks_ready and connection.service.draining:
+    if asks_ready and service.draining:
         status, text = 503, b"draining\n"
-    elif asks_ready and not connection.service.is_ready():
+    elif asks_ready and not service.is_ready():
         status, text = 503, b"not ready\n"
     fields = {"Cache-Control": "no-store", "Content-Type": "text/plain; charset=utf-8"}
-    head = connection.answers.encode_head(status, fields, len(text), connection.choose_connection_field(exchange))
-    connection.answer(exchange, head if exchange.bodyless else head + text)
+    exchange.respond(status, fields, text, None)
 
 
 def _describe_dataset(exchange: Exchange) -> None:
     """Answer ``GET /v1/dataset`` from the routing table in effect."""
-    connection = exchange.connection
     document = exchange.lookups.describe_dataset()
     if document is None:
         exchange.unavailable(NO_TABLE)
         return
     generations = document.get("shardGenerations") or (document["generation"],)
     fields = {"Content-Type": JSON, "Lookupdb-Generation": ", ".join(generations)}
-    body = orjson.dumps(document)
-    head = connection.answers.encode_head(200, fields, len(body), connection.choose_connection_field(exchange))
-    connection.answer(exchange, head if exchange.bodyless else head + body, _OK)
+    exchange.respond(200, fields, orjson.dumps(document), _OK)
 
 
 class LookupFields(NamedTuple):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
 
 from lookupdb.records import FRAMES
+from lookupdb.router.counters import CODES
 from lookupdb.router.lookups import ServedGeneration
 
 # Limits of HTTP that no dataset sets, in bytes. ``budget.RouterLimits`` has those that a dataset sets, ``clients``
@@ -57,27 +59,8 @@ MAX_GENERATIONS: Final = 64
 TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 """Problem types are names, compared as text; there is nothing to fetch."""
 
-REASONS: Final = {
-    200: "OK",
-    204: "No Content",
-    304: "Not Modified",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    406: "Not Acceptable",
-    408: "Request Timeout",
-    412: "Precondition Failed",
-    413: "Content Too Large",
-    414: "URI Too Long",
-    415: "Unsupported Media Type",
-    417: "Expectation Failed",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-    505: "HTTP Version Not Supported",
-}
+REASONS: Final = {code: HTTPStatus(code).phrase for code in CODES} | {413: "Content Too Large", 414: "URI Too Long"}
+"""Python before 3.13 has the former names of these two."""
 
 RETRY_SECONDS: Final = 1
 """``Retry-After`` of a 503. The router retries several times within it."""
@@ -204,8 +187,6 @@ def missing_detail(generation: ServedGeneration) -> str:
 class Answers:
     """The answers of one worker. Call ``tick`` at least once a second to keep the date current. ``cache_control``, if
     any, goes with the answers to single lookups, found or missing."""
-
-    __slots__ = ("_date", "_second", "cache_fields", "known_heads")
 
     def __init__(self, cache_control: str | None = None) -> None:
         self.cache_fields = {} if cache_control is None else {"Cache-Control": cache_control}

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 class RespService(ClientService):
     """The shared state of all RESP connections of a worker."""
 
-    __slots__ = ("fields", "keys_type", "last_id", "port", "read_limits", "started_at")
-
     def __init__(
         self,
         lookups: LookupCore,
