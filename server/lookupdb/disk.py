@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import resource
 from collections.abc import Iterator
@@ -53,8 +52,6 @@ def exchange(path: Path, other: Path) -> None:
 #
 # Distributions keep the soft limit at 1,024 for programs that use ``select``; other programs must raise it.
 
-
-log = logging.getLogger(__name__)
 
 MAX_DESCRIPTORS: Final = 1 << 20
 """The highest limit to request: some hosts allow a billion, which nothing here could use."""

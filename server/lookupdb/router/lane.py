@@ -334,8 +334,6 @@ _ASKED: Final = INDEX["keys_asked"]
 _FIRST_BUCKET: Final = INDEX[BATCH_BUCKETS[0]]
 _MICROSECONDS: Final = INDEX[BATCH_MICROSECONDS]
 
-Queue = deque[PendingLookup] | FairQueue
-
 
 class Lane:
     """A lane to ``address``. It calls ``on_state`` as ``LinkUser.on_state_change``.

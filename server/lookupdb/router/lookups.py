@@ -232,9 +232,7 @@ class PendingLookup:
     def fail_try(self, problem: Problem) -> None:
         """End a try. Begin the second if there was none; give up when no endpoint has the lookup."""
         self.open_tries -= 1
-        if self.is_done:
-            return
-        if self.open_tries:
+        if self.is_done or self.open_tries:
             return
         if self.is_retried:
             self.give_up(problem)

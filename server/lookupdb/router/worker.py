@@ -108,13 +108,6 @@ class Entrance:
             error = "; ".join(described["problems"])
         return {**status, "error": error, "access": described}
 
-    async def wait_certificate(self, stop: asyncio.Event) -> bool:
-        """Wait for a certificate, if one is needed, or for ``stop``. Return whether clients can connect."""
-        if self.certificates is None:
-            return True
-        await _wait_for_either(self.certificates.is_loaded, stop)
-        return self.certificates.context is not None
-
     def stop(self) -> None:
         """Stop watching."""
         for watched in (self.certificates, self._access):
@@ -254,7 +247,10 @@ async def route(boot: WorkerBoot) -> None:
     front = ClientFront(budget, limits, counters, entrance.gatekeeper, encrypt, dataset_slots)
     # Clients may be waiting at a restarted worker's socket: a short wait is better than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
-    if await entrance.wait_certificate(stop):
+    certificates = entrance.certificates
+    if certificates is not None:
+        await _wait_for_either(certificates.is_loaded, stop)
+    if certificates is None or certificates.context is not None:
         http, *resp = boot.listeners()
         named = {} if boot.config["table"] else datasets.cores
         # With several datasets, requests that name none have a core of their own, without a table.

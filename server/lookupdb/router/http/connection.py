@@ -564,16 +564,13 @@ class HttpConnection(ConnectionLife):
             exchange.answer = None
             exchange.abandon()
         self._pending.clear()
-        self._drop_waiting()
-        self.budget.release(self._waiting_answer_bytes + self._input_bytes)
-        self._waiting_answer_bytes = self._input_bytes = 0
-
-    def _drop_waiting(self) -> None:
         for exchange in self._waiting:
             self.budget.release(exchange.charge)
             exchange.charge = 0
         self._waiting.clear()
         self._unread = b""
+        self.budget.release(self._waiting_answer_bytes + self._input_bytes)
+        self._waiting_answer_bytes = self._input_bytes = 0
 
 
 def _size(answer: Answer) -> int:
