@@ -154,7 +154,7 @@ class TestOverride:
         (project.folder / "people.csv").unlink()
         report = project.report("--override-gates", "g2")
         assert (report["outcome"], report["generation"], report["records"]) == ("adopted", "g2", 500)
-        assert report["message"].startswith("g2 passes, although:\nmaxShrinkPercent: expected at most 20 %")
+        assert report["message"].startswith("g2 passes despite:\nmaxShrinkPercent: expected at most 20 %")
         assert project.dataset.generations() == ("g1", "g2")
         after = project.dataset.manifest("g2")
         assert (after.refused, after.shards) == (None, before.shards)

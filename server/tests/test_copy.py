@@ -242,7 +242,7 @@ def test_where_the_newest_is_damaged_an_older_one_is_copied_and_that_is_said(sto
     assert f"team/people ({UID}): g2 in " in result.exception.message
     copied, damaged, other = result.stdout.splitlines()
     assert ": g1 copied" in copied
-    assert "is damaged and was not copied, only g1, which is older" in damaged
+    assert "is damaged and was not copied: the target has the older g1" in damaged
     assert ": g2 copied" in other
     lines = [json.loads(line) for line in stores.copy("--json", "--dataset", "people").stdout.splitlines()]
     assert [(line["outcome"], line.get("generations")) for line in lines] == [("present", None), ("damaged", ["g2"])]

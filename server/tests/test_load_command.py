@@ -197,7 +197,7 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
         (["--at", "g13"], 1, "does not serve g13: g1 is active"),
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read: No such file"),
         (["--batch", "101"], 1, "give a smaller --batch"),
-        (["--batch", "501"], 2, "a batch of 501 keys needs as many, found 500"),
+        (["--batch", "501"], 2, "a batch has 501 keys, found only 500"),
         (["--rate", "1000000", "--beyond-default-bounds"], 1, "this machine does not keep up: for 3 s"),
     ],
 )

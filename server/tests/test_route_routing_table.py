@@ -104,7 +104,7 @@ def test_what_is_not_valid_is_refused_with_a_sentence() -> None:
         (changed(["generations", 0, "valueFormat"], "xml"), "valueFormat must be json or raw, found 'xml'"),
         (changed(["generations", 0, "builtAt"], "yesterday"), "builtAt must be an ISO 8601 time, found 'yesterday'"),
         (changed(["generations", 0, "builtAt"], "2026-11-20T00:00:00"), "builtAt must name its time zone"),
-        (changed(["generations", 0, "normalize"], ["upper"]), "normalize must be steps of strip, lowercase"),
+        (changed(["generations", 0, "normalize"], ["upper"]), "normalize may contain only strip, lowercase"),
         (changed(["generations", 0, "keyColumns"], ["a", "b"]), "generations[0] must have 'separator'"),
         (changed(["generations", 0, "keyColumns"], ["a", 1]), "generations[0].keyColumns must be text, found int"),
         (changed(["generations", 0, "shards"], []), "generations[0].shards must have 1 to 1024 entries, found 0"),

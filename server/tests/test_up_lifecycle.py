@@ -248,7 +248,7 @@ def run_printed_command(stack: Stack) -> None:
         (run_printed_command, (), None, "cut over to g2"),
         (override_in_the_store, (), (), ""),
         (run_printed_command, (), (), ""),
-        (None, (), ("--override-gates", "g2"), "g2 passes, although:\nmaxShrinkPercent: expected at most 20 %"),
+        (None, (), ("--override-gates", "g2"), "g2 passes despite:\nmaxShrinkPercent: expected at most 20 %"),
     ],
     ids=["store", "printed command", "store before a start", "printed command before a start", "flag of a start"],
 )

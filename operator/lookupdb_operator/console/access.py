@@ -321,7 +321,7 @@ def _find_cookie(request: web.Request) -> str | None:
             if key == name:
                 found.append(value)
     if len(found) > 1:
-        raise NotAdmitted(f"expected one cookie {name}; delete those of this site")
+        raise NotAdmitted(f"expected one cookie {name}; delete this site's cookies")
     return found[0] if found else None
 
 

@@ -127,7 +127,7 @@ class Budget:
             if isinstance(error, TimeoutError):
                 raise busy(
                     f"namespace {namespace} has {self._used_by[namespace]} of {self.total} {self._unit}, others have "
-                    f"{self.used - self._used_by[namespace]}, and one may have half of what others leave"
+                    f"{self.used - self._used_by[namespace]}, and each may have half of what the others leave"
                 ) from error
             raise
 

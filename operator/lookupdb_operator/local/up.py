@@ -475,7 +475,7 @@ class Up:
         annotations |= dataset.find_override(held)
         if generation := self._options.override_gates:
             gates = "\n".join(dataset.stored.admit(generation).overridden)
-            self._say(f"{dataset.spec.name}: {generation} passes, although:\n{gates}")
+            self._say(f"{dataset.spec.name}: {generation} passes despite:\n{gates}")
             annotations[names.OVERRIDE_GATES] = generation
         body = keep_pin(localize(dataset.resource), held, annotations)
         body["metadata"]["annotations"] = annotations

@@ -269,7 +269,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     PUSH_REJECTED: "Push again.",
     GATE_CLOSED: "If the new generation is correct, change spec.gates.",
     STORE_UNAVAILABLE: "Check that the store can be reached from this cluster.",
-    STORE_DENIED: "Correct the store's credentials in their Secret: that of spec.store, else that in the namespace of"
+    STORE_DENIED: "Correct the store's Secret: the one that spec.store names, else the one in the namespace of"
     " lookupdb's release.",
     STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
     GENERATION_MISSING: _REFRESH,

@@ -406,7 +406,7 @@ def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildRep
     _check_content(dataset.manifest(generation), spec, dataset)
     reasons = "\n".join(dataset.admit(generation).overridden)
     report = adopt_generation(spec, dataset, generation, started_at)
-    return replace(report, message=f"{generation} passes, although:\n{reasons}")
+    return replace(report, message=f"{generation} passes despite:\n{reasons}")
 
 
 def refusal_error(refused: Refusal, manifest: Manifest | None, *, is_pushed: bool = False) -> GenerationRefused:

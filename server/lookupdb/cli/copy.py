@@ -202,8 +202,8 @@ def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Stor
     """Return a message about newer generations that are damaged and were not copied."""
     chosen, names = copied.manifest.generation, ", ".join(copied.damaged)
     text = (
-        f"{address} ({address.uid}): {names} in {strip_secrets(source.url)} is damaged and was not copied, only "
-        f"{chosen}, which is older (build another one, or choose with --generation {chosen})"
+        f"{address} ({address.uid}): {names} in {strip_secrets(source.url)} is damaged and was not copied: "
+        f"the target has the older {chosen} (build another one, or choose with --generation {chosen})"
     )
     members = {"outcome": "damaged", "dataset": str(address), "uid": address.uid}
     click.echo(_format_line({**members, "generations": copied.damaged}, text, as_json))

@@ -84,7 +84,7 @@ def _find_names(namespace: str | None, dataset: str) -> tuple[str, str]:
     """Return the namespace and the name of ``dataset``. Raises UsageError if the two name different namespaces."""
     own, slash, name = dataset.rpartition("/")
     if slash and not own:
-        raise UsageError(f"--dataset {dataset} names no namespace", hint=f"give {name} for that of --namespace")
+        raise UsageError(f"--dataset {dataset} names no namespace", hint=f"give {name} alone to use --namespace")
     if not slash:
         return "default" if namespace is None else namespace, name
     if namespace not in (None, own):

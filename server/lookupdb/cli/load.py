@@ -385,7 +385,7 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
     keys, source = _read_keys(ctx, router, facts, options, scratch)
     if len(keys) < plan.batch:
         raise UsageError(
-            f"a batch of {format_count(plan.batch, 'key')} needs as many, found {len(keys):,} in {source}",
+            f"a batch has {format_count(plan.batch, 'key')}, found only {len(keys):,} in {source}",
             hint="give more keys, or a smaller --batch",
         )
     preflight.look_up(keys[: plan.batch], partial=plan.partial)

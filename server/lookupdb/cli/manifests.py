@@ -29,7 +29,7 @@ _STDOUT: Final = Path("-")
 )
 @option("--force", is_flag=True, show_default=False, help="Overwrite the manifest if it exists.")
 @option("--key", metavar="COLUMN", multiple=True, help="A column of the key. May be repeated.", show_default=False)
-@option("--name", help="The dataset's name.  [default: that of the file]", show_default=False)
+@option("--name", help="The dataset's name.  [default: the file's name]", show_default=False)
 @option(
     "--format",
     "source_format",

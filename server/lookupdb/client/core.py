@@ -356,7 +356,7 @@ class SharedAnswer:
         elif key in piece.missing:
             return KeyAnswer(MISSING, piece.generation)
         else:
-            raise make_unavailable((key,), "Unavailable", "its shard cannot be reached, or its value not read, now")
+            raise make_unavailable((key,), "Unavailable", "its shard or its value cannot be read now")
         return KeyAnswer(copy_value(answer.value), answer.generation) if key in self._repeated else answer
 
 

@@ -208,7 +208,7 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
     unknown = [step for step in steps if step not in NORMALIZATIONS]
     if unknown:
         raise InvalidTable(
-            f"{where}.normalize must be steps of {', '.join(NORMALIZATIONS)}, found {unknown[0]!r}",
+            f"{where}.normalize may contain only {', '.join(NORMALIZATIONS)}, found {unknown[0]!r}",
             hint="upgrade the router before the operator that writes its table",
         )
     shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")

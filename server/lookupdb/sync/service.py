@@ -134,7 +134,7 @@ def collect_sync(state: SyncState) -> Iterator[MetricFamily]:
     yield from process_families((), {})
     yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
     yield from _collect_datasets(list(state.keepers.values()))
-    yield counter("lookupdb_sync_swaps", "Changes of current to another generation.", figures.swaps)
+    yield counter("lookupdb_sync_swaps", "Times that a generation became current.", figures.swaps)
     yield counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
     seconds = figures.fetch_seconds
     yield counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
