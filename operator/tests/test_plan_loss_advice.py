@@ -108,7 +108,7 @@ def _edited() -> World:
         ),
         (_waiting, "g2, which is built, replaces it when it is promoted"),
         (_two_generations, "g2, which is built, replaces it"),
-        (_edited, "a generation of the present spec is built, and replaces it"),
+        (_edited, "a generation of the current spec is built, and replaces it"),
         (
             serving,
             "it is built again automatically; to build now, set the annotation lookupdb.dev/refresh to another value",

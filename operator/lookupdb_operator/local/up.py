@@ -458,7 +458,7 @@ class Up:
     # Manifests and sources
 
     async def _apply(self, dataset: LocalDataset) -> None:
-        """Put a dataset's manifest into the cluster, with the present identity of its source."""
+        """Put a dataset's manifest into the cluster, with the current identity of its source."""
         for sentence in describe_left_out(path for path in dataset.spec.cluster_fields if path not in dataset.left_out):
             self._say(f"{dataset.spec.name}: {sentence}")
         dataset.left_out = dataset.spec.cluster_fields
@@ -567,7 +567,7 @@ class Up:
                     await self._changed.wait()
 
     def _is_settled(self, dataset: LocalDataset) -> bool:
-        """Return whether the dataset is served, from the present source and manifest if these can be served. Raises
+        """Return whether the dataset is served, from the current source and manifest if these can be served. Raises
         BuildFailed if there is nothing to serve."""
         held = self._api.get(names.DATASET_KIND, *dataset.key)
         if held is None:

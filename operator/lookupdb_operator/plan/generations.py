@@ -136,7 +136,7 @@ def promoted_candidate(status: DatasetStatus, desired: Desired) -> GenerationSta
 
 
 def waiting_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The generation of ``status.candidate``, if it is of the present spec and not rejected."""
+    """The generation of ``status.candidate``, if it is of the current spec and not rejected."""
     generation = None if status.candidate is None else status.find_generation(status.candidate.generation)
     if generation is None or generation.content != desired.content_hash or is_rejected(generation, status):
         return None
@@ -214,7 +214,7 @@ _MAX_NAMES: Final = 10
 
 
 def newest_matching_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The newest generation that was built to the present spec."""
+    """The newest generation that was built to the current spec."""
     return next(
         (generation for generation in reversed(status.generations) if generation.content == desired.content_hash), None
     )
@@ -248,7 +248,7 @@ def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStat
 
 
 def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
-    """Return whether ``generation`` is not rolled out, though it is the newest of the present spec and nothing is
+    """Return whether ``generation`` is not rolled out, though it is the newest of the current spec and nothing is
     pinned."""
     return any(holds_back(mark, generation) for mark in (*status.rolled_back, *status.rejected))
 
@@ -259,7 +259,7 @@ def served_generation(status: DatasetStatus) -> GenerationStatus | None:
 
 
 def is_of_other_spec(status: DatasetStatus, desired: Desired) -> bool:
-    """Return whether unpinned data of another spec serves because the newest of the present spec is held back."""
+    """Return whether unpinned data of another spec serves because the newest of the current spec is held back."""
     newest, served = up_to_date_generation(status, desired), served_generation(status)
     if desired.pinned_generation or newest is None or served is None or not is_held_back(newest, status):
         return False
@@ -318,7 +318,7 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
 
 
 def up_to_date_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """Return the newest generation of the present spec. None if a refresh was answered after its source was last read:
+    """Return the newest generation of the current spec. None if a refresh was answered after its source was last read:
     then the active generation has newer data, though of another spec.
     """
     generation = newest_matching_generation(status, desired)
@@ -342,7 +342,7 @@ def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
 
 
 def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
-    """Return whether a user or the schedule asks for a build: no generation of the present spec, a refresh, or a check.
+    """Return whether a user or the schedule asks for a build: no generation of the current spec, a refresh, or a check.
     Removing the refresh annotation requests nothing. If a generation of another spec has answered the refresh, one of
     this spec is still requested."""
     newest = up_to_date_generation(status, desired)
@@ -443,7 +443,7 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 # Losses: generations that the store has lost, and builds that replace them.
 #
 # A server that starts fetches its shard, and reports if the generation is not in the store or a file does not match its
-# checksum. If that is the newest generation of the present spec, the status notes the loss (``note_loss``), which
+# checksum. If that is the newest generation of the current spec, the status notes the loss (``note_loss``), which
 # requests a build as a refresh does (``is_build_needed``) until a new generation exists. So each loss causes one build,
 # even if an operator ends in between.
 #
@@ -465,7 +465,7 @@ _MOST_LOSSES: Final = 999_999_999
 
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """Return ``status`` with the loss of the newest generation of the present spec, while servers report one."""
+    """Return ``status`` with the loss of the newest generation of the current spec, while servers report one."""
     desired = situation.desired
     newest = up_to_date_generation(status, desired)
     if newest is None or desired.is_suspended or desired.pinned_generation or is_held_back(newest, status):
@@ -510,9 +510,9 @@ def remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float
 # Advice about a generation that the store has lost, for the conditions of servers that cannot fetch it.
 #
 #     the generation                      is it built again?
-#     the newest of the present spec      yes
+#     the newest of the current spec      yes
 #     pinned                              no: only itself would serve. Restore it in the store, or change the pin
-#     serves while the newest is held     no: its source is gone, and the present source may be the one that was rolled
+#     serves while the newest is held     no: its source is gone, and the current source may be the one that was rolled
 #     back                                back from or rejected. The user refreshes when the source is right
 #     any other                           no: a newer one replaces it
 
@@ -545,7 +545,7 @@ def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation
         return f"{desired.pinned_generation}, which spec.generation pins, replaces it"
     newest = up_to_date_generation(status, desired)
     if newest is None:
-        return "a generation of the present spec is built, and replaces it"
+        return "a generation of the current spec is built, and replaces it"
     if is_held_back(newest, status):
         verdict = "rejected" if is_rejected(newest, status) else "rolled back from"
         return (

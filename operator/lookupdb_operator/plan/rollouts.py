@@ -9,7 +9,7 @@ While ``spec.suspend`` is true, nothing is built, rolled out or changed, and the
     a table that routers take up          is confirmed; what served before drains and is retired
     a rollout that is kept                is retired when its time has passed
     active objects, and routers,          are made again: servers if the pod template is unchanged, the rest by the
-    that are gone or were changed         present spec
+    that are gone or were changed         current spec
     edits of the spec                     wait, also those of replicas and routers
     trimming                              waits
     the store's Secret, lost pods         as usual
@@ -73,11 +73,11 @@ class PassTarget:
     rollout: RolloutStatus | None = None
     """The desired rollout; None until it is claimed."""
     unfinished: RolloutStatus | None = None
-    """The newest rollout of the present spec that is not in effect yet; None also if the generation is fixed."""
+    """The newest rollout of the current spec that is not in effect yet; None also if the generation is fixed."""
 
 
 def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
-    """Return the desired generation, and its rollout from the present pod template. An unfinished rollout of the same
+    """Return the desired generation, and its rollout from the current pod template. An unfinished rollout of the same
     spec comes first unless it is stuck. Otherwise data that is refreshed faster than it is rolled out would never
     serve."""
     generation = _desired_generation(status, situation)
@@ -140,7 +140,7 @@ def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Sit
 
 
 def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The newest rollout of the present spec and pod template that is not in effect everywhere yet. One that is held
+    """The newest rollout of the current spec and pod template that is not in effect everywhere yet. One that is held
     back now, because its pin was removed or it was rejected, does not count."""
     table = status.table
     for rollout in reversed(status.rollouts):
@@ -195,7 +195,7 @@ def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation
 
 
 def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether ``rollout`` has the present pod template. With an older one only the number of servers may
+    """Return whether ``rollout`` has the current pod template. With an older one only the number of servers may
     change."""
     generation = status.find_generation(rollout.generation)
     return generation is not None and situation.template_for(generation) == rollout.template
@@ -203,7 +203,7 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """Return ``status`` with the target rollout or its next window claimed, or queued for a slot. The active rollout
-    stays until a generation of the present spec is built."""
+    stays until a generation of the current spec is built."""
     desired = find_target(status, situation)
     generation, target = desired.generation, desired.rollout
     window = frozenset() if target is None else windows.next_window(target, status, situation)

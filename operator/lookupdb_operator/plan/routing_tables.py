@@ -393,7 +393,7 @@ def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Si
 
 
 def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TablePart]:
-    """The parts of the present table that stay beside ``target``."""
+    """The parts of the current table that stay beside ``target``."""
     table, held = status.table, windows.held_shards(target, status)
     if table is None or target.shard_ranges == ALL:
         return
@@ -418,7 +418,7 @@ def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus
 
 
 def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether routers may be sent to ``replicas`` servers of each shard that the present table references."""
+    """Return whether routers may be sent to ``replicas`` servers of each shard that the current table references."""
     serving = windows.serving_rollouts(status)
     return bool(serving) and all(
         rollouts.is_servable(rollout, replicas, status, situation, windows.routed_shards(rollout, status))

@@ -45,7 +45,7 @@ _SILENCE_SECONDS: Final = 10.0
 @wait_options
 @json_option
 def refresh(name: str, target: Target, wait: bool, timeout: float, as_json: bool) -> None:
-    """Build DATASET from the present state of its source.
+    """Build DATASET from the current state of its source.
 
     This sets the annotation lookupdb.dev/refresh to a new value. With --wait, the command returns once the new
     generation serves, or is a candidate that waits for promotion, or the source was found unchanged. Exit code 1 means

@@ -44,7 +44,7 @@ VERBS: Final = {
     "ls": "List the datasets of `lookupdb up`.",
     "status": "Show a dataset on one screen: what serves, what is in progress, what it waits for.",
     "history": "List the builds and generations of a dataset.",
-    "refresh": "Build a dataset from the present state of its source.",
+    "refresh": "Build a dataset from the current state of its source.",
     "promote": "Promote the candidate of a dataset: let it serve.",
     "reject": "Reject the candidate of a dataset.",
     "override-gates": "Override the gates that rejected a generation of a dataset.",
