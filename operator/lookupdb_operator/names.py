@@ -134,7 +134,7 @@ REGISTRY_FILE: Final = "config.json"
 """In image pushers: the registry's credentials, in Docker's format."""
 REGISTRY_CA_PATH: Final = "/etc/lookupdb/registry-ca"
 REGISTRY_CA_FILE: Final = "ca.crt"
-"""In image pushers: trusted authorities for registries' certificates."""
+"""In image pushers: trusted CAs for registries' certificates."""
 STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
 """In builders and fetchers: the folder of the token for the gateway."""
 STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file

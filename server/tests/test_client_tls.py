@@ -151,8 +151,8 @@ def test_a_router_that_is_not_trusted_is_refused_until_somebody_changes_that(
     another = tmp_path / "another.crt"
     another.write_bytes(make_identity("another", is_authority=True).certificate_pem)
     for options, hint in (
-        ({}, "give the client the certificate of the authority that signed it, by ca_file="),
-        ({"ca_file": another}, f"the ca_file {another} does not have the authority that signed it"),
+        ({}, "give the client the certificate of the CA that signed it, by ca_file="),
+        ({"ca_file": another}, f"the ca_file {another} does not have the CA that signed it"),
     ):
         with blocking(kind, url, timeout=30, token=TOKEN, **options) as client:
             for call in (lambda: client.get("a"), lambda: client.get_many(["a", "b"], partial=True), client.dataset):

@@ -70,7 +70,7 @@ def test_a_token_is_shown_over_tls(table: Path, tmp_path: Path, ca_file: str) ->
 def test_without_the_file_the_certificate_is_not_trusted_and_the_option_is_named(url: str, keys: list[str]) -> None:
     told = said(url, *keys)
     assert f"the certificate of {url.removeprefix('https://')} is not trusted: unable to get local issuer" in told
-    assert "the certificate of the authority that signed it, with --ca-file or in LOOKUPDB_CA_FILE" in told
+    assert "the certificate of the CA that signed it, with --ca-file or in LOOKUPDB_CA_FILE" in told
 
 
 def test_another_authority_is_named_as_the_one_that_does_not_do(url: str, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_another_authority_is_named_as_the_one_that_does_not_do(url: str, tmp_pa
     another.write_bytes(make_identity("another", is_authority=True).certificate_pem)
     told = said(url, "a", "--ca-file", str(another))
     assert "is not trusted" in told
-    assert f"{another} does not have the authority that signed it" in told
+    assert f"{another} does not have the CA that signed it" in told
 
 
 def test_a_router_that_wants_a_certificate_of_its_clients_is_reported(

@@ -60,7 +60,7 @@ class ClusterSource:
     """All datasets that the console's service account may list, as the API server last reported them."""
 
     def __init__(self, api: Api, namespaces: tuple[str, ...] = (), ca_file: str | None = None) -> None:
-        """Watch ``namespaces``, or all. ``ca_file`` has the authorities of routers' certificates. Raises OSError or
+        """Watch ``namespaces``, or all. ``ca_file`` has the CAs of routers' certificates. Raises OSError or
         ssl.SSLError if it cannot be read."""
         self._tls = ssl.create_default_context(cafile=ca_file)
         self._client = PodClient(self._tls)
@@ -427,7 +427,7 @@ async def run(options: ConsoleOptions) -> None:
     "--ca-file",
     type=click.Path(dir_okay=False),
     default=None,
-    help="File with the authorities of routers' certificates.  [default: the system's]",
+    help="File with the CAs of routers' certificates.  [default: the system's]",
 )
 @option("--host", default="127.0.0.1", help="Address to listen on. * or :: means all addresses, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=7074, help="Port of the pages. 0 takes a free port.")

@@ -203,7 +203,7 @@ def _render_template(
 
 
 def _render_volumes(image: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the volumes of the registry's credentials and authorities, if the dataset names any, with only the
+    """Return the volumes of the registry's credentials and CAs, if the dataset names any, with only the
     required key of each Secret."""
     volumes: list[dict[str, Any]] = []
     if "pushSecretName" in image:

@@ -489,13 +489,13 @@ def _parse_object_key(
     "--ca-secret",
     metavar="NAME[/KEY]",
     callback=partial(_parse_object_key, "ca.crt"),
-    help="Trust the authority in this Secret; by default ca.crt beside the routers' certificate.",
+    help="Trust the CA in this Secret; by default ca.crt beside the routers' certificate.",
 )
 @click.option(
     "--ca-config-map",
     metavar="NAME[/KEY]",
     callback=partial(_parse_object_key, "ca.crt"),
-    help="Trust the authority in this ConfigMap.",
+    help="Trust the CA in this ConfigMap.",
 )
 @start_timeout_option
 @with_cluster

@@ -354,7 +354,7 @@ def _credentials_hint(url: str) -> str:
 def _hint(error: Exception, url: str) -> str | None:
     """Return a hint about a server that cannot be reached; None if the error says enough."""
     if "InvalidCertificate" in str(error):
-        return "use a name that is in its certificate; the authority that signed it must be known on this machine"
+        return "use a name that is in its certificate; this machine must trust the CA that signed it"
     if "Content-Length" in str(error) and url.startswith("gs://"):
         return "GCS unpacks an object with contentEncoding: gzip, and omits its length: clear contentEncoding"
     if isinstance(error, InvalidPathError):

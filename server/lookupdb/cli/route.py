@@ -128,7 +128,7 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
 @option(
     "--tls-client-ca",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Require client certificates signed by an authority in this PEM file.",
+    help="Require client certificates signed by a CA in this PEM file.",
 )
 @password_file(
     "Password for shard servers, in this file (or in LOOKUPDB_PASSWORD), except those whose key the routing "

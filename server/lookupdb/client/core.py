@@ -159,9 +159,9 @@ def _certificate_failure(error: BaseException, settings: ClientSettings) -> Conn
         return ConnectionFailure(UNREACHABLE, f"{settings.address.authority} {wants}", refusal_hint=hint)
     if not getattr(error, "verify_message", None) or is_not_valid_now(error):
         return None
-    unknown = "give the client the certificate of the authority that signed it, by ca_file="
+    unknown = "give the client the certificate of the CA that signed it, by ca_file="
     if settings.ca_file is not None:
-        unknown = f"the ca_file {os.fspath(settings.ca_file)} does not have the authority that signed it"
+        unknown = f"the ca_file {os.fspath(settings.ca_file)} does not have the CA that signed it"
     hint = find_trust_hint(error) or unknown
     return ConnectionFailure(UNREACHABLE, _describe(error, settings), refusal_hint=hint)
 

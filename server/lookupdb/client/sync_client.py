@@ -343,7 +343,7 @@ class Client(Lookups):
     ``connect_timeout``    seconds for connecting to one address
     ``read_timeout``       seconds without a byte of an answer, after which another connection is tried
     ``token, token_file``  the bearer token for the router; a file is read again when it changes
-    ``ca_file``            PEM file with the authorities to trust instead of the system's
+    ``ca_file``            PEM file with the CAs to trust instead of the system's
     ``cert_file, key_file``  the client's certificate, for a router that requires one
     ``max_connections``    the most connections at a time
     ``retries``            how often a request is repeated on another connection after a failure

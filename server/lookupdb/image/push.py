@@ -214,7 +214,7 @@ _HINTS: Final = {
     "HTTP response to HTTPS client": "--plain-http speaks to a registry that has no TLS",
     "look like a TLS handshake": "--plain-http speaks to a registry that has no TLS",
     "proxyconnect": "correct https_proxy or http_proxy in the environment, or name the host in no_proxy",
-    "failed to verify certificate": "set --ca-file to the certificate of the authority that signed it",
+    "failed to verify certificate": "set --ca-file to the certificate of the CA that signed it",
 }
 """Part of Go's message → what to do."""
 

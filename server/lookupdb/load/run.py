@@ -99,7 +99,7 @@ class Preflight:
     """Send single requests to the router of ``target``."""
 
     def __init__(self, target: LoadTarget, ca_file: Path | None) -> None:
-        """``ca_file`` replaces the authorities of this machine. Raises UsageError if it cannot be used."""
+        """``ca_file`` replaces the CAs of this machine. Raises UsageError if it cannot be used."""
         self._target = target
         try:
             self._context = ssl.create_default_context(cafile=ca_file)
@@ -200,7 +200,7 @@ class Preflight:
 
 def _find_tls_hint(error: BaseException) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return find_trust_hint(error) or "give the certificate of the authority that signed it with --ca-file"
+        return find_trust_hint(error) or "give the certificate of the CA that signed it with --ca-file"
     if find_certificate_refusal(error, has_shown_one=False):
         return "this command has no client certificate: send the load from where the router asks for none"
     return "give its URL with http: if the router has no TLS" if isinstance(error, ssl.SSLError) else None

@@ -433,7 +433,7 @@ class Certificates:
             reason = getattr(error, "reason", None) or type(error).__name__
             if isinstance(error, ValueError):
                 reason = "expected PEM, and a key without a password"
-            self._refuse(f"the certificate, its key or the clients' authorities cannot be used: {reason}")
+            self._refuse(f"the certificate, its key or the clients' CAs cannot be used: {reason}")
             if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
                 self._watch.tell_again()  # they were readable a moment ago: perhaps no descriptor was free
             return
