@@ -146,19 +146,9 @@ def build(dataset: str, generation: str) -> str:
     return f"{dataset}-{generation}-build"
 
 
-def difference_job(dataset: str, suffix: str) -> str:
-    """The Job that compares two generations: ``airports-diff-x7k2p``."""
-    return f"{dataset}-diff-{suffix}"
-
-
-def prune_job(dataset: str, suffix: str) -> str:
-    """The Job that removes generations: ``airports-prune-x7k2p``."""
-    return f"{dataset}-prune-{suffix}"
-
-
-def load_job(dataset: str, suffix: str) -> str:
-    """The Job that puts a load on the routers: ``airports-load-x7k2p``."""
-    return f"{dataset}-load-{suffix}"
+def command_job(dataset: str, command: str, suffix: str) -> str:
+    """The Job of a person's ``diff``, ``prune`` or ``load``: ``airports-diff-x7k2p``."""
+    return f"{dataset}-{command}-{suffix}"
 
 
 def rollout(dataset: str, rollout: str) -> str:

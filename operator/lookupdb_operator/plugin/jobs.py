@@ -150,7 +150,7 @@ def render_difference_job(
         scratch_bytes = before.bytes + after.bytes + _SPARE_BYTES
     words = [before.generation, after.generation]
     options = ["--dataset", dataset.key, "--json", "--samples", str(samples), *(["--sampled"] if sampled else [])]
-    name = names.difference_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    name = names.command_job(dataset.name, "diff", secrets.token_hex(_SUFFIX_BYTES))
     return _render_store_job(dataset, shard_set, name, ["diff", *words], options, scratch_bytes, deadline_seconds)
 
 
@@ -162,7 +162,7 @@ def render_prune_job(
     protected = sorted(find_generations(dataset.status), key=names.read_number)
     keep = ["--keep", str(dataset.spec.get("keepGenerations", len(protected) or 1)), "--json", *options]
     keep += [word for generation in protected for word in ("--protect", generation)]
-    name = names.prune_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    name = names.command_job(dataset.name, "prune", secrets.token_hex(_SUFFIX_BYTES))
     words = ["prune", dataset.key]
     return _render_store_job(dataset, shard_set, name, words, keep, _SPARE_BYTES, deadline_seconds)
 
@@ -273,7 +273,7 @@ def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOption
         "env": environment,
         "volumeMounts": mounts,
     }
-    name = names.load_job(dataset.name, secrets.token_hex(_SUFFIX_BYTES))
+    name = names.command_job(dataset.name, "load", secrets.token_hex(_SUFFIX_BYTES))
     annotations = {} if options.keys is None else {KEYS_ANNOTATION: "".join(f"{key}\n" for key in options.keys)}
     seconds = options.deadline_seconds
     return _render_job(dataset, shard_set, name, LOAD_LABELS, container, volumes, seconds, annotations)
