@@ -27,30 +27,19 @@ CONTENT_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1
 """Seconds after which a client that found no room may retry."""
 
-_TITLES: Final = {
-    ErrorKind.UNAUTHENTICATED: "The token is not accepted",
-    ErrorKind.FORBIDDEN: "This part of the store is not the caller's",
-    ErrorKind.MISSING: "There is no such object",
-    ErrorKind.PRECONDITION: "The object does not meet the request's condition",
-    ErrorKind.TOO_LARGE: "The request is too large",
-    ErrorKind.INVALID: "The request is not valid",
-    ErrorKind.BUSY: "The gateway has no room now",
-    ErrorKind.STORE_DENIED: "The store refuses the gateway's credentials",
-    ErrorKind.STORE_UNREACHABLE: "The store does not answer",
-    ErrorKind.STORE_FAILED: "The store failed",
+_KINDS: Final = {
+    ErrorKind.UNAUTHENTICATED: (401, "The token is not accepted"),
+    ErrorKind.FORBIDDEN: (403, "This part of the store is not the caller's"),
+    ErrorKind.MISSING: (404, "There is no such object"),
+    ErrorKind.PRECONDITION: (412, "The object does not meet the request's condition"),
+    ErrorKind.TOO_LARGE: (413, "The request is too large"),
+    ErrorKind.INVALID: (400, "The request is not valid"),
+    ErrorKind.BUSY: (503, "The gateway has no room now"),
+    ErrorKind.STORE_DENIED: (502, "The store refuses the gateway's credentials"),
+    ErrorKind.STORE_UNREACHABLE: (503, "The store does not answer"),
+    ErrorKind.STORE_FAILED: (502, "The store failed"),
 }
-_STATUSES: Final = {
-    ErrorKind.UNAUTHENTICATED: 401,
-    ErrorKind.FORBIDDEN: 403,
-    ErrorKind.MISSING: 404,
-    ErrorKind.PRECONDITION: 412,
-    ErrorKind.TOO_LARGE: 413,
-    ErrorKind.INVALID: 400,
-    ErrorKind.BUSY: 503,
-    ErrorKind.STORE_DENIED: 502,
-    ErrorKind.STORE_UNREACHABLE: 503,
-    ErrorKind.STORE_FAILED: 502,
-}
+"""Kind → HTTP status and title."""
 
 
 class RequestProblem(Exception):
@@ -62,7 +51,8 @@ class RequestProblem(Exception):
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
-        self.status = status or _STATUSES[kind]
+        known_status, self._title = _KINDS[kind]
+        self.status = status or known_status
         self.headers = {"Cache-Control": "no-store", **(headers or {})}
         if self.status == 503:
             self.headers["Retry-After"] = str(RETRY_SECONDS)
@@ -71,7 +61,7 @@ class RequestProblem(Exception):
 
     def render(self) -> bytes:
         """Return the body of the response."""
-        body = {"title": _TITLES[self.kind], "status": self.status, "detail": self.detail, "kind": self.kind}
+        body = {"title": self._title, "status": self.status, "detail": self.detail, "kind": self.kind}
         return orjson.dumps(body)
 
 

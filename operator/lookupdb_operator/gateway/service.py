@@ -601,7 +601,12 @@ _LEAST_MEMORY: Final = 192 << 20
     help="The operator's service account. It may read and write the announcements of datasets (active.json) in all"
     " namespaces, and nothing else.  [default: nobody writes announcements]",
 )
-@option("--cluster-id", default="", help="This cluster's folder in the store.  [default: uid of namespace kube-system]")
+@option(
+    "--cluster-id",
+    "cluster",
+    default="",
+    help="This cluster's folder in the store.  [default: uid of namespace kube-system]",
+)
 @option(
     "--reads",
     type=click.Choice(["stream", "redirect"]),
@@ -634,6 +639,7 @@ _LEAST_MEMORY: Final = 192 << 20
 )
 @option(
     "--body-memory",
+    "memory",
     type=Size(),
     default="256MiB",
     help="Memory budget for request and response bodies, divided among namespaces as requests are. Give the container "
@@ -661,24 +667,14 @@ def options(**values: Any) -> GatewayOptions:
         )
     if not all(values["audiences"]):
         raise UsageError("--audience is empty", hint="for example --audience lookupdb-store:lookupdb/lookupdb")
-    if values["body_memory"] < _LEAST_MEMORY:
-        raise UsageError(f"--body-memory is {values['body_memory']} bytes, expected at least {_LEAST_MEMORY}")
+    if values["memory"] < _LEAST_MEMORY:
+        raise UsageError(f"--body-memory is {values['memory']} bytes, expected at least {_LEAST_MEMORY}")
     announcer = values["announcer"]
     if announcer and not _ACCOUNT.fullmatch(announcer):
         raise UsageError(
             f"--announcer {announcer[:200]!r} is not a service account",
             hint="use NAMESPACE/SERVICEACCOUNT, for example lookupdb/lookupdb",
         )
-    return GatewayOptions(
-        announcer=Caller(*announcer.split("/")) if announcer else None,
-        store=values["store"],
-        audiences=values["audiences"],
-        credentials=values["credentials"],
-        cluster=values["cluster_id"] and check_cluster_id(values["cluster_id"]),
-        redirects=values["reads"] == "redirect",
-        host=values["host"],
-        port=values["port"],
-        admin_port=values["admin_port"],
-        max_requests=values["max_requests"],
-        memory=values["body_memory"],
-    )
+    values["announcer"] = Caller(*announcer.split("/")) if announcer else None
+    values["cluster"] = values["cluster"] and check_cluster_id(values["cluster"])
+    return GatewayOptions(redirects=values.pop("reads") == "redirect", **values)
