@@ -303,10 +303,12 @@ class Objects:
         self._client = client
 
     @contextmanager
-    def _translate(self, store: ObstoreObjects, action: str, path: str) -> Iterator[None]:
+    def _calling(self, action: str, path: str, *, is_slow: bool = False) -> Iterator[ObstoreObjects]:
+        """Yield the store for a call that does ``action``. Its errors raise RequestProblem."""
+        store = self._client.patient_store if is_slow else self._client.store
         try:
             with panics_as_errors():
-                yield
+                yield store
         except FileNotFoundError as error:
             raise RequestProblem(ErrorKind.MISSING, f"there is no object {path}") from error
         except (AlreadyExistsError, PreconditionError) as error:
@@ -316,15 +318,13 @@ class Objects:
 
     async def head(self, path: str) -> Mapping[str, Any]:
         """Return the entry of the object ``path``. Raises RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "read", path):
+        with self._calling("read", path) as store:
             return await obstore.head_async(store.store, path)
 
     async def open(self, path: str, offset: int) -> Any:
         """Return obstore's result for the object ``path`` from byte ``offset``, which must be less than its size.
         Raises RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "read", path):
+        with self._calling("read", path) as store:
             return await obstore.get_async(store.store, path, options={"range": {"offset": offset}} if offset else {})
 
     def describe_failure(self, error: Exception) -> str:
@@ -333,16 +333,14 @@ class Objects:
 
     async def put(self, path: str, body: bytearray, mode: Any) -> Version:
         """Put ``body`` at ``path``, under the condition ``mode`` if any. Raises RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "write to", path):
+        with self._calling("write to", path) as store:
             result = await obstore.put_async(store.store, path, body, mode=mode, use_multipart=False)
             return object_version(result)
 
     async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
         """Put ``chunks`` at ``path``, in parts. If ``chunks`` raises, nothing is put and its error is raised.
         Errors of the store raise RequestProblem. Do not cancel a call: parts would stay in the store."""
-        store = self._client.patient_store
-        with self._translate(store, "write to", path):
+        with self._calling("write to", path, is_slow=True) as store:
             result = await obstore.put_async(
                 store.store,
                 path,
@@ -357,17 +355,15 @@ class Objects:
         """Copy ``source``, of ``size`` bytes, to ``target``; return False if it is too large for the store to copy.
         Raises RequestProblem.
         """
-        store = self._client.patient_store
-        if not store.can_copy(size):
-            return False
-        with self._translate(store, "copy within", source):
+        with self._calling("copy within", source, is_slow=True) as store:
+            if not store.can_copy(size):
+                return False
             await obstore.copy_async(store.store, source, target)
         return True
 
     async def delete(self, paths: Sequence[str]) -> None:
         """Delete ``paths``, ignoring missing ones. Raises RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "remove objects from", ""):
+        with self._calling("remove objects from", "") as store:
             try:
                 await obstore.delete_async(store.store, paths)
             except FileNotFoundError:  # some stores refuse to delete a missing object
@@ -377,16 +373,14 @@ class Objects:
 
     async def pages(self, folder: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Yield the entries under ``folder``, page by page. Raises RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "list", folder):
+        with self._calling("list", folder) as store:
             async for page in obstore.list(store.store, folder, chunk_size=_PAGE):
                 yield page
 
     async def link(self, path: str) -> str:
         """Return a URL with which anybody can read only the object ``path``, for ``_LINK_SECONDS``. Raises
         RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "sign a link to", path):
+        with self._calling("sign a link to", path) as store:
             seconds = timedelta(seconds=_LINK_SECONDS)
             return await obstore.sign_async(store.store, "GET", path, expires_in=seconds)
 
