@@ -275,7 +275,7 @@ class Asked:
 
 async def observe(cache: ObjectCache, asked: Asked, *, seconds: float = 60, ask_routers: bool = False) -> Observed:
     polled = asyncio.Event()
-    polls = RouterPolls(asked, lambda key: polled.set())
+    polls = RouterPolls(cast(Cluster, asked), lambda key: polled.set())
     observer = Observer(cache, cast(Cluster, asked), polls, lambda: BORN + timedelta(seconds=seconds))
 
     async def look() -> Observed | None:
@@ -371,7 +371,7 @@ async def test_routers_are_asked_when_they_are_to_be() -> None:
 
 async def test_a_dataset_that_is_not_there_is_not_observed() -> None:
     asked = Asked()
-    polls = RouterPolls(asked, lambda key: None)
+    polls = RouterPolls(cast(Cluster, asked), lambda key: None)
     assert await Observer(ObjectCache(), cast(Cluster, asked), polls).observe(KEY, ask_routers=True) is None
 
 

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -72,7 +73,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def queue(clock: ManualClock) -> LookQueue[str]:
-    return LookQueue(clock=clock, chance=lambda: 0.0)
+    return LookQueue(clock=cast(asyncio.AbstractEventLoop, clock), chance=lambda: 0.0)
 
 
 async def settle(turns: int = 20) -> None:
@@ -126,7 +127,7 @@ async def test_failures_wait_longer_each_time_up_to_a_cap(queue: LookQueue[str])
 
 
 async def test_delays_are_spread(clock: ManualClock) -> None:
-    spread: LookQueue[str] = LookQueue(clock=clock, chance=lambda: 1.0)
+    spread: LookQueue[str] = LookQueue(clock=cast(asyncio.AbstractEventLoop, clock), chance=lambda: 1.0)
     assert spread.retry("a") == FIRST_DELAY / 2
 
 

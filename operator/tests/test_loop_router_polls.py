@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 from operator_support.running import until
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.loop.observe import ReportsPending, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.model import Observed, ObservedDataset, Pod, RouterReport
@@ -44,7 +46,7 @@ def observed(name: str, *ips: str) -> Observed:
 
 async def test_a_look_has_the_reports_that_came_after_it_was_first_asked_and_each_look_new_ones() -> None:
     routers, woken = Routers(), asyncio.Queue[Key]()
-    polls = RouterPolls(routers, woken.put_nowait)
+    polls = RouterPolls(cast(Cluster, routers), woken.put_nowait)
     airports = observed("airports", "a", "b")
     for round_ in (1, 2):
         with pytest.raises(ReportsPending):
@@ -57,12 +59,12 @@ async def test_a_look_has_the_reports_that_came_after_it_was_first_asked_and_eac
 
 
 async def test_where_there_is_no_router_nobody_is_asked() -> None:
-    assert RouterPolls(Routers(), lambda key: None).take_reports(observed("airports")) == {}
+    assert RouterPolls(cast(Cluster, Routers()), lambda key: None).take_reports(observed("airports")) == {}
 
 
 async def test_one_dataset_whose_routers_do_not_answer_delays_no_other() -> None:
     routers, queue = Routers(), LookQueue[Key]()
-    polls = RouterPolls(routers, queue.add)
+    polls = RouterPolls(cast(Cluster, routers), queue.add)
     datasets = [observed("dead", *(f"dead-{index}" for index in range(500)))]
     datasets += [observed(f"live-{index}", f"ip-{index}") for index in range(50)]
     by_key = {dataset.dataset.key: dataset for dataset in datasets}
@@ -94,7 +96,7 @@ async def test_after_a_poll_that_breaks_the_dataset_is_looked_at_again_without_r
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     woken = asyncio.Queue[Key]()
-    polls = RouterPolls(Routers(), woken.put_nowait)
+    polls = RouterPolls(cast(Cluster, Routers()), woken.put_nowait)
     airports = observed("airports", "a", "defect")
     with pytest.raises(ReportsPending):
         polls.take_reports(airports)
@@ -105,7 +107,7 @@ async def test_after_a_poll_that_breaks_the_dataset_is_looked_at_again_without_r
 
 async def test_what_is_gone_is_not_asked_any_more() -> None:
     routers = Routers()
-    polls = RouterPolls(routers, lambda key: pytest.fail("woken"))
+    polls = RouterPolls(cast(Cluster, routers), lambda key: pytest.fail("woken"))
     with pytest.raises(ReportsPending):
         polls.take_reports(observed("airports", "dead"))
     await asyncio.sleep(0)

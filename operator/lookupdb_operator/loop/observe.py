@@ -310,19 +310,12 @@ class ReportsPending(LookDeferred):
     """Raised instead of observing: routers are being asked, and another pass follows."""
 
 
-class RouterClient(Protocol):
-    """Asks one router."""
-
-    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
-        """Return the report of the router at ``ip``; it names a problem if the router does not answer."""
-
-
 class RouterPolls:
     """The polls under way, and the reports not yet taken; at most one of each for a dataset."""
 
-    def __init__(self, client: RouterClient, wake: Callable[[Key], None]) -> None:
+    def __init__(self, cluster: Cluster, wake: Callable[[Key], None]) -> None:
         """``wake`` is called with each dataset whose reports have arrived."""
-        self._client = client
+        self._cluster = cluster
         self._wake = wake
         self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
         self._polls: dict[Key, asyncio.Task[None]] = {}
@@ -363,7 +356,7 @@ class RouterPolls:
 
         async def ask(pod: Pod) -> tuple[str, RouterReport]:
             async with turns, self._turns:
-                return pod.uid, await self._client.ask_router(pod.ip, dataset_uid)
+                return pod.uid, await self._cluster.ask_router(pod.ip, dataset_uid)
 
         reports: Mapping[str, RouterReport] = {}
         try:

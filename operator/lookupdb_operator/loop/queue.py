@@ -11,7 +11,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lookupdb.backoff import Backoff
 
@@ -25,26 +25,6 @@ LONGEST_DELAY: Final = 300.0
 """No longer than a resync."""
 SOONEST: Final = 0.5
 """Minimum seconds before a pass that the previous pass requests, so that a busy key cannot starve others."""
-
-
-class Timer(Protocol):
-    """The result of ``Clock.call_later``."""
-
-    def cancel(self) -> None:
-        """Cancel the call."""
-
-    def when(self) -> float:
-        """Return the clock time of the call."""
-
-
-class Clock(Protocol):
-    """The part of an event loop that the queue uses; tests fake it."""
-
-    def time(self) -> float:
-        """Return seconds; only differences are meaningful."""
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
-        """Call ``callback`` once, ``delay`` seconds from now."""
 
 
 class RequeueRequested(Exception):
@@ -67,13 +47,13 @@ class LookQueue(Generic[K]):
     def __init__(
         self,
         *,
-        clock: Clock | None = None,
+        clock: asyncio.AbstractEventLoop | None = None,
         chance: Callable[[], float] = random.random,
         on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """``on_wait`` gets the seconds that each key has waited for a worker."""
         self._on_wait = on_wait
-        self._clock: Clock = clock or asyncio.get_running_loop()
+        self._clock = clock or asyncio.get_running_loop()
         self._chance = chance
         self._waiting: deque[tuple[K, float]] = deque()
         """Keys, and since when they wait."""
@@ -81,7 +61,7 @@ class LookQueue(Generic[K]):
         """Waiting, or to be queued after the current pass."""
         self._running: dict[K, float] = {}
         """Keys being processed → since when."""
-        self._timers: dict[K, Timer] = {}
+        self._timers: dict[K, asyncio.TimerHandle] = {}
         self._backoffs: dict[K, Backoff] = {}
         self._arrived = asyncio.Event()
 
