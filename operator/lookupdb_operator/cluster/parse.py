@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 import orjson
 
@@ -15,7 +15,7 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Deletion, ObservedDataset
-from lookupdb_operator.status import DatasetStatus, is_moment
+from lookupdb_operator.status import DatasetStatus, from_json, replace
 
 # Metadata of every object.
 
@@ -199,8 +199,6 @@ def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
 
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
-_TEXTS: Final = ("generation", "fingerprint", "successFile", "reason", "message", "adoptedFrom", "nextFree")
-_MOMENTS: Final = ("builtAt", "sourceModifiedAt")
 _MOST_SECONDS: Final = 1e9
 _MOST_ADDRESS_CHARACTERS: Final = 64
 """Length limit, as in the status."""
@@ -210,42 +208,21 @@ _MOST: Final = 2**53 - 1
 
 def parse_build_result(message: str | None) -> BuildResult | None:
     """Parse a builder's termination message; None if it is not one."""
-    members = message_members(message)
-    outcome = members.get("outcome")
-    if outcome not in _OUTCOMES:
+    members = {name: value for name, value in message_members(message).items() if value is not None}
+    if type(members.get("seconds")) is int:
+        members["seconds"] = float(members["seconds"])
+    try:
+        result: BuildResult = from_json(BuildResult, members)
+    except (KeyError, TypeError, ValueError):
         return None
-    counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
-    texts = [members.get(member) or "" for member in _TEXTS]
-    moments = [members.get(member) or "" for member in _MOMENTS]
-    seconds = members.get("seconds") or 0.0
-    # Python counts a bool as an int, but the API server would reject the status.
-    if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
+    counts = (result.records, result.file_bytes, result.largest_shard_bytes, result.exit_code)
+    is_plausible = all(0 <= count <= _MOST for count in counts) and 0 <= result.seconds < _MOST_SECONDS
+    if result.outcome not in _OUTCOMES or not is_plausible:
         return None
-    if not all(type(count) is int and 0 <= count <= _MOST for count in counts) or not all(
-        isinstance(text, str) for text in (*texts, *moments)
-    ):
-        return None
-    records, file_bytes, largest, exit_code = counts
-    generation, fingerprint, success_file, reason, sentence, adopted_from, next_free = texts
-    if not all(is_moment(moment) for moment in moments if moment):
-        return None
-    built_at, source_modified_at = moments
-    return BuildResult(
-        outcome=cast(Literal["built", "adopted", "unchanged", "waiting", "failed"], outcome),
-        generation=generation,
-        fingerprint=fingerprint,
-        success_file=success_file,
-        records=records,
-        file_bytes=file_bytes,
-        largest_shard_bytes=largest,
-        built_at=built_at,
-        source_modified_at=source_modified_at,
-        seconds=float(seconds),
-        exit_code=exit_code,
-        reason=reason,
-        message=sentence,
-        adopted_from=adopted_from[:_MOST_ADDRESS_CHARACTERS],
-        next_free=next_free[:_MOST_ADDRESS_CHARACTERS],
+    return replace(
+        result,
+        adopted_from=result.adopted_from[:_MOST_ADDRESS_CHARACTERS],
+        next_free=result.next_free[:_MOST_ADDRESS_CHARACTERS],
     )
 
 
