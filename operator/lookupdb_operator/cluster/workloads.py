@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -147,23 +147,18 @@ OUT_OF_MEMORY: Final = Cause(
 BUILD_FAILED: Final = Cause(reasons.BUILD_FAILED, "pod {pod} ended without a result ({how}); look at its log")
 CRASH_LOOPING: Final = Cause(reasons.CRASH_LOOPING, "container {container} of pod {pod} ended ({how}); look at its log")
 FETCH_FAILED: Final = Cause(reasons.FETCH_FAILED, "pod {pod} cannot fetch its shard ({how}); it tries again")
-FETCH_FAILURES: Final = {
-    reason: Cause(reason, FETCH_FAILED.sentence)
-    for reason in (
-        reasons.STORE_DENIED,
-        reasons.STORE_UNAVAILABLE,
-        reasons.OUT_OF_DISK,
-        reasons.NOT_ENOUGH_ROOM,
-        reasons.GENERATION_MISSING,
-        reasons.CORRUPT_FILE,
-    )
-}
-"""By the reason in a fetcher's termination message."""
-_NOT_SERVED: Final = "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
-SERVING_FAILURES: Final = {
-    reasons.NOT_ON_VOLUME: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
-    reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
-    reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
+_FETCH_REASONS: Final = frozenset(
+    {reasons.STORE_DENIED, reasons.STORE_UNAVAILABLE, reasons.OUT_OF_DISK, reasons.NOT_ENOUGH_ROOM}
+    | reasons.DAMAGE_REASONS
+)
+"""The reasons in a fetcher's termination message that count; any other is a FetchFailed."""
+NOT_SERVED: Final = Cause(
+    reasons.NOT_ON_VOLUME, "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
+)
+_SERVING_REASONS: Final = {
+    reasons.NOT_ON_VOLUME: reasons.NOT_ON_VOLUME,
+    reasons.STORE_UNAVAILABLE: reasons.NOT_ON_VOLUME,
+    reasons.CORRUPT_FILE: reasons.CORRUPT_FILE,
 }
 """By the reason in the termination message of a server whose volume somebody else fills. If such a volume cannot be
 read, the shared store is not to blame, so the cause is never a failure of the store.
@@ -181,11 +176,8 @@ PUSH_SUSPENDED: Final = Cause(
     "Job {name}, which pushes the images of its rollout, is suspended (its spec.suspend is true): resume"
     " it, or delete it so that it is made again",
 )
-PUSH_FAILURES: Final = {
-    reason: Cause(reason, PUSH_FAILED.sentence)
-    for reason in (*FETCH_FAILURES, reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED)
-}
-"""By the reason in a pusher's termination message."""
+_PUSH_REASONS: Final = _FETCH_REASONS | {reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED}
+"""The reasons in a pusher's termination message that count; any other is a PushFailed."""
 
 
 # Messages of Kubernetes in events and conditions, matched by patterns.
@@ -412,13 +404,15 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
     members = message_members(message)
     sentence = flatten(str(members.get("message") or ("" if members else message)))
     how = f"exit code {terminated['exitCode']}" + (f": {sentence}" if sentence else "")
+    reported = str(members.get("reason"))
     if container == FETCH:
-        cause = FETCH_FAILURES.get(str(members.get("reason")), FETCH_FAILED)
+        cause = replace(FETCH_FAILED, reason=reported) if reported in _FETCH_REASONS else FETCH_FAILED
         return cause.trouble(pod=pod.name, how=how)
     if pod.component == names.PUSHER:
-        return PUSH_FAILURES.get(str(members.get("reason")), PUSH_FAILED).trouble(pod=pod.name, how=how)
-    if pod.component == names.SHARDS and (failure := SERVING_FAILURES.get(str(members.get("reason")))):
-        return failure.trouble(pod=pod.name, how=how)
+        cause = replace(PUSH_FAILED, reason=reported) if reported in _PUSH_REASONS else PUSH_FAILED
+        return cause.trouble(pod=pod.name, how=how)
+    if pod.component == names.SHARDS and (reason := _SERVING_REASONS.get(reported)):
+        return replace(NOT_SERVED, reason=reason).trouble(pod=pod.name, how=how)
     if pod.component == names.BUILDER:
         return BUILD_FAILED.trouble(pod=pod.name, how=how)
     return CRASH_LOOPING.trouble(container=container, pod=pod.name, how=how)
