@@ -23,7 +23,7 @@ from lookupdb.account_tokens import InvalidToken, TokenCache, decode_part, find_
 from lookupdb.credentials import Subjects
 from lookupdb.router.access import MIN_TOKEN_BYTES
 from lookupdb_operator.cluster.client import Keys
-from lookupdb_operator.console.server import ACCOUNT, SOURCE, Handler, read_form, render
+from lookupdb_operator.console.server import ACCOUNT, SOURCE, STATIC, Handler, read_form, render
 from lookupdb_operator.console.source import ConsoleSource
 
 log = logging.getLogger(__name__)
@@ -221,7 +221,6 @@ def limit_session(visitor: Visitor, now: float) -> int:
 COOKIE: Final = "lookupdb-token"
 _LOGIN: Final = "/login"
 _LOGOUT: Final = "/logout"
-_PUBLIC: Final = "/static/"
 _FORWARDED_SCHEME: Final = "X-Forwarded-Proto"
 
 
@@ -250,7 +249,7 @@ class Door:
         """Admit the visitor, or refuse the request."""
         resource = request.match_info.route.resource
         path = resource.canonical if resource else ""
-        if path.startswith(_PUBLIC) or path in (_LOGIN, _LOGOUT):
+        if path in (STATIC, _LOGIN, _LOGOUT):
             return await handler(request)
         credentials = request.headers.getall("Authorization", [])
         try:

@@ -14,7 +14,7 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import Dataset, DatasetPods, Members
 from lookupdb_operator.model import Pod, parse_moment
-from lookupdb_operator.status import ALL, parse_shards
+from lookupdb_operator.status import ALL, CONDITIONS, parse_shards
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TWO_UNITS_BELOW: Final = 10
@@ -81,7 +81,6 @@ def format_bytes(size: float) -> str:
 # Facts.
 
 
-CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
 _WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
 """Condition → what a dataset waits for while the condition is not True."""
 _UNDER_WAY: Final = "under way"

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -49,6 +48,8 @@ _HEADERS: Final = {
 }
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """The names by which this machine reaches itself."""
+STATIC: Final = "/static"
+"""The path of the style, the script and the icon."""
 MAX_BODY_BYTES: Final = 16 << 10
 REQUEST_SECONDS: Final = 50.0
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -80,10 +81,7 @@ def make_app(
             web.post(f"{dataset}/lookup", look_up),
             web.get(f"{dataset}/diff", compare),
             web.post(f"{dataset}/diff", compare),
-            *(
-                web.get(f"/static/{path.name}", _make_file_handler(path))
-                for path in (pages.FOLDER / "static").iterdir()
-            ),
+            web.static(STATIC, pages.FOLDER / "static"),
             *routes,
         ]
     )
@@ -120,7 +118,8 @@ async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse
         response = show_error(request, 500, "The console has a bug. Its log says more.")
     for name, value in _HEADERS.items():
         response.headers[name] = value
-    response.headers.setdefault("Cache-Control", "no-store")
+    is_file = request.path.startswith(STATIC) and response.status < 400
+    response.headers["Cache-Control"] = "max-age=300" if is_file else "no-store"
     return response
 
 
@@ -173,21 +172,6 @@ def render(request: web.Request, template: str, *, status: int = 200, **values: 
 def show_error(request: web.Request, status: int, text: str) -> web.Response:
     """Return the page of an error."""
     return render(request, "error.html", status=status, title=HTTPStatus(status).phrase, text=text)
-
-
-_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-
-def _make_file_handler(path: Path) -> Handler:
-    """Return the handler of a file that is read once."""
-    content, content_type = path.read_bytes(), _TYPES[path.suffix]
-
-    async def answer(_request: web.Request) -> web.Response:
-        response = web.Response(body=content, content_type=content_type, charset="utf-8")
-        response.headers["Cache-Control"] = "max-age=300"
-        return response
-
-    return answer
 
 
 def _json(document: Any) -> web.Response:
