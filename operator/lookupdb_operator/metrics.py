@@ -187,6 +187,11 @@ def _seconds_between(start: str, end: str) -> float:
     return max(0.0, (parse_moment(end) - parse_moment(start)).total_seconds())
 
 
+def _make_gauge(name: str, help_text: str) -> GaugeMetricFamily:
+    """Return a gauge that has one value for each dataset."""
+    return GaugeMetricFamily(name, help_text, labels=["namespace", "dataset"])
+
+
 class _DatasetCollector(Collector):
     """Gauges of datasets, computed from their statuses at each scrape."""
 
@@ -206,9 +211,7 @@ class _DatasetCollector(Collector):
             "Active generation and rollout of a dataset.",
             labels=["namespace", "dataset", "generation", "rollout"],
         )
-        records = GaugeMetricFamily(
-            "lookupdb_dataset_records", "Records of the active generation.", labels=["namespace", "dataset"]
-        )
+        records = _make_gauge("lookupdb_dataset_records", "Records of the active generation.")
         conditions = GaugeMetricFamily(
             "lookupdb_dataset_condition",
             "1 for the current status of a condition, 0 for its other statuses.",
@@ -231,38 +234,30 @@ class _DatasetCollector(Collector):
 
     def _collect_ages(self) -> Iterator[Metric]:
         """Yield when the served data were built and refreshed, and when they become stale."""
-        built = GaugeMetricFamily(
-            "lookupdb_dataset_built_timestamp_seconds",
-            "When the active generation was built, by the builder's clock.",
-            labels=["namespace", "dataset"],
+        built = _make_gauge(
+            "lookupdb_dataset_built_timestamp_seconds", "When the active generation was built, by the builder's clock."
         )
-        refreshed = GaugeMetricFamily(
+        refreshed = _make_gauge(
             "lookupdb_dataset_refreshed_timestamp_seconds",
             "Start of the last refresh after which the served data matched their source.",
-            labels=["namespace", "dataset"],
         )
-        limits = GaugeMetricFamily(
-            "lookupdb_dataset_stale_after_seconds",
-            "Age at which the data are stale (refresh.staleAfterSeconds).",
-            labels=["namespace", "dataset"],
+        limits = _make_gauge(
+            "lookupdb_dataset_stale_after_seconds", "Age at which the data are stale (refresh.staleAfterSeconds)."
         )
-        cutovers = GaugeMetricFamily(
+        cutovers = _make_gauge(
             "lookupdb_dataset_cutover_timestamp_seconds",
             "Time when all routers had confirmed the generation that they serve or, after a restart of the operator, "
             "the last routing table.",
-            labels=["namespace", "dataset"],
         )
         for key, (_, moment_seconds) in sorted(self.cutovers.items()):
             cutovers.add_metric(key, moment_seconds)
-        sources = GaugeMetricFamily(
+        sources = _make_gauge(
             "lookupdb_dataset_source_timestamp_seconds",
             "When the source of the active generation was last modified, if the source says so.",
-            labels=["namespace", "dataset"],
         )
-        rollouts = GaugeMetricFamily(
+        rollouts = _make_gauge(
             "lookupdb_dataset_rollout_started_timestamp_seconds",
             "Start of the oldest rollout whose servers are not all in a routing table yet.",
-            labels=["namespace", "dataset"],
         )
         for key, status in sorted(self.statuses.items()):
             running = [
