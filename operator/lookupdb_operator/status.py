@@ -460,26 +460,9 @@ class CandidateStatus:
 
 MOMENTS: Final = frozenset(
     {
-        *(
-            "built_at",
-            "confirmed_at",
-            "finished_at",
-            "refreshed_at",
-            "retry_at",
-            "source_modified_at",
-            "started_at",
-            "written_at",
-        ),
-        *(
-            "store_written_at",
-            "password_key_written_at",
-            "last_checked",
-            "last_refreshed",
-            "next_check",
-            "since",
-            "kept_since",
-        ),
-        *("slot", "due", "skipped"),
+        *("built_at", "confirmed_at", "finished_at", "refreshed_at", "retry_at", "source_modified_at", "started_at"),
+        *("written_at", "store_written_at", "password_key_written_at", "last_checked", "last_refreshed", "next_check"),
+        *("since", "kept_since", "slot", "due", "skipped"),
     }
 )
 """Members that hold a time or nothing."""
