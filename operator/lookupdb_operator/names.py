@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from lookupdb.dataset import schema
@@ -310,6 +310,10 @@ class Kind:
     def version(self) -> str:
         """The version within its group."""
         return self.api_version.rpartition("/")[2]
+
+    def make(self, metadata: Mapping[str, Any], **members: Any) -> dict[str, Any]:
+        """Return an object of this kind."""
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": metadata, **members}
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the path of the collection in ``namespace`` (or in all), of one object, or of its subresource."""

@@ -147,7 +147,7 @@ async def ensure_credentials(cluster: Cluster, namespace: str, name: str) -> Non
 def _make_secret(namespace: str, name: str, **data: Mapping[str, str]) -> Manifest:
     """Return a Secret of the release with ``data`` or ``stringData``."""
     metadata = {"namespace": namespace, "name": name, "labels": dict(names.OPERATOR_LABELS)}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", **data}
+    return names.SECRET.make(metadata, type="Opaque", **data)
 
 
 _DATA_KEY: Final = "key"

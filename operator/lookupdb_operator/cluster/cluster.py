@@ -150,19 +150,16 @@ class Cluster:
     async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
         """Replace ``dataset``'s status and return the result. Raises Conflict if the dataset was written since it was
         observed, or is another one of that name."""
-        body = {
-            "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
-            "metadata": {
+        body = names.DATASET_KIND.make(
+            {
                 "namespace": dataset.namespace,
                 "name": dataset.name,
                 "uid": dataset.uid,
                 "resourceVersion": dataset.resource_version,
             },
-            # The API server ignores this spec but validates it.
-            "spec": dict(dataset.spec),
-            "status": status.to_json(),
-        }
+            spec=dict(dataset.spec),  # ignored by the API server, but validated
+            status=status.to_json(),
+        )
         self._on_write("status", names.DATASET_KIND.name)
         answer = await self._api.request(
             "PUT",
@@ -178,11 +175,9 @@ class Cluster:
     ) -> None:
         """Write a core/v1 Event about ``dataset``."""
         now = format_moment(datetime.now(UTC))
-        body = {
-            "apiVersion": names.EVENT.api_version,
-            "kind": names.EVENT.name,
-            "metadata": {"namespace": dataset.namespace, "generateName": f"{dataset.name}."},
-            "involvedObject": {
+        body = names.EVENT.make(
+            {"namespace": dataset.namespace, "generateName": f"{dataset.name}."},
+            involvedObject={
                 "apiVersion": names.API_VERSION,
                 "kind": names.KIND,
                 "namespace": dataset.namespace,
@@ -190,15 +185,15 @@ class Cluster:
                 "uid": dataset.uid,
                 "resourceVersion": dataset.resource_version,
             },
-            "type": kind,
-            "reason": reason,
-            "message": _truncate(message, _EVENT_MESSAGE_AT_MOST),
-            "source": {"component": names.FIELD_MANAGER},
-            "reportingComponent": names.FIELD_MANAGER,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+            type=kind,
+            reason=reason,
+            message=_truncate(message, _EVENT_MESSAGE_AT_MOST),
+            source={"component": names.FIELD_MANAGER},
+            reportingComponent=names.FIELD_MANAGER,
+            firstTimestamp=now,
+            lastTimestamp=now,
+            count=1,
+        )
         self._on_write("create", names.EVENT.name)
         await self._api.request(
             "POST",

@@ -169,12 +169,10 @@ def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, s
     """Return the completed spec, the parsed spec, and why it cannot be parsed."""
     meta = body["metadata"]
     written = body.get("spec") or {}
-    resource = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {member: meta[member] for member in ("namespace", "name", "uid") if member in meta},
-        "spec": _drop_unknown(written, schema.resource_schema()["properties"]["spec"]),
-    }
+    resource = names.DATASET_KIND.make(
+        {member: meta[member] for member in ("namespace", "name", "uid") if member in meta},
+        spec=_drop_unknown(written, schema.resource_schema()["properties"]["spec"]),
+    )
     try:
         completed = schema.complete_resource(resource)
         return completed["spec"], spec.parse_completed_resource(completed), None

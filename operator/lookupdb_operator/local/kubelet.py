@@ -620,7 +620,7 @@ def _make_pod(place: Place, owner: Object, existing: Mapping[str, Any]) -> Objec
     reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
     metadata = {"namespace": place[0], "name": place[1], "labels": template["metadata"]["labels"]}
     metadata["ownerReferences"] = [{**reference, "controller": True}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**existing, **metadata}, "spec": template["spec"]}
+    return names.POD.make({**existing, **metadata}, spec=template["spec"])
 
 
 def _write_file(path: Path, text: str) -> None:

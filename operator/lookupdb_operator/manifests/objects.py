@@ -257,16 +257,14 @@ def digest(value: Any) -> str:
 def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str, str]) -> Manifest:
     """Return a budget of one pod at a time. A budget of none would block node drains. Pods that do not serve may always
     be evicted, because waiting for them does not help."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": dict(metadata),
-        "spec": {
+    return names.DISRUPTION_BUDGET.make(
+        dict(metadata),
+        spec={
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": dict(selector)},
         },
-    }
+    )
 
 
 # Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
@@ -291,14 +289,12 @@ def render_key_secret(dataset: ObservedDataset, config: Config) -> Manifest:
     """Return the Secret of the dataset's key, which must exist."""
     key = _derive_key(dataset, config)
     name = names.password_key_secret(dataset.name, credentials.fingerprint_key(key))
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": render_metadata(dataset, name, names.ROUTER),
-        "type": "Opaque",
-        "immutable": True,
-        "data": {_DATA_KEY: base64.b64encode(key).decode()},
-    }
+    return names.SECRET.make(
+        render_metadata(dataset, name, names.ROUTER),
+        type="Opaque",
+        immutable=True,
+        data={_DATA_KEY: base64.b64encode(key).decode()},
+    )
 
 
 def is_made_once(manifest: Manifest) -> bool:
@@ -358,13 +354,9 @@ def render_store_secret(dataset: ObservedDataset, access: StoreAccess) -> Manife
         PREFIX + name: base64.b64encode(value.encode()).decode() for name, value in sorted(access.environment.items())
     }
     return stamp(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": render_metadata(dataset, names.store_secret(dataset.name, dataset.uid)),
-            "type": "Opaque",
-            "data": data,
-        }
+        names.SECRET.make(
+            render_metadata(dataset, names.store_secret(dataset.name, dataset.uid)), type="Opaque", data=data
+        )
     )
 
 

@@ -337,16 +337,14 @@ def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config)
         template = _make_driver(template, dataset, config)
         executor = _make_executor(_render_template(dataset, build, config, names.EXECUTOR), dataset, config)
         files = {names.EXECUTOR_FILE: _write_json(executor)}
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": _render_metadata(dataset, build),
-        "spec": {
+    job = names.JOB.make(
+        _render_metadata(dataset, build),
+        spec={
             "backoffLimit": 0,  # the operator judges a failure and times the next attempt
             "activeDeadlineSeconds": dataset.spec["build"]["deadlineSeconds"],
             "template": template,
         },
-    }
+    )
     return _render_dataset_file(dataset, build, files), stamp(job)
 
 
@@ -377,19 +375,13 @@ def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus, files: Ma
         spec["build"] = {member: dataset.spec["build"][member] for member in ("engine", "spark")}
     if success_file := dataset.spec["refresh"].get("successFile"):
         spec["refresh"] = {"successFile": success_file}
-    resource = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
-        "spec": spec,
-    }
+    resource = names.DATASET_KIND.make(
+        {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid}, spec=spec
+    )
     return stamp(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": _render_metadata(dataset, build),
-            "data": {names.DATASET_FILE: _write_json(resource), **files},
-        }
+        names.CONFIG_MAP.make(
+            _render_metadata(dataset, build), data={names.DATASET_FILE: _write_json(resource), **files}
+        )
     )
 
 
@@ -584,4 +576,4 @@ def _make_executor(template: Mapping[str, Any], dataset: ObservedDataset, config
         "activeDeadlineSeconds": dataset.spec["build"]["deadlineSeconds"],
     }
     metadata, spec = template["metadata"], {**template["spec"], **pod}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return names.POD.make(metadata, spec=spec)

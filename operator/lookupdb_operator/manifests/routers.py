@@ -37,12 +37,9 @@ def uses_service_accounts(dataset: ObservedDataset) -> bool:
 def render_router_keys(dataset: ObservedDataset, keys: str) -> Manifest:
     """Return the ConfigMap with the cluster's public keys, a JWKS."""
     return stamp(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": render_metadata(dataset, names.router_keys(dataset.name), names.ROUTER),
-            "data": {names.KEYS_FILE: keys},
-        }
+        names.CONFIG_MAP.make(
+            render_metadata(dataset, names.router_keys(dataset.name), names.ROUTER), data={names.KEYS_FILE: keys}
+        )
     )
 
 
@@ -82,17 +79,15 @@ def _render_deployment(
     selector: dict[str, str],
 ) -> Manifest:
     manifest = stamp(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": metadata,
-            "spec": {
+        names.DEPLOYMENT.make(
+            metadata,
+            spec={
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "selector": {"matchLabels": selector},
                 "template": _render_template(dataset, config, password_keys, selector),
             },
-        }
+        )
     )
     return scale_routers(manifest, dataset, 0)
 
@@ -201,12 +196,10 @@ def _render_service(
         ports.append(pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **redis))
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
     return stamp(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {**metadata, **drop_empty(annotations=service.get("annotations"))},
-            "spec": {"selector": selector, "ports": ports, **drop_empty(**given)},
-        }
+        names.SERVICE.make(
+            {**metadata, **drop_empty(annotations=service.get("annotations"))},
+            spec={"selector": selector, "ports": ports, **drop_empty(**given)},
+        )
     )
 
 
@@ -214,17 +207,15 @@ def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) ->
     """Scale by CPU only. Memory does not show a router's load; for shard servers it is page cache."""
     target = {"type": "Utilization", "averageUtilization": autoscaling["targetCPUUtilizationPercentage"]}
     return stamp(
-        {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": metadata,
-            "spec": {
+        names.AUTOSCALER.make(
+            metadata,
+            spec={
                 "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"]},
                 "minReplicas": autoscaling["minReplicas"],
                 "maxReplicas": autoscaling["maxReplicas"],
                 "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
             },
-        }
+        )
     )
 
 
@@ -256,12 +247,10 @@ def render_routing_table(
     }
     about = render_metadata(dataset, names.routing_table(dataset.name), names.ROUTER)
     return stamp(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {**about, "annotations": {names.TABLE_VERSION: str(table.version)}},
-            "data": {names.TABLE_FILE: orjson.dumps(content).decode() + "\n"},
-        }
+        names.CONFIG_MAP.make(
+            {**about, "annotations": {names.TABLE_VERSION: str(table.version)}},
+            data={names.TABLE_FILE: orjson.dumps(content).decode() + "\n"},
+        )
     )
 
 
@@ -270,16 +259,14 @@ def render_nudge(dataset: ObservedDataset, pod: Pod, version: int) -> Manifest:
 
     Because of the uid, the API server neither creates a pod nor changes another one of this name.
     """
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
+    return names.POD.make(
+        {
             "namespace": dataset.namespace,
             "name": pod.name,
             "uid": pod.uid,
             "annotations": {names.TABLE_VERSION: str(version)},
-        },
-    }
+        }
+    )
 
 
 def has_room_for_both(

@@ -163,12 +163,10 @@ def _render_push(
 ) -> Manifest:
     """Return the Job, not stamped."""
     labels = {names.ROLLOUT: rollout.rollout, names.GENERATION: generation.generation}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": render_metadata(dataset, names.push(dataset.name, rollout.rollout), names.PUSHER, labels),
-        "spec": {"backoffLimit": _TRIES, "template": _render_template(dataset, generation, config, labels)},
-    }
+    return names.JOB.make(
+        render_metadata(dataset, names.push(dataset.name, rollout.rollout), names.PUSHER, labels),
+        spec={"backoffLimit": _TRIES, "template": _render_template(dataset, generation, config, labels)},
+    )
 
 
 def _render_template(
@@ -258,17 +256,15 @@ def render_image_probe(namespace: str) -> Manifest:
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [{"name": names.DATA_VOLUME, "image": {"reference": _IMAGE, "pullPolicy": "IfNotPresent"}}],
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"namespace": namespace, "name": _NAME, "labels": labels},
-        "spec": {
+    return names.STATEFUL_SET.make(
+        {"namespace": namespace, "name": _NAME, "labels": labels},
+        spec={
             "replicas": 0,
             "serviceName": _NAME,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
-    }
+    )
 
 
 def has_image_volume(stateful_set: Mapping[str, Any]) -> bool:
@@ -297,17 +293,15 @@ def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...
     selector = names.selector(dataset.name, dataset.uid, names.SYNC)
     return (
         stamp(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "DaemonSet",
-                "metadata": render_metadata(dataset, names.sync(dataset.name), names.SYNC),
-                "spec": {
+            names.DAEMON_SET.make(
+                render_metadata(dataset, names.sync(dataset.name), names.SYNC),
+                spec={
                     "revisionHistoryLimit": 2,
                     "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": _UNAVAILABLE}},
                     "selector": {"matchLabels": selector},
                     "template": _render_sync_template(dataset, config, selector),
                 },
-            }
+            )
         ),
     )
 
@@ -376,7 +370,6 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
 _MOST_WORKERS: Final = 64
 """Most workers of a shard server, by the CRD, so that one policy fits all rollouts."""
 
-_KIND: Final = "NetworkPolicy"
 _MAKERS: Final = ("DaemonSet", "Deployment", "StatefulSet")
 
 Rule = dict[str, Any]
@@ -416,21 +409,19 @@ def guarding_policy(manifest: Manifest) -> tuple[str, str] | None:
     if manifest["kind"] not in _MAKERS:
         return None
     labels = manifest["metadata"].get("labels", {})
-    return _KIND, names.network_policy(labels.get(names.DATASET, ""), labels.get(names.COMPONENT, ""))
+    return names.NETWORK_POLICY.name, names.network_policy(labels.get(names.DATASET, ""), labels.get(names.COMPONENT, ""))
 
 
 def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]) -> Manifest:
     return stamp(
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": _KIND,
-            "metadata": render_metadata(dataset, names.network_policy(dataset.name, component), component),
-            "spec": {
+        names.NETWORK_POLICY.make(
+            render_metadata(dataset, names.network_policy(dataset.name, component), component),
+            spec={
                 "podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)},
                 "policyTypes": ["Ingress"],
                 **drop_empty(ingress=ingress),  # no rule admits nobody
             },
-        }
+        )
     )
 
 
@@ -493,12 +484,7 @@ def render_scale(dataset: ObservedDataset, rollout: RolloutStatus, shard: int, r
     """Return the part of a shard's StatefulSet with the number of servers, for a rollout with an outdated template. A
     separate manager applies it (``field_manager``); the usual one would remove everything left out."""
     name = names.shard_set(dataset.name, rollout.rollout, shard)
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"namespace": dataset.namespace, "name": name},
-        "spec": {"replicas": replicas},
-    }
+    return names.STATEFUL_SET.make({"namespace": dataset.namespace, "name": name}, spec={"replicas": replicas})
 
 
 def field_manager(manifest: Manifest) -> str:
@@ -522,13 +508,9 @@ def template_digest(dataset: ObservedDataset, generation: GenerationStatus, conf
 
 def _render_service(dataset: ObservedDataset, rollout: RolloutStatus) -> Manifest:
     """Publishes pods as soon as they have an address: routers find out themselves which ones serve."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": render_metadata(
-            dataset, names.rollout(dataset.name, rollout.rollout), names.SHARDS, _labels(rollout)
-        ),
-        "spec": {
+    return names.SERVICE.make(
+        render_metadata(dataset, names.rollout(dataset.name, rollout.rollout), names.SHARDS, _labels(rollout)),
+        spec={
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout),
@@ -537,7 +519,7 @@ def _render_service(dataset: ObservedDataset, rollout: RolloutStatus) -> Manifes
                 pods.render_service_port("admin", names.ADMIN_PORT, "admin"),
             ],
         },
-    }
+    )
 
 
 def _render_stateful_set(
@@ -552,11 +534,9 @@ def _render_stateful_set(
     if key := objects.password_key(dataset, config):
         labels[names.PASSWORD_KEY] = key  # from which a lost status is restored
     name = names.shard_set(dataset.name, rollout.rollout, shard)
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": render_metadata(dataset, name, names.SHARDS, labels),
-        "spec": {
+    return names.STATEFUL_SET.make(
+        render_metadata(dataset, name, names.SHARDS, labels),
+        spec={
             "serviceName": names.rollout(dataset.name, rollout.rollout),
             "replicas": replicas,
             "podManagementPolicy": "Parallel",
@@ -567,7 +547,7 @@ def _render_stateful_set(
             },
             "template": template,
         },
-    }
+    )
 
 
 def _disruption_budget(dataset: ObservedDataset, rollout: RolloutStatus, shard: int) -> Manifest:

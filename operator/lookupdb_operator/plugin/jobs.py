@@ -308,11 +308,9 @@ def _render_job(
         "uid": dataset.uid,
         "blockOwnerDeletion": False,
     }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "labels": dict(labels), "ownerReferences": [owner]},
-        "spec": {
+    return names.JOB.make(
+        {"name": name, "labels": dict(labels), "ownerReferences": [owner]},
+        spec={
             "backoffLimit": 0,
             "activeDeadlineSeconds": deadline_seconds,
             "ttlSecondsAfterFinished": _KEPT_SECONDS,
@@ -327,7 +325,7 @@ def _render_job(
                 },
             },
         },
-    }
+    )
 
 
 def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
