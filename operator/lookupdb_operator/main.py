@@ -301,12 +301,11 @@ class _Operator:
         self._queue: LookQueue[Key] = LookQueue(on_wait=self._metrics.waits.observe)
         self._metrics.depth.set_function(lambda: self._queue.depth)
         self._workers: LookWorkers[Key] | None = None
-        self._resync: asyncio.Task[None] | None = None
-        self._health_server: HealthServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._polls = RouterPolls(self._cluster, self._queue.add)
-        self._reflecting: asyncio.Task[None] | None = None
-        self._announcer: GatewayAnnouncer | None = None
-        self._announcements: Announcements | None = None
+        self._started = contextlib.AsyncExitStack()
+        """Stops what ``start`` has started, the last first."""
+        self._started.push_async_callback(self._polls.close)
         self.informers = Informers(
             self._cache, self._queue.add, api, options.namespaces, on_progress=self._metrics.note_progress
         )
@@ -324,8 +323,9 @@ class _Operator:
             is_alive=self._is_alive,
             longest_look=lambda: self._queue.longest_look,
         )
-        self._health_server = HealthServer(health, self._metrics, host=options.host, port=options.port)
-        await self._health_server.open()
+        health_server = HealthServer(health, self._metrics, host=options.host, port=options.port)
+        self._started.push_async_callback(health_server.close)
+        await health_server.open()
         cluster = options.config.cluster or await _retry_until_done(lambda: self._cluster.namespace_uid(_SYSTEM))
         config = replace(options.config, cluster=cluster)
         if options.create_store_secret:
@@ -340,10 +340,12 @@ class _Operator:
             await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.identity.labels(config.identity).set(1)
-        account_keys = AccountKeys(self._api)
+        account_keys, announcements = AccountKeys(self._api), None
         if options.gateway_token is not None and config.gateway:
-            self._announcer = GatewayAnnouncer(config.gateway, config.cluster, options.gateway_token)
-            self._announcements = Announcements(self._announcer, self._queue.add)
+            announcer = GatewayAnnouncer(config.gateway, config.cluster, options.gateway_token)
+            self._started.push_async_callback(announcer.close)
+            announcements = Announcements(announcer, self._queue.add)
+            self._started.push_async_callback(announcements.close)
             config = replace(config, announces=True)
         reconciler = Reconciler(
             cache=self._cache,
@@ -353,7 +355,7 @@ class _Operator:
             store=lambda: store.access if store else StoreAccess(),
             account_keys=lambda: account_keys.text,
             metrics=self._metrics,
-            announcements=self._announcements,
+            announcements=announcements,
             decide=self._decide,
             turns=TurnTaking(
                 TurnQueues(builds=options.max_concurrent_builds, rollouts=options.max_concurrent_rollouts),
@@ -378,19 +380,19 @@ class _Operator:
             seconds=options.resync_seconds,
         )
         self._workers = LookWorkers(self._queue, reconciler.look, options.workers)
+        self._started.push_async_callback(self._workers.stop)
         self._workers.start()
-        self._reflecting = asyncio.create_task(self.informers.run(), name="reflectors")
-        self._resync = asyncio.create_task(resync.run(), name="resync")
-        for task in (self._reflecting, self._resync):
+        for name, work in (("reflectors", self.informers.run()), ("resync", resync.run())):
+            task = asyncio.create_task(work, name=name)
             task.add_done_callback(_log_defect)
-        log.info(
-            "operating cluster %s as %s, on port %d", config.cluster, config.identity, self._health_server.bound_port
-        )
+            self._started.push_async_callback(_cancel, task)
+            self._tasks.append(task)
+        log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, health_server.bound_port)
 
     def _is_alive(self) -> bool:
-        if self._workers is None or self._resync is None or self._reflecting is None:
+        if self._workers is None:
             return True  # starting; a slow start shows in the age of the last success
-        return self._workers.alive and not self._resync.done() and not self._reflecting.done()
+        return self._workers.alive and not any(task.done() for task in self._tasks)
 
     def _store_access_reader(self, config: Config) -> StoreAccessReader | None:
         if config.gateway:
@@ -417,24 +419,18 @@ class _Operator:
 
     async def stop(self) -> None:
         """Stop what ``start`` started. May be called more than once."""
-        for task in filter(None, (self._resync, self._reflecting)):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-        if self._workers:
-            await self._workers.stop()
-        await self._polls.close()
-        if self._announcements:
-            await self._announcements.close()
-        if self._announcer:
-            await self._announcer.close()
-        if self._health_server:
-            await self._health_server.close()
+        await self._started.aclose()
 
     async def close(self) -> None:
         """Stop, and close all connections, even if kopf was cancelled before it called ``stop``."""
         await self.stop()
         await self._cluster.close()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel ``task`` and wait for its end. Its defect, if any, is logged already."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _log_defect(task: asyncio.Task[None]) -> None:
