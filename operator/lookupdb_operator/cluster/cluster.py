@@ -298,7 +298,9 @@ def parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         reports = [worker["report"] or {} for worker in workers]
         versions = [report.get("tableVersion") for report in reports]
         generations = frozenset(str(report["generation"]) for report in reports if report.get("generation"))
-        digests = frozenset(_read_digest(report) for report in reports if report.get("tableDigest") is not None)
+        digests = frozenset(report["tableDigest"] for report in reports if report.get("tableDigest") is not None)
+        if not all(map(_TABLE_DIGEST.fullmatch, digests)):
+            raise ValueError("tableDigest is no digest")
         missing = frozenset(str(mark) for report in reports for mark in report.get("missingKeys") or ())
         foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
         problems = [str(report["error"]) for report in reports if report.get("error")]
@@ -313,15 +315,6 @@ def parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     is_whole = bool(known) and len(known) == len(versions)
     problem = problem or ("" if is_whole else "a worker has no routing table yet")
     return RouterReport(min(known) if is_whole else None, problem, newest, not known, generations, digests, missing)
-
-
-def _read_digest(report: Mapping[str, Any]) -> str:
-    """Return the digest of a worker's table. Raises ValueError for anything else: then the router has confirmed
-    nothing."""
-    digest = report["tableDigest"]
-    if not isinstance(digest, str) or not _TABLE_DIGEST.fullmatch(digest):
-        raise ValueError("tableDigest is no digest")
-    return digest
 
 
 def _describe(kind: Kind, name: str) -> str:

@@ -409,7 +409,9 @@ def guarding_policy(manifest: Manifest) -> tuple[str, str] | None:
     if manifest["kind"] not in _MAKERS:
         return None
     labels = manifest["metadata"].get("labels", {})
-    return names.NETWORK_POLICY.name, names.network_policy(labels.get(names.DATASET, ""), labels.get(names.COMPONENT, ""))
+    return names.NETWORK_POLICY.name, names.network_policy(
+        labels.get(names.DATASET, ""), labels.get(names.COMPONENT, "")
+    )
 
 
 def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]) -> Manifest:

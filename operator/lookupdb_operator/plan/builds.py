@@ -156,7 +156,9 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
             waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
         if result.outcome == "unchanged":
-            verified = admitted or generations.find_compared_generation(status, build)
+            compared = build.content, build.unless_fingerprint
+            same = (found for found in reversed(status.generations) if (found.content, found.fingerprint) == compared)
+            verified = admitted or next(same, None)
             return _with_verified_generation(status, build, result, verified, desired)
         built = generations.describe_built(build, result, desired)
         status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))

@@ -220,18 +220,6 @@ def newest_matching_generation(status: DatasetStatus, desired: Desired) -> Gener
     )
 
 
-def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> GenerationStatus | None:
-    """The newest generation with the fingerprint that ``build`` compares the source with; None if there is none."""
-    return next(
-        (
-            generation
-            for generation in reversed(status.generations)
-            if (generation.content, generation.fingerprint) == (build.content, build.unless_fingerprint)
-        ),
-        None,
-    )
-
-
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
     """Return the desired generation; None while none could serve. The first of these that applies: the active one
     while suspended; the pinned one (the active one if the pinned one is missing); the promoted candidate; the newest
