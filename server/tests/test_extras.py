@@ -1,5 +1,6 @@
 """What `pip install lookupdb` and its extras bring, and which commands run with it."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -42,11 +43,19 @@ def _add_packages(found: dict[str, set[str]], name: str, extras: set[str]) -> No
         texts = [*PROJECT["dependencies"]]
         texts += [text for extra in extras for text in PROJECT["optional-dependencies"][extra]]
     else:
-        texts = [] if name in NOT_LOCKED else metadata.requires(name) or []
-    for requirement in map(Requirement, texts):
+        texts = [] if name in NOT_LOCKED else _read_requirements(name)
+    for requirement in map(_parse_requirement, texts):
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
             _add_packages(found, canonicalize_name(requirement.name), requirement.extras)
+
+
+@functools.cache
+def _read_requirements(name: str) -> list[str]:
+    return metadata.requires(name) or []
+
+
+_parse_requirement = functools.cache(Requirement)
 
 
 class Install:
