@@ -324,12 +324,13 @@ def _shorten(found: Json) -> str:
     return shorten(repr(found), _SHOWN_CHARACTERS)
 
 
-def _is_satisfied(rule: str, value: Json) -> bool:
+def _make_context(value: Json) -> Any:
+    """Return the names that rules of ``value`` use."""
     context = load_cel().Context({"self": value})
     context.add_function("isQuantity", _is_quantity)
     context.add_function("quantity", parse_quantity)
     context.add_function("compareTo", lambda one, other: (one > other) - (one < other))
-    return bool(_compile_rule(rule).execute(context))
+    return context
 
 
 @cache
@@ -402,10 +403,12 @@ def _broken_rules(
 
 
 def _list_broken(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
-    for rule in schema.get("x-kubernetes-validations", ()):
+    rules = schema.get("x-kubernetes-validations", ())
+    context = _make_context(value) if rules else None
+    for rule in rules:
         if "oldSelf" in rule["rule"]:
             continue  # it compares with the previous value, which only an API server knows
-        if not _is_satisfied(rule["rule"], value):
+        if not _compile_rule(rule["rule"]).execute(context):
             yield f"{path}: {rule['message']}" if path else rule["message"]
     if schema.get("x-kubernetes-list-type") in ("set", "map"):
         names = schema.get("x-kubernetes-list-map-keys")
