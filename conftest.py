@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -65,6 +67,20 @@ def pytest_asyncio_loop_factories(
     if item.path.name.startswith("test_route"):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """Send the reports of workers as JSON. xdist would encode each member by itself, in Python, which took some seconds
+    of the whole suite.
+    """
+    return (data := (yield)) and {"report": json.dumps(data)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(data: dict[str, Any]) -> None:
+    """Read what ``pytest_report_to_serializable`` wrote."""
+    data.update(json.loads(data.pop("report")))
 
 
 @pytest.hookimpl(wrapper=True)
