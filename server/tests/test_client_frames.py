@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fleets import fleet, fleet_entry
+from support.http import ScriptedLookups, serving
 from support.mapped import SyncedDataset
-from support.routers import routing
-from support.routing import table_file
-from support.shards import write_generation
 
 import lookupdb
 from lookupdb.client import AsyncClient, Client, Lookups, UnknownGeneration
@@ -39,13 +36,9 @@ def make(request: pytest.FixtureRequest) -> MakeFrame:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("airports")
-    made = write_generation(home, AIRPORTS, value_format="json")
-    with fleet(made) as shards:
-        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(home / "table.json") as router:
-            yield f"http://127.0.0.1:{router.port}"
+def url() -> Iterator[str]:
+    with serving(ScriptedLookups(values=dict(AIRPORTS))) as router:
+        yield f"http://127.0.0.1:{router.port}"
 
 
 def rows(frame: Any, name: str) -> list[Any]:

@@ -17,37 +17,23 @@ import pytest
 import uvloop
 from support.clients import Kind, blocking
 from support.faulty_router import answer
-from support.routers import Router, routing, routing_encrypted
-from support.routing import entry, table_file
-from support.shards import serving, write_generation
+from support.http import Server, raw_lookups, serving, serving_encrypted
 from support.tls import authority, make_identity
 
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, Unavailable
 from lookupdb.client.settings import TlsContexts
 from lookupdb.errors import UsageError
-from lookupdb.router.access import hash_token
 
 TOKEN = "the-token-of-the-web-client"
+VALUES = {"a": b"value of a", "large": b"x" * 3_000_000}
 
 
 pytest_plugins = ["support.client_fixtures"]
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("client-tls")
-    with serving(write_generation(home, {"a": b"value of a", "large": b"x" * 3_000_000})) as shard:
-        address = f"127.0.0.1:{shard.ports[0]}"
-        (home / "table.json").write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
-        yield home / "table.json"
-
-
-@pytest.fixture(scope="module")
-def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("router")
-    (folder / "tokens").mkdir()
-    (folder / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
-    with routing_encrypted(table, folder, "--auth-tokens", str(folder / "tokens")) as running:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving_encrypted(VALUES, tmp_path_factory.mktemp("router"), token=TOKEN) as running:
         yield running
 
 
@@ -59,15 +45,15 @@ def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mutual_url(table: Path, ca_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def mutual_url(ca_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a router that wants certificates of its clients."""
-    with routing_encrypted(table, tmp_path_factory.mktemp("mutual"), "--tls-client-ca", str(ca_file)) as running:
+    with serving_encrypted(VALUES, tmp_path_factory.mktemp("mutual"), client_ca=ca_file) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def plain_router(table: Path) -> Iterator[Router]:
-    with routing(table) as running:
+def plain_router() -> Iterator[Server]:
+    with serving(raw_lookups(VALUES)) as running:
         yield running
 
 
@@ -79,7 +65,7 @@ def test_lookups_over_tls_with_a_token(url: str, ca_file: Path, kind: Kind, tmp_
             assert len(client.get("large")) == 3_000_000
             results = client.get_many(["a", "nowhere"])
             assert (results.found, results.missing) == ({"a": b"value of a"}, ["nowhere"])
-            assert client.dataset().name == "sample"
+            assert client.dataset().name == "airports"
 
 
 @pytest.mark.parametrize("credentials", [{}, {"token": "another-token-of-a-client"}], ids=["none", "another"])
@@ -273,7 +259,7 @@ def test_files_that_cannot_be_used_are_named(kind: Kind, tmp_path: Path) -> None
 
 
 def test_plain_http_and_tls_do_not_speak_to_each_other(
-    url: str, plain_router: Router, ca_file: Path, kind: Kind
+    url: str, plain_router: Server, ca_file: Path, kind: Kind
 ) -> None:
     refused = pytest.raises(RequestRefused, match="this port speaks TLS: use https")
     with blocking(kind, url.replace("https", "http"), token=TOKEN, timeout=30) as client, refused:

@@ -16,10 +16,8 @@ import orjson
 import pytest
 from support.command_line import run_here
 from support.faulty_router import answer, batch, problem, scripted
+from support.http import Server, raw_lookups, serving
 from support.ports import free_port
-from support.routers import Router, routing
-from support.routing import entry, table_file
-from support.shards import serving, write_generation
 from support.web import QuietHandler, web_server
 
 from lookupdb.cli.get import command
@@ -30,24 +28,15 @@ VALUES = {"none": b"", "png": b"\x89PNG\r\n\x1a", "text": b"two\nlines\n", "json
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The table file of a shard server that serves all keys but one."""
-    home = tmp_path_factory.mktemp("get")
-    generation = write_generation(home, {key: b"v" * 2000 for key in KEYS if key != "7"} | VALUES)
-    with serving(generation) as shard:
-        address = f"127.0.0.1:{shard.ports[0]}"
-        (home / "table.json").write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
-        yield home / "table.json"
-
-
-@pytest.fixture(scope="module")
-def router(table: Path, request: pytest.FixtureRequest) -> Iterator[Router]:
-    with routing(table, *request.param) as running:
+def router(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A router of all keys but one."""
+    records = {key: b"v" * 2000 for key in KEYS if key != "7"} | VALUES
+    with serving(raw_lookups(records), **request.param) as running:
         yield running
 
 
-@pytest.mark.parametrize("router", [("--max-keys", "100"), ("--max-body-bytes", "1024"), ()], indirect=True, ids=str)
-def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
+@pytest.mark.parametrize("router", [{"max_keys": 100}, {"max_body_bytes": 1024}, {}], indirect=True, ids=str)
+def test_more_keys_than_a_router_takes_at_once(router: Server) -> None:
     done = run_here("get", f"http://127.0.0.1:{router.port}", "-", asked="\n".join(KEYS).encode())
     lines = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert [line["key"] for line in lines] == KEYS, done.stderr
@@ -55,8 +44,8 @@ def test_more_keys_than_a_router_takes_at_once(router: Router) -> None:
     assert done.returncode == 3
 
 
-@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
-def test_missing_and_refused_end_differently(router: Router) -> None:
+@pytest.mark.parametrize("router", [{}], indirect=True, ids=str)
+def test_missing_and_refused_end_differently(router: Server) -> None:
     url = f"http://127.0.0.1:{router.port}"
     assert run_here("get", url, "1").returncode == run_here("get", url, "1", "2").returncode == 0
     assert run_here("get", url, "7").returncode == run_here("get", url, "1", "7").returncode == 3
@@ -65,8 +54,8 @@ def test_missing_and_refused_end_differently(router: Router) -> None:
     assert b"the generation 'g9' is neither the active one nor a candidate; active is g1\n" in refused.stderr
 
 
-@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
-def test_a_generation_that_is_named_is_asked_or_none(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("router", [{}], indirect=True, ids=str)
+def test_a_generation_that_is_named_is_asked_or_none(router: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{router.port}"
     assert run_here("get", url, "1", "--generation", "g1").returncode == 0
     for words in (["1"], ["1", "2", "3"]):
@@ -79,8 +68,8 @@ def test_a_generation_that_is_named_is_asked_or_none(router: Router, monkeypatch
         assert ended.stderr.count(b"neither the active one") == 1, "once, however many keys"
 
 
-@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
-def test_that_a_key_is_missing_is_said_once(router: Router) -> None:
+@pytest.mark.parametrize("router", [{}], indirect=True, ids=str)
+def test_that_a_key_is_missing_is_said_once(router: Server) -> None:
     url = f"http://127.0.0.1:{router.port}"
     ended = run_here("get", url, "7")
     assert ended.stderr.decode() == f"error: '7' is not in {url}: g1 has no record with it\n"
@@ -99,8 +88,8 @@ def test_a_json_value_is_a_line_and_null_is_not_missing() -> None:
     assert ended.returncode == 3
 
 
-@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
-def test_a_raw_value_comes_byte_for_byte_and_only_a_terminal_gets_an_end_of_line_with_it(router: Router) -> None:
+@pytest.mark.parametrize("router", [{}], indirect=True, ids=str)
+def test_a_raw_value_comes_byte_for_byte_and_only_a_terminal_gets_an_end_of_line_with_it(router: Server) -> None:
     url = f"http://127.0.0.1:{router.port}"
     assert {key: run_here("get", url, key).stdout for key in VALUES} == VALUES
     assert get_on_a_terminal(url, "png") == VALUES["png"] + b"\n"

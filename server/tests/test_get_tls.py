@@ -8,30 +8,20 @@ from pathlib import Path
 import orjson
 import pytest
 from support.command_line import run_here
+from support.http import raw_lookups, serving, serving_encrypted
 from support.ports import free_port
-from support.routers import routing, routing_encrypted
-from support.routing import entry, table_file
-from support.shards import serving, write_generation
 from support.tls import authority, make_identity
-
-from lookupdb.router.access import hash_token
 
 TOKEN = "the-token-of-the-web-client"
 Serve = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("get-tls")
-    with serving(write_generation(home, {"a": b"value of a"})) as shard:
-        address = f"127.0.0.1:{shard.ports[0]}"
-        (home / "table.json").write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
-        yield home / "table.json"
+VALUES = {"a": b"value of a"}
 
 
 @pytest.fixture(scope="module")
-def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with routing_encrypted(table, tmp_path_factory.mktemp("router")) as running:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving_encrypted(VALUES, tmp_path_factory.mktemp("router")) as running:
         yield running
 
 
@@ -56,11 +46,9 @@ def test_the_authority_of_a_file_is_trusted(url: str, ca_file: str, monkeypatch:
     assert run_here("get", url, "a").stdout == b"value of a"
 
 
-def test_a_token_is_shown_over_tls(table: Path, tmp_path: Path, ca_file: str) -> None:
-    (tmp_path / "tokens").mkdir()
-    (tmp_path / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
+def test_a_token_is_shown_over_tls(tmp_path: Path, ca_file: str) -> None:
     (tmp_path / "token").write_text(TOKEN)
-    with routing_encrypted(table, tmp_path, "--auth-tokens", str(tmp_path / "tokens")) as url:
+    with serving_encrypted(VALUES, tmp_path, token=TOKEN) as url:
         assert b"answered 401" in run_here("get", url, "a", "--ca-file", ca_file).stderr
         words = ("--ca-file", ca_file, "--token-file", str(tmp_path / "token"))
         assert run_here("get", url, "a", *words).stdout == b"value of a"
@@ -81,18 +69,16 @@ def test_another_authority_is_named_as_the_one_that_does_not_do(url: str, tmp_pa
     assert f"{another} does not have the CA that signed it" in told
 
 
-def test_a_router_that_wants_a_certificate_of_its_clients_is_reported(
-    table: Path, tmp_path: Path, ca_file: str
-) -> None:
-    with routing_encrypted(table, tmp_path, "--tls-client-ca", ca_file) as url:
+def test_a_router_that_wants_a_certificate_of_its_clients_is_reported(tmp_path: Path, ca_file: str) -> None:
+    with serving_encrypted(VALUES, tmp_path, client_ca=Path(ca_file)) as url:
         told = said(url, "a", "--ca-file", ca_file)
     assert f"{url.removeprefix('https://')} wants its clients to have a certificate\n" in told
     assert "use lookupdb.client or curl" in told
     assert "does not speak TLS" not in told
 
 
-def test_a_router_without_tls_is_reported(table: Path, ca_file: str) -> None:
-    with routing(table) as router:
+def test_a_router_without_tls_is_reported(ca_file: str) -> None:
+    with serving(raw_lookups(VALUES)) as router:
         told = said(f"https://localhost:{router.port}", "a", "--ca-file", ca_file)
     assert "does not speak TLS" in told
 

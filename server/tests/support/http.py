@@ -16,7 +16,7 @@ import uvloop
 
 from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.process.worker import Counters, make_observer
-from lookupdb.router.access import Gatekeeper
+from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients import ClientFront
@@ -26,7 +26,7 @@ from lookupdb.router.http.exchanges import HttpService
 from lookupdb.router.lookups import BatchWaiter, Problem, ServedGeneration, Waiter
 from lookupdb.router.tls import Certificates, TlsFiles
 from support.batches import make_values
-from support.tls import TlsSocket, server_identity
+from support.tls import TlsSocket, authority, make_identity, server_identity
 from support.waiting import until
 
 speaks_tls = False
@@ -169,6 +169,11 @@ class ScriptedLookups:
         return described
 
 
+def raw_lookups(values: dict[str, bytes]) -> ScriptedLookups:
+    """A lookup core that answers with raw ``values``."""
+    return ScriptedLookups(values=dict(values), active=generation("g1", value_format="raw"))
+
+
 class Server:
     """A ClientFront that runs on uvloop in a thread of its own."""
 
@@ -270,6 +275,19 @@ def serving(
             yield server
         finally:
             server.stop()
+
+
+@contextmanager
+def serving_encrypted(
+    values: dict[str, bytes], folder: Path, *, client_ca: Path | None = None, token: str = ""
+) -> Iterator[str]:
+    """The URL of a server of raw ``values`` that shows a certificate for localhost, written to ``folder``."""
+    gatekeeper = Gatekeeper(token_folder="tokens", accounts=None) if token else None
+    if gatekeeper:
+        gatekeeper.take_hashes(read_token_hashes({Path("web"): hash_token(token.encode()).encode()}))
+    files = TlsFiles(*make_identity("localhost", by=authority()).write(folder / "tls"), client_ca)
+    with serving(raw_lookups(values), files, gatekeeper) as server:
+        yield f"https://localhost:{server.port}"
 
 
 @contextmanager
