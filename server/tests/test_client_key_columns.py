@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from support.clients import KINDS, Kind, blocking
 from support.fleets import fleet, fleet_entry
+from support.http import ScriptedLookups
+from support.http import serving as in_this_process
 from support.mapped import SyncedDataset
 from support.routers import routing
 from support.routing import mixed, table_file
@@ -57,13 +59,11 @@ def test_a_column_is_text_or_an_integer() -> None:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("columns")
-    made = write_generation(home, RECORDS, **MADE)
-    with fleet(made) as shards:
-        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(home / "table.json") as router:
-            yield f"http://127.0.0.1:{router.port}"
+def url() -> Iterator[str]:
+    values = RECORDS | {key.replace("de", "DE"): value for key, value in RECORDS.items()}  # it normalizes nothing
+    lookups = ScriptedLookups(values=values, keys={"g1": {"columns": COLUMNS, "separator": ":"}})
+    with in_this_process(lookups) as router:
+        yield f"http://127.0.0.1:{router.port}"
 
 
 def test_a_key_is_given_by_its_columns(kind: Kind, url: str) -> None:

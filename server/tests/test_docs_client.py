@@ -1,4 +1,4 @@
-"""docs/how-to/client.md: each of its programs runs against a real router of airports, and prints what the page says."""
+"""docs/how-to/client.md: each of its programs runs against a router of airports, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fleets import fleet, fleet_entry
+from support.http import ScriptedLookups, serving
 from support.ports import free_port
-from support.routers import routing
-from support.routing import table_file
-from support.shards import write_generation
 
 import lookupdb.errors
 from lookupdb.client import Client, core
 from lookupdb.client.settings import ClientOptions, ClientSettings
-from lookupdb.testing import Serve, ServedDataset
+from lookupdb.testing import ServedDataset
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "client.md").read_text()
 PROGRAMS: dict[str, str] = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
@@ -30,14 +27,10 @@ NAME = b"John F Kennedy International Airport"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("airports")
+def url() -> Iterator[str]:
     records = {"KJFK": b'{"name":"%b"}' % NAME, "EGLL": b'{"name":"London Heathrow Airport"}'}
-    made = write_generation(home, records, value_format="json")
-    with fleet(made) as shards:
-        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(home / "table.json") as router:
-            yield f"http://127.0.0.1:{router.port}"
+    with serving(ScriptedLookups(values=records)) as router:
+        yield f"http://127.0.0.1:{router.port}"
 
 
 Play = Callable[[str, str], dict[str, Any]]
@@ -88,9 +81,11 @@ def test_a_program_runs(play: Play, name: str, url: str) -> None:
         assert names["names"][0] == NAME.decode()
 
 
-def test_the_program_with_columns_runs(play: Play, lookupdb_serve: Serve) -> None:
-    names = play("columns", lookupdb_serve({("DE", "1"): "Ada", ("FR", "7"): "Eve"}).url)
-    assert names["people"].get_many([("DE", 1)]).found == {("DE", 1): "Ada"}
+def test_the_program_with_columns_runs(play: Play) -> None:
+    columns = {"g1": {"columns": ["country", "id"], "separator": ":"}}
+    with serving(ScriptedLookups(values={"DE:1": b'"Ada"', "FR:7": b'"Eve"'}, keys=columns)) as router:
+        names = play("columns", f"http://127.0.0.1:{router.port}")
+        assert names["people"].get_many([("DE", 1)]).found == {("DE", 1): "Ada"}
 
 
 def test_the_tests_run(url: str) -> None:

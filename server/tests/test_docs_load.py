@@ -10,9 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 from support.command_line import run_here
-from support.fleets import fleet, fleet_entry
-from support.routers import routing
-from support.routing import table_file
+from support.http import ScriptedLookups, serving
 from support.shards import write_generation
 
 from lookupdb import errors
@@ -34,16 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("docs-load")
     keys = {f"K{number:03}": b'{"a":1}' for number in range(300)}
     place = home / ".lookupdb" / "store" / "local" / "default" / "airports-local"
-    dataset = {"namespace": "default", "name": "airports", "uid": "local"}
-    generation = write_generation(place, keys, name="airports", value_format="json")
+    write_generation(place, keys, name="airports", value_format="json")
     (home / "keys.txt").write_text("\n".join(keys))
-    with fleet(generation) as shards:
-        (home / "table.json").write_bytes(table_file(fleet_entry(generation, shards), dataset=dataset))
-        with routing(home / "table.json") as router:
-            up = RunFolder(home / ".lookupdb", "default", "airports")
-            with up.lock():
-                up.write_state({"url": f"http://127.0.0.1:{router.port}"})
-                yield home
+    up = RunFolder(home / ".lookupdb", "default", "airports")
+    with serving(ScriptedLookups(values=keys)) as router, up.lock():
+        up.write_state({"url": f"http://127.0.0.1:{router.port}"})
+        yield home
 
 
 @pytest.mark.parametrize("line", COMMANDS)

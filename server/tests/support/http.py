@@ -80,6 +80,8 @@ class ScriptedLookups:
     """The deadline in milliseconds of each lookup or batch, if it is shorter than the router's."""
     live: Any = field(default_factory=set)
     """The routing table in effect: any object, or None."""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Generation → its key columns and separator, as ``/v1/dataset`` describes keys of several columns."""
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
@@ -164,6 +166,8 @@ class ScriptedLookups:
             "ageSeconds": 12.346,
             "candidates": [candidate.name for candidate in self.candidates],
         }
+        if self.keys:
+            described["keys"] = self.keys
         if len(self.active.names) > 1:
             described["shardGenerations"] = dict.fromkeys(self.active.names, 2)
         return described
