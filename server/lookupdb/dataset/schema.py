@@ -325,7 +325,6 @@ def _shorten(found: Json) -> str:
 
 
 def _make_context(value: Json) -> Any:
-    """Return the names that rules of ``value`` use."""
     context = load_cel().Context({"self": value})
     context.add_function("isQuantity", _is_quantity)
     context.add_function("quantity", parse_quantity)
@@ -403,11 +402,11 @@ def _broken_rules(
 
 
 def _list_broken(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
-    rules = schema.get("x-kubernetes-validations", ())
-    context = _make_context(value) if rules else None
-    for rule in rules:
+    context = None
+    for rule in schema.get("x-kubernetes-validations", ()):
         if "oldSelf" in rule["rule"]:
             continue  # it compares with the previous value, which only an API server knows
+        context = context or _make_context(value)
         if not _compile_rule(rule["rule"]).execute(context):
             yield f"{path}: {rule['message']}" if path else rule["message"]
     if schema.get("x-kubernetes-list-type") in ("set", "map"):
