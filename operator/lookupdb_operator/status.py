@@ -615,7 +615,7 @@ class DatasetStatus:
     generations: tuple[GenerationStatus, ...] = ()
     """Generations in the store, oldest first: keepGenerations, and what is active or rolled out."""
     refused: RefusedGeneration | None = None
-    """The newest generation that a gate rejected, until a newer one is built."""
+    """The newest generation that a gate rejected, until a later build succeeds."""
     rolled_back: tuple[RolledBack, ...] = ()
     """Generations rolled back from, by number, oldest first; limited in number."""
     rejected: tuple[RolledBack, ...] = ()

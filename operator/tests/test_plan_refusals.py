@@ -138,6 +138,18 @@ def test_a_corrected_source_is_built_and_the_refused_generation_is_gone(url: str
     assert world.status.table.generation != "g2"
 
 
+def test_a_source_that_is_as_before_leaves_nothing_to_override() -> None:
+    world = serving()
+    good, world.closes_gate = world.content_of_source, lambda content: content == "bad"
+    world.content_of_source = lambda source: "bad"
+    world.annotate("broken")
+    world.settle(until=lambda: world.status.refused is not None)
+    world.content_of_source = good
+    world.annotate("repaired")
+    world.settle()
+    assert (world.status.builds[-1].outcome, world.status.refused) == ("unchanged", None)
+
+
 def test_corrected_gates_build_again_at_once() -> None:
     world = refused()
     world.closes_gate = lambda content: False

@@ -200,7 +200,7 @@ def _with_verified_generation(
     status = generations.add_generation(status, verified)
     if generations.newest_matching_generation(status, desired) != verified:
         return replace(status, build=None, failure=None)
-    return _without_build(status, build)
+    return _without_build(replace(status, refused=None), build)
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:
@@ -496,9 +496,9 @@ def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
 
 
 # A generation that a gate rejected is whole in the store, and no rollout serves it. ``status.refused`` names the newest
-# one until a newer generation is built or rejected. An annotation names the one generation whose gates it overrides. An
-# annotation that was there before the rejection does nothing: it may come from a file that is applied again and again,
-# and its author has not seen the generation that it would admit.
+# one until a later build succeeds, or another one is rejected. An annotation names the one generation whose gates it
+# overrides. An annotation that was there before the rejection does nothing: it may come from a file that is applied
+# again and again, and its author has not seen the generation that it would admit.
 
 
 MAX_REASON_CHARACTERS: Final = 1024

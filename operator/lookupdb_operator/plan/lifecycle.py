@@ -365,7 +365,7 @@ TRANSITIONS: Final = (
         ),
         when=(
             "the builder has ended: built, unchanged, failed, or rejected by a gate. A previously rejected generation"
-            " is gone once a newer one is built or rejected"
+            " is gone once a later build succeeds, or a gate rejects another one"
         ),
         written_first="`generations`, or `failure` and `refused`; `builds`; `build` is empty",
         may_be_deleted="its Job and ConfigMap; after a failure when the next attempt begins",
