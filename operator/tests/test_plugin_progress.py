@@ -330,6 +330,12 @@ def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> Non
             "",
             id="built again",
         ),
+        pytest.param(
+            {"generation": "g11"},
+            _conditions(condition("RolledOut", "False", "GenerationMissing", "g11 is not there.")),
+            "GenerationMissing: g11 is not there.",
+            id="its files are gone",
+        ),
     ],
 )
 def test_a_rollback_that_cannot_come_any_more_is_waited_for_no_longer(

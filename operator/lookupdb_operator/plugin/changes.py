@@ -71,7 +71,10 @@ def roll_back(dataset: Dataset, generation: str | None) -> Change:
     elif generation not in kept:
         refused = status.refused
         if refused is None or refused.generation != generation:
-            raise NotPossible(f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}")
+            raise NotPossible(
+                f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}",
+                hint=f"name one of these; {dataset.command('history')} shows the builds of the others",
+            )
         command = dataset.command("override-gates", generation)
         raise NotPossible(
             f"a gate has rejected {generation} of {dataset.key}: {refused.message}",
@@ -201,7 +204,10 @@ def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
     if pinned != generation:
         now = f"{pinned} is pinned instead" if pinned else "the pin was removed"
         return ChangeProgress(False, failure=f"{generation} is no longer pinned: {now}")
-    return judge_active(dataset, generation, _find_loss(dataset, generation))
+    obstacle = _find_loss(dataset, generation)
+    if dataset.is_observed and dataset.condition("RolledOut").get("reason") in reasons.DAMAGE_REASONS:
+        obstacle = _describe(dataset, "RolledOut")
+    return judge_active(dataset, generation, obstacle)
 
 
 def judge_unpin(dataset: Dataset) -> ChangeProgress:
