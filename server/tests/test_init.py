@@ -106,7 +106,7 @@ class TestManifest:
         write("people.csv", PEOPLE.replace(",", ";"))
         said, text = init("people.csv").stdout, Path("people.yaml").read_text()
         for reason in (
-            "email: unique in all 2 rows; other unique columns: name, zip",
+            "email: unique in all 2 rows and named like a key; other unique columns: name, zip",
             "';': it divides the first 3 rows into 5 fields each",
             "age integer, active boolean: as in all 2 rows",
             "zip stays text: its name says that the digits are not a number",
@@ -235,7 +235,9 @@ def test_digits_that_are_no_numbers_stay_text() -> None:
     ("rows", "key"),
     [
         ("name,id\na,1\nb,2\n", ["id"]),
-        ("name,team_id\na,1\nb,2\n", ["name"]),
+        ("name,email,person_id\na,x,1\nb,y,2\n", ["person_id"]),
+        ("b_id,iata\n1,1\n2,2\n", ["iata"]),
+        ("b_id,a_id,sku\n1,1,1\n2,2,2\n", ["a_id"]),
         ("title,paid,orderId\na,1,1\nb,2,2\n", ["orderId"]),
         ("title,order_id\na,1\nb,2\n", ["order_id"]),
         ("id,email\n1,a\n1,b\n", ["email"]),

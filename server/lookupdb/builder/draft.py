@@ -10,9 +10,10 @@ import os
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -248,8 +249,11 @@ def _find_kind(field: str) -> str | None:
 # The key, and the columns of CSV that look typed.
 
 
-_KEY_NAMES: Final = ("id", "key", "email", "uuid", "guid", "code", "sku", "isbn", "ean", "name")
-_KEY_ENDINGS: Final = ("_id", "Id", "ID", "_key", "Key", "_code", "Code", "email", "Email")
+_OWN_ID: Final = "order_id of orders"
+_ANY_ID: Final = "customer_id of orders"
+_NAMES: Final = ("id", _OWN_ID, "key", "uuid", "guid", "code", "iata", "sku", "isbn", "ean", _ANY_ID, "email", "name")
+_ID_ENDINGS: Final = ("_id", "Id", "ID")
+_KEY_ENDINGS: Final = ("_key", "Key", "_code", "Code", "email", "Email")
 _DIGITS_AS_TEXT: Final = re.compile(
     r"(?i:(?:^|[_ .-])(?:id|code|plz|fax|tel|mobile|isbn|ean|sku)$|zip|phone|postal|postcode|version)|(?:Id|ID|Code)$",
     re.ASCII,
@@ -262,20 +266,23 @@ _MAX_COLUMN_NAME: Final = 256
 """The limits of source.csv.columns."""
 
 
-def _rank(column: FirstColumn) -> int:
-    """Return the rank of a column by its name: the lower, the more likely it is the key."""
+def _rank(column: FirstColumn, dataset: str) -> int:
+    """Return the rank of a column by its name: the lower, the more likely it is the key of ``dataset``."""
     name = column.name.lower()
-    if name in _KEY_NAMES:
-        return _KEY_NAMES.index(name)
-    return len(_KEY_NAMES) + (not column.name.endswith(_KEY_ENDINGS))
+    if name != "id" and column.name.endswith(_ID_ENDINGS):
+        name = _OWN_ID if dataset.startswith(name[:-2].rstrip("_").replace("_", "-")) else _ANY_ID
+    if name in _NAMES:
+        return _NAMES.index(name)
+    return len(_NAMES) + (not column.name.endswith(_KEY_ENDINGS))
 
 
-def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
+def _guess_key(found: FirstRows, dataset: str, notes: Notes) -> list[str]:
     """Return the columns of the key. Raises BadSource if no column can be one."""
+    rank = partial(_rank, dataset=dataset)
     kinds = {name: column.guess_type(is_csv=found.is_csv) for name, column in found.columns.items()}
     usable = [found.columns[name] for name, kind in kinds.items() if kind in ("text", "integer", "integer or text")]
     usable = usable or (list(found.columns.values()) if found.is_csv or not found.rows else [])
-    usable = sorted((column for column in usable if column.name), key=_rank)
+    usable = sorted((column for column in usable if column.name), key=rank)
     if not usable:
         raise BadSource(
             f"{found.file}: no column is text or an integer, as a key must be",
@@ -288,25 +295,28 @@ def _guess_key(found: FirstRows, notes: Notes) -> list[str]:
     unique = [column for column in usable if column.is_unique]
     if unique:
         others = format_some([column.name for column in unique[1:]], 5)
-        notes["key"] = f"{unique[0].name}: unique in {where}" + (f"; other unique columns: {others}" if others else "")
-        notes["key"] += _describe_better(usable, unique[:1])
+        why = " and named like a key" if others and rank(unique[0]) < rank(unique[1]) else ""
+        further = f"; other unique columns: {others}" if others else ""
+        notes["key"] = f"{unique[0].name}: unique in {where}{why}{further}{_describe_better(usable, unique[:1], rank)}"
         return [unique[0].name]
     full = [column for column in usable if not column.has_empty]
     for pair in combinations(full[:10], 2):
         if len(set(zip(*(column.values for column in pair), strict=True))) == found.rows:
             names = [column.name for column in pair]
             notes["key"] = f"{' and '.join(names)}: together they are unique in {where}, and no column alone is"
-            notes["key"] += _describe_better(usable, pair)
+            notes["key"] += _describe_better(usable, pair, rank)
             return names
     best = usable[0]
     notes["key"] = f"{best.name}, by its name, but no column is unique: {_describe_repeats([best], found)}"
     return [best.name]
 
 
-def _describe_better(usable: Sequence[FirstColumn], key: Sequence[FirstColumn]) -> str:
+def _describe_better(
+    usable: Sequence[FirstColumn], key: Sequence[FirstColumn], rank: Callable[[FirstColumn], int]
+) -> str:
     """Return why columns are not the key although their names are more like a key's than those of ``key``, a line
     each."""
-    better = [column for column in usable if _rank(column) < min(map(_rank, key))]
+    better = [column for column in usable if rank(column) < min(map(rank, key))]
     if not better:
         return ""
     lines = [f"{column.name} is no key: {_explain_repeats(column)}." for column in better[:_SHOWN_BETTER]]
@@ -418,7 +428,7 @@ def draft_manifest(
         raise found.error
     chosen: list[str] = []
     if key or not readable.member_names:
-        chosen = _check_key(key, found, notes) if key else _guess_key(found, notes)
+        chosen = _check_key(key, found, notes) if key else _guess_key(found, name, notes)
     partitions = list(read_partitions(found.file))
     if partitions and not is_table:
         notes["folders"] = f"their names hold {format_some(partitions, 5)}: only read if key or value.columns has them"

@@ -57,7 +57,7 @@ def init(
     It looks at the first rows of one file, at most 10,000, and guesses the format, the delimiter, the key, the types
     and the number of shards. It prints each guess with its reason, and writes it into the manifest as a comment, so
     that you can check and change it. The key is a column whose values differ in all these rows, if possible one with a
-    name such as id, key, email or code.
+    name such as id, order_id, code or email.
 
     A later row may not fit a guess. Then the build fails, and says which row and why. `lookupdb build --explain` shows
     what a build would do, and `lookupdb validate` checks a manifest that you have changed.
