@@ -171,6 +171,14 @@ def test_a_closed_gate_is_reported_once_and_what_else_is_wrong_beside_it() -> No
     assert parts["Builds"][1].endswith("minRecords: 2 of 9")
 
 
+def test_the_error_of_a_failed_build_keeps_its_lines() -> None:
+    conditions = [condition("Built", "False", "GateClosed", f"{CLOSED} The next attempt is at noon.")]
+    failure = {"generation": "g13", "reason": "GateClosed", "message": CLOSED.replace("; ", "\n  ")}
+    text = views.render(view(conditions=conditions, failure=failure), NOW)
+    what, *advice = CLOSED.split("; ")
+    assert _sections(text)["Waits for"] == [f"a build, for 3 min: {what}", *advice, "The next attempt is at noon."]
+
+
 def test_a_generation_that_a_gate_refused_is_reported_with_how_to_let_it_through() -> None:
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")

@@ -47,7 +47,7 @@ def render(view: DatasetPods, now: datetime) -> str:
         _section("Pods cannot be listed", [(facts.problem,)] if facts.problem else []),
         _section(
             "Waited for, when it stopped" if view.dataset.is_stopped else "Waits for",
-            ((wait.describe(now),) for wait in facts.waits),
+            _waits(view.dataset, facts, now),
         ),
         _conditions(facts, now),
         _generations(facts, now),
@@ -85,6 +85,18 @@ def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
     yield clean(f"{row.namespace}/{row.name}: {', '.join(part for part in parts if part)}")
     if facts.endpoint:
         yield clean(f"{_INDENT}{facts.endpoint}")
+
+
+def _waits(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[tuple[str]]:
+    """Yield what the dataset waits for. The error of a failed build keeps its lines."""
+    error = str((dataset.status.get("failure") or {}).get("message", ""))
+    joined, (first, *others) = reasons.join_lines(error), error.splitlines() or [""]
+    for wait in facts.waits:
+        text = wait.describe(now)
+        if others and joined in text:
+            before, _, after = text.partition(joined)
+            text = f"\n{_INDENT}".join((before + first, *others, after.lstrip(".; ")))
+        yield from ((line,) for line in text.splitlines() if line)
 
 
 def _split(message: str) -> list[str]:
