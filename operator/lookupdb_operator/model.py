@@ -68,6 +68,8 @@ class Config:
     directly, with its credentials."""
     announces: bool = False
     """True if the operator can announce active generations through the gateway."""
+    watches_sources: bool = False
+    """True if a changed source is built at once."""
 
 
 @dataclass(frozen=True, slots=True)

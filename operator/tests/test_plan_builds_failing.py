@@ -52,6 +52,14 @@ def test_a_failed_build_is_reported_while_the_old_generation_serves(fault: Any, 
     assert (planned.apply, planned.delete) == ((), ())
 
 
+@pytest.mark.parametrize(("watches", "changed"), [(False, "the spec."), (True, "the source or the spec.")])
+def test_what_is_built_at_once_is_said(watches: bool, changed: str) -> None:
+    world = World()
+    world.config = replace(world.config, watches_sources=watches)
+    failing(broken("BadSource"), world)
+    assert f"at once after a refresh or a change of {changed}" in condition(world.look(), "Built").message
+
+
 def _ended(world: World, job: Trouble | None, result: BuildResult | None, pod: Trouble | None) -> Plan:
     """A Job that failed, with the messages of it and its pod."""
     world.takes.build = NEVER

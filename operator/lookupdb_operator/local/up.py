@@ -80,7 +80,7 @@ _ROUTINE: Final = frozenset(
 )
 """Reasons of events that are not printed, because each start or cutover has them."""
 _PRINTED: Final = reasons.BUILDER_REASONS - {reasons.BUILD_FAILED, reasons.INTERRUPTED}
-"""Reasons of failed builds whose error is printed already, with the dataset's name if there are several."""
+"""Reasons of failed builds whose error the builder has printed."""
 _UNFINISHED: Final = _ROUTINE - {reasons.UP_TO_DATE, reasons.HEALTHY}
 """Reasons of an unfinished rollout that continues by itself."""
 _RESYNC_SECONDS: Final = 300.0
@@ -332,7 +332,14 @@ class Up:
         store_path = str((options.data / "store").absolute())
         self._store = store.open_store(store_path, cluster=LOCAL)
         self._config = Config(
-            "lookupdb", store_path, LOCAL, network_policies=False, pod_host=HOST, announces=True, spark_image="local"
+            image="lookupdb",
+            store=store_path,
+            cluster=LOCAL,
+            network_policies=False,
+            pod_host=HOST,
+            announces=True,
+            spark_image="local",
+            watches_sources=options.watch,
         )
         self._api = LocalApi()
         self._datasets = self._read_all(options.manifests)
@@ -444,7 +451,7 @@ class Up:
         if item["kind"] == names.EVENT.name and event == "ADDED" and item["reason"] not in _ROUTINE:
             about = item["involvedObject"]
             url, message = self._find_url(about["namespace"], about["name"]), item["message"]
-            if len(self._datasets) > 1 and item["reason"] in _PRINTED:
+            if item["reason"] in _PRINTED:
                 held = self._api.get(names.DATASET_KIND, about["namespace"], about["name"]) or {}
                 failure = reasons.join_lines((read_status(held).get("failure") or {}).get("message", ""))
                 message = message.removeprefix(failure).lstrip(".;")

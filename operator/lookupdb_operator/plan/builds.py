@@ -486,7 +486,8 @@ def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
         return ""
     if build is not None:
         return f" Attempt {failure.count + 1} is {build.generation}, since {build.started_at}."
-    return f" The next attempt is at {failure.retry_at}, or at once after a refresh or a change of the spec."
+    changed = "the source or the spec" if situation.config.watches_sources else "the spec"
+    return f" The next attempt is at {failure.retry_at}, or at once after a refresh or a change of {changed}."
 
 
 def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
