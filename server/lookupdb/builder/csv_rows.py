@@ -207,8 +207,8 @@ _TYPES: Final[dict[str, Convert | None]] = {
 
 _TOO_LONG: Final = "larger than"
 """Part of the csv module's message about a long field, and of our message about a long row."""
-_ROW_END_BUFFER_BYTES: Final = 32 << 10
-"""Bytes read at once beyond a slice: most rows end soon."""
+_ROW_END_WINDOW: Final = 32 << 10
+"""Bytes read at first beyond a slice: most rows end soon."""
 _HEAD_BYTES: Final = 256 << 10
 """Bytes of the file to read at once, and to search for an escaped quote if the rejected row has none."""
 _ESCAPES: Final = (
@@ -411,9 +411,8 @@ class _LinesToRowEnd:
         if not self.in_row:
             return
         with SliceFile(self._file.path, Slice(0, self.end)) as raw:
-            for line in _read_lines(
-                _open_text(raw, "utf-8", buffer=_ROW_END_BUFFER_BYTES), self._limit, self._file.name
-            ):
+            text = _open_text(raw, "utf-8", buffer=_ROW_END_WINDOW)
+            for line in _read_lines(text, self._limit, self._file.name):
                 self.end += len(line) if line.isascii() else len(line.encode())
                 self.in_row = True
                 yield line
@@ -468,8 +467,6 @@ def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], 
 
 
 _WINDOW: Final = 1 << 20
-_ROW_END_WINDOW: Final = 32 << 10
-"""Bytes read at first beyond a slice: most rows end soon."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 

@@ -46,14 +46,9 @@ def open_delta(spec: DatasetSpec, access: TableAccess) -> OpenTable:
     """Return the state of the spec's table. Raises BadSource."""
     (url,) = spec.source.urls
     name = f"the Delta table {strip_secrets(url)}"
-    location = url
-    if url.startswith("volume://") and access.volume is not None:
-        location = str(access.volume / url.removeprefix("volume://").lstrip("/"))
-    elif url.startswith("file://"):
-        location = unquote(url.removeprefix("file://").removeprefix("localhost"))
-    elif "://" not in url and spec.base is not None:
-        location = str(spec.base / url)
-    location = location.rstrip("/")
+    location = access.find_root(url, spec.base).rstrip("/")
+    if location.startswith("file://"):
+        location = unquote(location.removeprefix("file://").removeprefix("localhost"))
     access.locate(f"{location}/_delta_log")  # raises for a folder that must not be read
     with _errors(name):
         table = call_interruptibly(_load, spec, location, name, seconds=LOAD_SECONDS)

@@ -75,8 +75,6 @@ def _compression(name: Compression, more: bytes = b"") -> FileKind:
 
 _RECOMPRESS: Final = f"unpack it, or compress it with {', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}"
 _REWRITE: Final = "write Parquet, CSV or JSON lines"
-_UNPACK: Final = "unpack it: a source's file is one file of records"
-_DECRYPT: Final = "decrypt it before it is read"
 KINDS: Final = (
     _compression("gzip"),
     _compression("zstd", rb"|[\x50-\x5f]\x2a\x4d\x18"),  # a frame to skip, which pzstd writes first
@@ -90,14 +88,14 @@ KINDS: Final = (
         "unpack it, or save the sheet as CSV in UTF-8",
         is_compressed=True,
     ),
-    FileKind("a tar archive", rb".{257}ustar(?:\x0000|  \x00)", _UNPACK),
+    FileKind("a tar archive", rb".{257}ustar(?:\x0000|  \x00)", "unpack it: a source's file is one file of records"),
     FileKind(
         "Parquet",
         rb"PAR1" + _NO_TEXT,
         "set source.format: parquet, or omit it and let its name end in .parquet",
         is_read=True,
     ),
-    FileKind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, _DECRYPT),
+    FileKind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, "decrypt it before it is read"),
     FileKind(
         "Avro",
         rb"Obj\x01.*?avro\.(?:schema|codec)",

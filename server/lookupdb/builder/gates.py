@@ -113,27 +113,25 @@ def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Reject a generation that has lost more than this percentage of the active one's records."""
-    limit, active = gates.max_shrink_percent, facts.active
-    if limit is None or active is None or (active.records - facts.records) * 100 <= limit * active.records:
-        return None
-    change = _describe_change(facts.records, active)
-    sentence = f"maxShrinkPercent: expected at most {limit} % fewer records, found {change}"
-    return ClosedGate(sentence, _sample_changes(facts, ("removed",)))
+    return _check_change(facts, "maxShrinkPercent", gates.max_shrink_percent, "fewer", "removed")
 
 
 def check_max_growth_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
     """Reject a generation that has grown by more than this percentage of the active one's records."""
-    limit, active = gates.max_growth_percent, facts.active
-    if limit is None or active is None or (facts.records - active.records) * 100 <= limit * active.records:
+    return _check_change(facts, "maxGrowthPercent", gates.max_growth_percent, "more", "added")
+
+
+def _check_change(facts: GateFacts, gate: str, limit: int | None, word: str, kind: str) -> ClosedGate | None:
+    active = facts.active
+    if limit is None or active is None:
         return None
-    change = _describe_change(facts.records, active)
-    sentence = f"maxGrowthPercent: expected at most {limit} % more records, found {change}"
-    return ClosedGate(sentence, _sample_changes(facts, ("added",)))
-
-
-def _describe_change(records: int, active: ActiveGeneration) -> str:
-    percent = f" ({(records - active.records) * 100 / active.records:+.1f} %)" if active.records else ""
-    return f"{records:,} where {active.generation} has {active.records:,}{percent}"
+    change = facts.records - active.records
+    if (change if word == "more" else -change) * 100 <= limit * active.records:
+        return None
+    percent = f" ({change * 100 / active.records:+.1f} %)" if active.records else ""
+    found = f"{facts.records:,} where {active.generation} has {active.records:,}{percent}"
+    sentence = f"{gate}: expected at most {limit} % {word} records, found {found}"
+    return ClosedGate(sentence, _sample_changes(facts, (kind,)))
 
 
 def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:

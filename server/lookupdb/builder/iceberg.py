@@ -182,11 +182,8 @@ def _load_from_catalog(spec: DatasetSpec, access: TableAccess, properties: dict[
 def _load_from_file(url: str, base: Path | None, files: _OpenFiles, properties: dict[str, str]) -> Table:
     """Load the table of the metadata file at ``url``. The table may be mounted as a volume, at another path than its
     metadata name."""
-    location, access = url, files.access
-    if url.startswith("volume://") and access.volume is not None:
-        location = str(access.volume / url.removeprefix("volume://").lstrip("/"))
-    elif "://" not in url and base is not None:
-        location = str(base / url)
+    access = files.access
+    location = access.find_root(url, base)
     if not location.endswith(".metadata.json"):
         raise BadSource(
             f"{url} is not a metadata file of an Iceberg table",

@@ -17,7 +17,7 @@ With ``value.column``, a binary column holds the value itself: JSON, or with ``f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -186,7 +186,7 @@ class ParquetParser(DictRows):
         self._converts: list[tuple[str, Convert]] = []
         self.binaries: list[tuple[str, Form]] = []
         """The binary columns that are read, nested ones too, and their forms."""
-        with _duckdb_errors(file.name, lambda error: f" as Parquet: {describe_schema_error(error)}"):
+        with self._errors(describe_schema_error):
             found = self._connection.execute(
                 "SELECT num_rows FROM parquet_file_metadata($1)", [_escape_path(self._file)]
             ).fetchone()
@@ -277,12 +277,20 @@ class ParquetParser(DictRows):
                     record |= self.partitions
                 yield record
 
-    def _errors(self) -> AbstractContextManager[None]:
-        return _duckdb_errors(self._file.name, self._describe_error)
-
-    def _describe_error(self, error: Exception) -> str:
-        after = f" after row {self._rows_read}" if self._rows_read else ""
-        return f" as Parquet{after}: {describe_value_error(error)}"
+    @contextmanager
+    def _errors(self, describe: Callable[[Exception], str] = describe_value_error) -> Iterator[None]:
+        """Turn DuckDB's errors about the file into ours."""
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise NotEnoughRoom(
+                f"{self._file.name}: reading its row groups needs more memory than the limit leaves:"
+                f" {str(error).splitlines()[0]}",  # this message names only sizes of memory
+                hint="raise --memory-limit, or write the file with smaller row groups",
+            ) from error
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            after = f" after row {self._rows_read}" if self._rows_read else ""
+            raise BadSource(f"{self._file.name} cannot be read as Parquet{after}: {describe(error)}") from error
 
     def position(self) -> int:
         """Return the share of the file's bytes that corresponds to the rows read."""
@@ -470,18 +478,3 @@ def _find_binaries(path: str, kind: Any) -> list[str]:
 def _escape_path(file: LocalFile) -> str:
     """Return the path, escaped for functions of DuckDB that take patterns."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
-
-
-@contextmanager
-def _duckdb_errors(where: str, describe: Callable[[Exception], str]) -> Iterator[None]:
-    """Turn DuckDB's errors about a Parquet file into ours."""
-    try:
-        yield
-    except duckdb.OutOfMemoryException as error:
-        raise NotEnoughRoom(
-            f"{where}: reading its row groups needs more memory than the limit leaves:"
-            f" {str(error).splitlines()[0]}",  # this message names only sizes of memory
-            hint="raise --memory-limit, or write the file with smaller row groups",
-        ) from error
-    except (duckdb.Error, UnicodeDecodeError) as error:
-        raise BadSource(f"{where} cannot be read{describe(error)}") from error

@@ -69,7 +69,7 @@ class RemoteObject:
     store: Any
     """An obstore store."""
     path: str
-    bucket: _Bucket | None = None
+    bucket: SourceBucket | None = None
 
     def open(self, description: SourceFile) -> Any:
         """Return its bytes as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
@@ -128,7 +128,7 @@ def find_objects(url: str, label: str) -> list[LocatedFile]:
     if not _is_name(path.removesuffix("/")):
         raise BadSource(f"{label}: objects with such names are not read: {_ODD_NAMES}", hint=_RENAME)
     with remote_errors(label):
-        bucket = _Bucket(scheme, bucket_name)
+        bucket = SourceBucket(scheme, bucket_name)
         if path.endswith("/") or not WILDCARD.search(path):
             return [_locate_object(bucket, path, label)]
         with suppress(FileNotFoundError, PermissionDeniedError):  # if access is denied, the listing reports it
@@ -158,7 +158,7 @@ def _is_name(path: str) -> bool:
     return not _ODD.search(path) and not {"", ".", ".."}.intersection(path.split("/"))
 
 
-def _locate_object(bucket: _Bucket, path: str, label: str) -> LocatedFile:
+def _locate_object(bucket: SourceBucket, path: str, label: str) -> LocatedFile:
     """Return the object at ``path``. Raises BadSource if it is a folder, FileNotFoundError if there is neither."""
     try:
         if not path.endswith("/"):
@@ -169,7 +169,7 @@ def _locate_object(bucket: _Bucket, path: str, label: str) -> LocatedFile:
     raise BadSource(f"{label} is a folder, expected a file", hint=FOLDER_HINT)
 
 
-def _match_by_level(bucket: _Bucket, matches: PathMatches) -> dict[str, Any] | None:
+def _match_by_level(bucket: SourceBucket, matches: PathMatches) -> dict[str, Any] | None:
     """Return the objects that match, listing one folder after another; None if there are too many folders."""
     metas: dict[str, Any] = {}
     folders = [matches.root]
@@ -187,7 +187,7 @@ def _match_by_level(bucket: _Bucket, matches: PathMatches) -> dict[str, Any] | N
     return metas
 
 
-def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, metas: dict[str, Any]) -> None:
+def _match_below(bucket: SourceBucket, matches: PathMatches, top: PatternFolder, metas: dict[str, Any]) -> None:
     """Add to ``metas`` the objects below ``top`` that match."""
     folders: dict[str, PatternFolder | None] = {top.path: top}
 
@@ -216,10 +216,11 @@ def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, meta
             metas.setdefault(path, meta)
 
 
-class _Bucket:
+class SourceBucket:
     """A bucket, and what is known of the tables in it."""
 
     def __init__(self, scheme: str, name: str, **options: Any) -> None:
+        """``options`` are obstore's; by default the environment has them."""
         self.url = f"{scheme}://{name}"
         # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). If other client options are given,
         # obstore ignores the variable that allows it.
@@ -234,6 +235,7 @@ class _Bucket:
         """Folders that were listed at any depth."""
 
     def locate(self, path: str, meta: Any) -> LocatedFile:
+        """Return the object at ``path``, which a listing describes by ``meta``."""
         return LocatedFile(_describe_object(f"{self.url}/{path}", meta), RemoteObject(self.store, path, self))
 
     def list_level(self, folder: str) -> tuple[dict[str, Any], list[str]]:
@@ -298,11 +300,6 @@ class _Bucket:
                 return kind
         names = (meta["path"] for meta in self._list_all(f"{folder}{ICEBERG_FOLDER}/"))
         return ICEBERG_TABLE if any(name.endswith(ICEBERG_ENDINGS) for name in names) else None
-
-
-def open_bucket(scheme: str, name: str, **options: str) -> Any:
-    """Return the store of a bucket. ``options`` are obstore's; by default the environment has them."""
-    return _Bucket(scheme, name, **options).store
 
 
 def _is_mark(meta: Any) -> bool:

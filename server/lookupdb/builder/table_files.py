@@ -16,7 +16,7 @@ import obstore
 
 from lookupdb.builder.files import LocatedFile
 from lookupdb.builder.options import MIB
-from lookupdb.builder.remote import open_bucket, remote_errors
+from lookupdb.builder.remote import SourceBucket, remote_errors
 from lookupdb.builder.tables import TableFile, connect_duckdb
 from lookupdb.errors import BadSource, LookupdbError, SourceMissing, SourceUnreadable, UsageError
 from lookupdb.manifest import SourceFile
@@ -103,6 +103,12 @@ class TableAccess:
     credentials: Mapping[str, str] = field(default_factory=dict)
     """S3 options of obstore from a catalog. If there are none, obstore reads the environment."""
 
+    def find_root(self, url: str, base: Path | None) -> str:
+        """Return the location of the table at ``url``, which may be in the volume, or relative to ``base``."""
+        if url.startswith("volume://") and self.volume is not None:
+            return str(self.volume / url.removeprefix("volume://").lstrip("/"))
+        return str(base / url) if "://" not in url and base is not None else url
+
     def locate(self, location: str) -> Path | tuple[Any, str]:
         """Return the file at ``location``, or a store and the path in it. Raises BadSource."""
         if self.moved is not None and location.startswith(f"{self.moved[0]}/"):
@@ -119,7 +125,8 @@ class TableAccess:
                 f"the table has the file {location}, which is in a store that lookupdb cannot read",
                 hint="its files must be in s3://, gs://, az:// (abfss://), a volume or, on a laptop, a folder",
             )
-        return open_bucket(scheme, bucket.partition("@")[0], **(self.credentials if scheme == "s3" else {})), path
+        options = self.credentials if scheme == "s3" else {}
+        return SourceBucket(scheme, bucket.partition("@")[0], **options).store, path
 
     def _check(self, path: Path, location: str) -> Path:
         within = self.volume is not None and path.resolve().is_relative_to(self.volume)
