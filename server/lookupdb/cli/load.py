@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -22,7 +20,7 @@ from lookupdb.cli.addressing import (
     locator_options,
 )
 from lookupdb.cli.options import F, GenerationAddress, Seconds, option, token_file
-from lookupdb.cli.program import ended_in_time
+from lookupdb.cli.program import temporary_folder
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load.plan import (
     DEFAULT_SAMPLE,
@@ -248,7 +246,7 @@ _REPORT_SUFFIXES: Final = (".html", ".svg", _JSON)
 
 
 def _read_keys(
-    ctx: click.Context, router: str, facts: DatasetFacts, options: Mapping[str, Any], scratch: list[Path]
+    ctx: click.Context, router: str, facts: DatasetFacts, options: Mapping[str, Any], scratch: Path
 ) -> tuple[list[str], str]:
     """Return the keys and a description of their source. Raises UsageError, StoreError, CorruptFile.
 
@@ -275,10 +273,7 @@ def _read_keys(
         except LookupdbError as error:
             error.hint = f"{error.hint}; or {_OTHER_KEYS}" if error.hint else _OTHER_KEYS
             raise
-    with tempfile.TemporaryDirectory(prefix="lookupdb-load-") as folder:
-        scratch.append(Path(folder))
-        keys = sample_generation(generation, Path(folder), seed, options["sample_size"])
-    return keys, f"a sample of {generation.where}"
+    return sample_generation(generation, scratch, seed, options["sample_size"]), f"a sample of {generation.where}"
 
 
 def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
@@ -358,13 +353,7 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
             )
     if any(path.suffix != _JSON for path in reports):
         from lookupdb.load import report  # noqa: F401 - fail before the load if its library is missing
-    scratch: list[Path] = []
-
-    def clean_up(_code: int) -> None:
-        for folder in scratch:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    with ended_in_time(clean_up):
+    with temporary_folder("lookupdb-load-") as scratch:
         order = _prepare(ctx, router, options, scratch)
     document, ended_by = run_load(order, LoadDisplay(), conditions)
     exceeded = list_exceeded(conditions, document)
@@ -375,8 +364,8 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         raise LimitExceeded("\n".join(exceeded))
 
 
-def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: list[Path]) -> LoadOrder:
-    """Ask the router once and read the keys. Folders to remove later are added to ``scratch``."""
+def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: Path) -> LoadOrder:
+    """Ask the router once and read the keys."""
     plan = make_plan(ctx, options)
     generation, ca_file = options["generation"], options["ca_file"]
     target = make_target(find_router_url(router, options["data_dir"]), options["token"], generation, options["headers"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from lookupdb.cli.options import option
-from lookupdb.cli.program import ended_in_time
+from lookupdb.cli.program import temporary_folder
 from lookupdb.dataset.spec import MAX_MANIFEST_BYTES, parse_resource, read_documents, read_manifest
 from lookupdb.errors import InvalidManifest, UsageError
 from lookupdb.wording import escape_controls, format_command, format_count
@@ -72,8 +71,8 @@ def init(
         raise UsageError(
             f"{path} exists", hint="--force overwrites it, --output names another file, and --output - prints"
         )
-    with ended_in_time(), tempfile.TemporaryDirectory(prefix="lookupdb-init-") as scratch:
-        draft = draft_manifest(sources, base, Path(scratch), name=name, key=key, source_format=source_format)
+    with temporary_folder("lookupdb-init-") as scratch:
+        draft = draft_manifest(sources, base, scratch, name=name, key=key, source_format=source_format)
     found = draft.found
     parts = {"first rows": [f"{found.describe_rows()} of {found.file}", *found.describe()]}
     parts |= {part: text.splitlines() for part, text in draft.notes.items()}

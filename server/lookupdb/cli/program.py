@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -110,6 +112,21 @@ def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[
         os.close(writing)
         thread.join()
         os.close(reading)
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new folder, and remove it however the block ends, in time also by SIGINT or SIGTERM."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+
+    def remove(_code: int = 0) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    with ended_in_time(remove):
+        try:
+            yield folder
+        finally:
+            remove()
 
 
 def end_at_once(code: int) -> NoReturn:

@@ -15,6 +15,7 @@ import click
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
 from lookupdb.credentials import MAX_SUBJECTS, MAX_TOKEN_BYTES, is_subject
 from lookupdb.dataset import schema
+from lookupdb.dataset.spec import ROUTER_FLAGS
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
 from lookupdb.router.access import AccessSettings, NoToken, hash_token, read_bearer_token
@@ -24,16 +25,6 @@ _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["
     "properties"
 ]
 """The CRD's ``spec.router``, which has the defaults, bounds and descriptions of the options."""
-
-
-_OPTIONS: Final = {
-    "deadline_milliseconds": "deadline_ms",
-    "hedge_milliseconds": "hedge_ms",
-    "header_timeout_seconds": "header_timeout",
-    "idle_timeout_seconds": "idle_timeout",
-    "write_timeout_seconds": "write_timeout",
-}
-"""Fields of RouterLimits whose option has another name."""
 
 
 DIRECTIVES: Final = re.compile("[a-z][a-z-]*(=[A-Za-z0-9-]+)?(, ?[a-z][a-z-]*(=[A-Za-z0-9-]+)?)*")
@@ -176,7 +167,6 @@ def command(
     *,
     table: Path | None,
     datasets: tuple[str, ...],
-    ready_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_client_ca: Path | None,
@@ -215,12 +205,14 @@ def command(
             "with public, s-maxage or must-revalidate, caches answer clients that show no token",
             hint="leave these out of --cache-control, or give no --auth option",
         )
-    limits = {field.name: options.pop(_OPTIONS.get(field.name, field.name)) for field in fields(RouterLimits)}
+    names = {
+        field.name: ROUTER_FLAGS[field.name].removeprefix("--").replace("-", "_") for field in fields(RouterLimits)
+    }
+    limits = {field: options.pop(name) for field, name in names.items()}
     settings = {
         **options,
         "table": None if table is None else str(table.absolute()),
         "datasets": _read_datasets(datasets, table, options["resp_port"]),
-        "ready_file": None if ready_file is None else str(ready_file),
         "password_key_dir": None if password_key_dir is None else str(password_key_dir.absolute()),
         "limits": limits,
         "tls": _tls_files(tls_cert, tls_key, tls_client_ca),

@@ -84,15 +84,7 @@ _LAST_PORT: Final = 65535
     help="Write the reason of a failure here, as one line of JSON.",
 )
 @log_format
-def command(
-    *,
-    path: Path,
-    ready_file: Path | None,
-    termination_log: Path | None,
-    password: str | None,
-    password_sha256: str | None,
-    **options: Any,
-) -> None:
+def command(*, password: str | None, password_sha256: str | None, **options: Any) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
     Any Redis client can ask: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL EXPIRETIME PEXPIRETIME HGET
@@ -119,9 +111,6 @@ def command(
     limits = {name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")}
     settings = {
         **options,
-        "path": str(path),
-        "ready_file": None if ready_file is None else str(ready_file),
-        "termination_log": None if termination_log is None else str(termination_log),
         "password_sha256": _choose_hash(password, password_sha256),
         "limits": limits,
         "log_format": chosen_log_format(),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -20,7 +18,7 @@ from lookupdb import store
 from lookupdb.builder.existing import compare_stored
 from lookupdb.cli.addressing import NamedDataset, complete_datasets, dataset_option, store_option, with_dataset
 from lookupdb.cli.options import GenerationAddress, log_format, option
-from lookupdb.cli.program import ended_in_time
+from lookupdb.cli.program import ended_in_time, temporary_folder
 from lookupdb.dataset.schema import complete_resource, to_camel_case
 from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
@@ -87,30 +85,22 @@ def diff(
         lookupdb diff ./old ./new --exit-code
     """
     raise_limit()
-    scratch: list[Path] = []
-
-    def clean_up(_code: int) -> None:
-        for folder in scratch:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    with ended_in_time(clean_up):
+    with temporary_folder("lookupdb-diff-") as scratch:
         named, before, after = _choose(targets, dataset, locate)
         old, new = named.locator.find(before), named.locator.find(after)
         if old.where == new.where:
             raise UsageError(f"{before} and {after} are the same generation", hint="give two different ones")
         for generation in (old, new):
             generation.check_files()  # shards with equal checksums are never opened
-        with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as folder:
-            scratch.append(Path(folder))
-            if sampled:
-                found = compare_stored(old, new, Path(folder))
-                keys = {
-                    kind: [KeyChange(key, None, None) for key in part[:samples]] for kind, part in found.samples.items()
-                }
-                difference = GenerationDifference(found.added, found.removed, found.changed, found.same, keys, samples)
-                is_whole = found.is_whole
-            else:
-                difference, is_whole = compare_generations(old, new, Path(folder), samples), True
+        if sampled:
+            found = compare_stored(old, new, scratch)
+            keys = {
+                kind: [KeyChange(key, None, None) for key in part[:samples]] for kind, part in found.samples.items()
+            }
+            difference = GenerationDifference(found.added, found.removed, found.changed, found.same, keys, samples)
+            is_whole = found.is_whole
+        else:
+            difference, is_whole = compare_generations(old, new, scratch, samples), True
     document = _make_document(old, new, difference, is_whole)
     text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
     click.echo(text if as_json else "\n".join(render_difference(document)))
@@ -284,10 +274,7 @@ def prune(
         about = {member: named.resource["metadata"][member] for member in ("namespace", "name")}
         keep = complete_resource({**named.resource, "metadata": about})["spec"]["keepGenerations"]
     protected, stored = {*protect, *find_generations(named.status)}, named.locator.find_dataset()
-    if dry_run:
-        removed = find_prunable(stored.take_inventory(), keep, protected, find_announced(stored))
-    else:
-        removed = prune_dataset(stored, keep, protected)
+    removed = (find_prunable if dry_run else prune_dataset)(stored, keep, protected)
     document = {"dataset": dataset, "dryRun": dry_run, "removed": removed}
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2) if as_json else render_removal(document))
 
@@ -296,9 +283,6 @@ def render_removal(document: Any) -> str:
     """Return the sentence about ``document``, of this program or of the Job of `kubectl lookupdb prune`."""
     verb = "would be removed" if document["dryRun"] else "removed"
     return f"{document['dataset']}: {verb}: {format_some(document['removed'], _SHOWN) or 'nothing'}"
-
-
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _describe_outcome(outcome: dict[str, Any]) -> str:
@@ -315,8 +299,11 @@ def _describe_outcome(outcome: dict[str, Any]) -> str:
     return f"{format_count(outcome['datasets'], 'dataset')} looked at; {listed or 'nothing to do'}"
 
 
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
 class Duration(click.ParamType[float]):
-    """A duration in seconds, written as 24h, 30m, 7d or 90s."""
+    """A duration in seconds, written as 24h, 30m, 7d or 90s. The unit is required: sweeps remove data."""
 
     name = "duration"
 

@@ -101,7 +101,7 @@ def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
     """
     _check_texts(settings)
     fd = os.memfd_create("lookupdb-supervisor", 0)  # inherited
-    os.pwrite(fd, orjson.dumps(settings), 0)
+    os.pwrite(fd, orjson.dumps(settings, default=str), 0)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [*process.START, role, str(fd), *sys.argv[1:]])  # noqa: S606 - no shell is needed
@@ -109,7 +109,7 @@ def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
 
 def _check_texts(settings: Mapping[str, Any]) -> None:
     for value in settings.values():
-        if isinstance(value, str):
+        if isinstance(value, str | Path):
             check_path(value)
         elif isinstance(value, Mapping):
             _check_texts(value)

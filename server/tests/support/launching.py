@@ -38,7 +38,7 @@ def start(
     role, settings = _read_options(verb, words)
     fd = os.memfd_create("lookupdb-supervisor", 0)
     try:
-        os.pwrite(fd, orjson.dumps(settings), 0)
+        os.pwrite(fd, orjson.dumps(settings, default=str), 0)
         command = [*START, role, str(fd), verb, *words]
         return subprocess.Popen(_limited(command, open_files), pass_fds=[fd])
     finally:
