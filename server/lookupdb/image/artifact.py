@@ -78,7 +78,7 @@ def describe_blob(media_type: str, content: bytes) -> Blob:
 
 @dataclass(frozen=True, slots=True)
 class ShardImage:
-    """The image of one shard. The layer with the shard's file is only referenced."""
+    """The image of one shard, without the layer that has the shard's file."""
 
     tag: str
     index: bytes
@@ -86,7 +86,6 @@ class ShardImage:
     """One for each of ``ARCHITECTURES``."""
     blobs: tuple[tuple[Blob, bytes], ...]
     """The small blobs: the layer with manifest.json, and a configuration for each manifest."""
-    shard_layer: Blob
 
     @property
     def digest(self) -> str:
@@ -144,7 +143,6 @@ def render_image(manifest: Manifest, shard: int, shard_layer: Blob) -> ShardImag
         index=_to_json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries, "annotations": annotations}),
         manifests=tuple(manifests),
         blobs=tuple(blobs),
-        shard_layer=shard_layer,
     )
 
 

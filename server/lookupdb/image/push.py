@@ -170,7 +170,7 @@ class ImageLayout:
             partial.rename(path)
 
 
-def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterable[bytes]:
+def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
     for chunk in chunks:
         advance(len(chunk))
         yield chunk
@@ -498,9 +498,8 @@ def push_shard(
     file = manifest.shards[shard].file, manifest.shards[shard].bytes
 
     def layer() -> Iterator[bytes]:
-        for chunk in render_layer(*file, read_shard(generation, generation.manifest.shards[shard], patience)):
-            advance(len(chunk))
-            yield chunk
+        content = read_shard(generation, generation.manifest.shards[shard], patience)
+        return _counted(render_layer(*file, content), advance)
 
     blob = _measure(layer())
     image = render_image(manifest, shard, blob)

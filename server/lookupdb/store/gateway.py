@@ -12,7 +12,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
@@ -446,6 +445,7 @@ class GatewayClient:
 
 
 _PROBE: Final = "lookupdb-is-there"
+_JSON: Final = {"Content-Type": "application/json"}
 _NO_COPY: Final = (400, 413)
 """The gateway does not know this request, or its store rejects it for an object of this size: nothing was copied."""
 _MOST_OF_CLAIM: Final = 4 << 10
@@ -465,31 +465,39 @@ class GatewayObjects:
         self._follows = True
         """True if redirects have worked so far; if not, the gateway sends the bytes itself."""
 
+    def _ask(self, read: Callable[[GatewayAnswer], T], *request: str, **fields: Any) -> T:
+        """Return what ``read`` makes of the answer to ``request``: action, method and target, as ``send`` takes
+        them."""
+
+        def attempt() -> T:
+            with closing(self._client.send(*request, **fields)) as answer:
+                return read(answer)
+
+        return self._client.retry(attempt)
+
     def get(self, path: str) -> tuple[bytes, Version] | None:
         """Get an object. Its size is limited, because it is read at once."""
 
-        def attempt() -> tuple[bytes, Version] | None:
-            with closing(self._client.send("read", "GET", _object_target(path))) as answer:
-                if answer.is_missing():
-                    return None
-                answer.expect(200)
-                check_small(f"cannot read {self._client.url}/{path}", answer.length())
-                return answer.body(MAX_CONDITIONAL_BYTES), answer.version()
+        def read(answer: GatewayAnswer) -> tuple[bytes, Version] | None:
+            if answer.is_missing():
+                return None
+            answer.expect(200)
+            check_small(f"cannot read {self._client.url}/{path}", answer.length())
+            return answer.body(MAX_CONDITIONAL_BYTES), answer.version()
 
-        return self._client.retry(attempt)
+        return self._ask(read, "read", "GET", _object_target(path))
 
     def size(self, path: str) -> int | None:
         """Return the size, with one HEAD request."""
 
-        def attempt() -> int | None:
-            with closing(self._client.send("read", "HEAD", _object_target(path))) as answer:
-                if answer.is_missing():
-                    return None
-                answer.expect(200)
-                answer.version()
-                return answer.length()
+        def read(answer: GatewayAnswer) -> int | None:
+            if answer.is_missing():
+                return None
+            answer.expect(200)
+            answer.version()
+            return answer.length()
 
-        return self._client.retry(attempt)
+        return self._ask(read, "read", "HEAD", _object_target(path))
 
     def stream(self, path: str, start: int = 0) -> Iterator[bytes] | None:
         """The gateway sends the bytes, or redirects to the store. Retried until the first bytes arrive."""
@@ -531,16 +539,9 @@ class GatewayObjects:
         """A retry of a conditional put whose answer was lost is refused: ``Bucket.put_if`` then reads the object."""
         headers = {} if mode is None else {MODE_HEADER: mode if isinstance(mode, str) else json.dumps(mode)}
         timeout = CLAIM_TIMEOUT if mode and len(body) <= _MOST_OF_CLAIM else REQUEST_TIMEOUT
-        target = _object_target(path)
-
-        def attempt() -> Version:
-            with closing(
-                self._client.send("write to", "PUT", target, headers=headers, body=body, timeout=timeout)
-            ) as answer:
-                answer.expect(200)
-                return answer.version(answer.members())
-
-        return self._client.retry(attempt)
+        return self._ask(
+            _read_version, "write to", "PUT", _object_target(path), headers=headers, body=body, timeout=timeout
+        )
 
     def upload(self, path: str, file: Path) -> None:
         """Send the file in one PUT, again from its beginning at each retry."""
@@ -556,8 +557,7 @@ class GatewayObjects:
                         action, "PUT", _object_target(path), headers=headers, body=content, timeout=UPLOAD_TIMEOUT
                     )
                 ) as answer:
-                    answer.expect(200)
-                    answer.version(answer.members())
+                    _read_version(answer)
 
         self._client.retry(attempt, _UPLOAD_SECONDS)
 
@@ -567,34 +567,26 @@ class GatewayObjects:
         if size > MAX_COPY_BYTES:
             return False
         body = orjson.dumps({"from": source, "to": target})
-        headers = {"Content-Type": "application/json"}
 
-        def attempt() -> bool:
-            with closing(
-                self._client.send("copy within", "POST", COPY_PATH, headers=headers, body=body, timeout=UPLOAD_TIMEOUT)
-            ) as answer:
-                if answer.status in _NO_COPY:
-                    return False
-                answer.expect(200)
-                answer.members()
+        def read(answer: GatewayAnswer) -> bool:
+            if answer.status in _NO_COPY:
+                return False
+            answer.expect(200)
+            answer.members()
             return True
 
-        return self._client.retry(attempt)
+        return self._ask(read, "copy within", "POST", COPY_PATH, headers=_JSON, body=body, timeout=UPLOAD_TIMEOUT)
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects, a thousand per request."""
 
-        def attempt(body: bytes) -> None:
-            headers = {"Content-Type": "application/json"}
-            with closing(
-                self._client.send("remove objects from", "POST", DELETE_PATH, headers=headers, body=body)
-            ) as answer:
-                answer.expect(200)
-                answer.members()
+        def read(answer: GatewayAnswer) -> None:
+            answer.expect(200)
+            answer.members()
 
         for begin in range(0, len(paths), MAX_DELETED_PATHS):
             body = orjson.dumps({"paths": list(paths[begin : begin + MAX_DELETED_PATHS])})
-            self._client.retry(partial(attempt, body))
+            self._ask(read, "remove objects from", "POST", DELETE_PATH, headers=_JSON, body=body)
 
     def list_objects(self, path: str) -> Sequence[dict[str, Any]]:
         """Return the whole listing, or raise an error."""
@@ -608,20 +600,17 @@ class GatewayObjects:
     walk_folders = list_folders  # a listing has a size limit anyway
 
     def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:
-        target = f"{LIST_PATH}?{urlencode(query)}"
+        def read(answer: GatewayAnswer) -> T:
+            answer.expect(200, LISTING_TYPE)
+            try:
+                return parse(answer)
+            except BrokenListing as error:
+                text = f"cannot list {self._client.url}: the listing ended before its last line"
+                raise TransientFailure(absent_error(text)) from error
+            except (ValueError, KeyError, TypeError) as error:
+                raise no_gateway_error(f"cannot list {self._client.url}", f"its listing: {error}") from error
 
-        def attempt() -> T:
-            with closing(self._client.send("list", "GET", target)) as answer:
-                answer.expect(200, LISTING_TYPE)
-                try:
-                    return parse(answer)
-                except BrokenListing as error:
-                    text = f"cannot list {self._client.url}: the listing ended before its last line"
-                    raise TransientFailure(absent_error(text)) from error
-                except (ValueError, KeyError, TypeError) as error:
-                    raise no_gateway_error(f"cannot list {self._client.url}", f"its listing: {error}") from error
-
-        return self._client.retry(attempt)
+        return self._ask(read, "list", "GET", f"{LIST_PATH}?{urlencode(query)}")
 
     def probe(self, folder: str) -> None:
         """List ``folder``: a gateway refuses other requests without asking its store."""
@@ -637,6 +626,12 @@ class GatewayObjects:
 
 def _object_target(path: str) -> str:
     return OBJECT_PATH + quote(path)
+
+
+def _read_version(answer: GatewayAnswer) -> Version:
+    """Return the version of the object that was put."""
+    answer.expect(200)
+    return answer.version(answer.members())
 
 
 def _read_chunks(answer: GatewayAnswer) -> Iterator[bytes]:

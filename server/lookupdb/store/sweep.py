@@ -177,9 +177,10 @@ def find_superseded(found: Inventory, keep: int, protect: Collection[str], annou
     return [generation for generation in older if generation not in protect and generation != announced]
 
 
-def find_prunable(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
+def find_prunable(dataset: StoredDataset, keep: int, protect: Collection[str] = ()) -> list[str]:
     """Return the generations to remove, oldest first: all that are older than the newest ``keep`` whole ones, and
-    rejected ones older than the newest. Those in ``protect`` and the ``announced`` one stay."""
+    rejected ones older than the newest. Those in ``protect`` and the announced one stay. Raises StoreError."""
+    found, announced = dataset.take_inventory(), find_announced(dataset)
     newest = found.usable[-keep:]
     if not newest:
         return []
@@ -198,8 +199,7 @@ def remove_superseded(dataset: StoredDataset, keep: int, protect: Collection[str
 
 def prune(dataset: StoredDataset, keep: int, protect: Collection[str] = ()) -> list[str]:
     """Remove and return the generations that ``find_prunable`` finds. Raises StoreError."""
-    found = dataset.take_inventory()
-    return _remove(dataset, find_prunable(found, keep, protect, find_announced(dataset)))
+    return _remove(dataset, find_prunable(dataset, keep, protect))
 
 
 def find_announced(dataset: StoredDataset) -> str | None:
