@@ -76,8 +76,8 @@ def _newest(fact: str) -> str:
     return f"max by (namespace, dataset) (lookupdb_dataset_{fact}{{{_IN}}})"
 
 
-def _rate(metric: str, by: str = "", also: str = "") -> str:
-    return f"sum {by}{' ' if by else ''}(rate(lookupdb_{metric}_total{{{_IN}{also}}}[$__rate_interval]))"
+def _rate(metric: str, by: str = "") -> str:
+    return f"sum {by}{' ' if by else ''}(rate(lookupdb_{metric}_total{{{_IN}}}[$__rate_interval]))"
 
 
 def _add_health(made: dashboard.Dashboard) -> None:

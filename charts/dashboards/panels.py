@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, statetimeline, table
 from grafana_foundation_sdk.builders import timeseries as graph
@@ -142,6 +142,13 @@ def name_values(names: Mapping[str, tuple[str, str]]) -> list[model.ValueMapping
     return [model.ValueMap(options=options)]
 
 
+P = TypeVar("P", stat.Panel, graph.Panel, heatmap.Panel, statetimeline.Panel, table.Panel)
+
+
+def _begin(panel: P, title: str, description: str, *, span: int, height: int) -> P:
+    return panel.title(title).description(description).datasource(_SOURCE).span(span).height(height)
+
+
 def make_number(
     title: str,
     description: str,
@@ -154,23 +161,12 @@ def make_number(
     absent: str = "no data",
 ) -> stat.Panel:
     """Return one large number with its history; with ``label``, the value of that label instead."""
-    query = (
-        prometheus.Dataquery()
-        .expr(expr)
-        .ref_id("A")
-        .datasource(_SOURCE)
-        .legend_format(f"{{{{{label}}}}}" if label else "")
-    )
+    query = _query(expr, 0).legend_format(f"{{{{{label}}}}}" if label else "")
     return (
-        stat.Panel()
-        .title(title)
-        .description(description)
-        .datasource(_SOURCE)
-        .span(4)
-        .height(4)
+        _begin(stat.Panel(), title, description, span=4, height=4)
         .unit(unit)
         .thresholds(thresholds(steps))
-        .mappings(name_values(names or {}) if names else [])
+        .mappings(name_values(names) if names else [])
         .no_value(absent)
         .color_mode(styles.BigValueColorMode.VALUE)
         .graph_mode(styles.BigValueGraphMode.NONE if label or names else styles.BigValueGraphMode.AREA)
@@ -186,7 +182,6 @@ def make_graph(
     *queries: Query,
     unit: str,
     span: int = 8,
-    height: int = 8,
     top: float | None = None,
     is_stacked: bool = False,
     is_bars: bool = False,
@@ -195,12 +190,7 @@ def make_graph(
 ) -> graph.Panel:
     """Return lines over time, or bars, with the last and the largest value in the legend; ``colors`` are of series."""
     made = (
-        graph.Panel()
-        .title(title)
-        .description(description)
-        .datasource(_SOURCE)
-        .span(span)
-        .height(height)
+        _begin(graph.Panel(), title, description, span=span, height=8)
         .unit(unit)
         .line_width(1)
         .fill_opacity(60 if is_bars else 25 if is_stacked else 8)
@@ -232,16 +222,11 @@ def make_graph(
     return made
 
 
-def make_heatmap(title: str, description: str, expr: str, *, span: int = 8, height: int = 8) -> heatmap.Panel:
+def make_heatmap(title: str, description: str, expr: str) -> heatmap.Panel:
     """Return how many requests were in each bucket of a histogram, over time."""
     color = heatmap.HeatmapColorOptions().mode(heatmap_styles.HeatmapColorMode.SCHEME).scheme("Blues").steps(32)
     return (
-        heatmap.Panel()
-        .title(title)
-        .description(description)
-        .datasource(_SOURCE)
-        .span(span)
-        .height(height)
+        _begin(heatmap.Panel(), title, description, span=8, height=8)
         .color(color)
         .y_axis(heatmap.YAxisConfig().unit("s"))
         .show_tooltip()
@@ -259,12 +244,7 @@ def make_timeline(
 ) -> statetimeline.Panel:
     """Return a band for each series that shows the names of its values; ``special`` are other names of a series."""
     made = (
-        statetimeline.Panel()
-        .title(title)
-        .description(description)
-        .datasource(_SOURCE)
-        .span(24)
-        .height(6)
+        _begin(statetimeline.Panel(), title, description, span=24, height=6)
         .mappings(name_values(names))
         .show_value(styles.VisibilityMode.AUTO)
         .merge_values(True)
@@ -320,12 +300,7 @@ def make_table(
         "renameByName": {**labels, **{name: column.name for name, column in shown.items()}},
     }
     made = (
-        table.Panel()
-        .title(title)
-        .description(description)
-        .datasource(_SOURCE)
-        .span(24)
-        .height(7)
+        _begin(table.Panel(), title, description, span=24, height=7)
         .with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
         .with_transformation(model.DataTransformerConfig(id_val="organize", options=organize))
         .data_links([dashboard.DashboardLink("Open the dataset").url(link)])
