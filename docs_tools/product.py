@@ -169,9 +169,8 @@ def reason_sentences() -> Mapping[str, tuple[str, str]]:
 
 def load_screens() -> Mapping[str, Callable[[], str]]:
     """The screens of ``kubectl lookupdb status`` that its tests hold, by heading."""
-    for folder in ("operator/tests",):
-        if str(ROOT / folder) not in sys.path:
-            sys.path.append(str(ROOT / folder))
+    if (tests := str(ROOT / "operator" / "tests")) not in sys.path:
+        sys.path.append(tests)
     worlds: ModuleType = __import__("operator_support.phase_worlds", fromlist=["screen_of"])
     samples: ModuleType = __import__("operator_support.plan_samples", fromlist=["serving"])
     makers = {
@@ -186,8 +185,4 @@ def load_screens() -> Mapping[str, Callable[[], str]]:
         "Stuck: a build fails": worlds.failing,
         "Stuck: servers do not start": worlds.unplaced,
     }
-    return {heading: partial(_show, worlds.screen_of, make) for heading, make in makers.items()}
-
-
-def _show(screen_of: Callable[[Any], str], make: Callable[[], Any]) -> str:
-    return screen_of(make())
+    return {heading: partial(lambda make: worlds.screen_of(make()), make) for heading, make in makers.items()}

@@ -16,9 +16,6 @@ import click
 
 from docs_tools import product
 
-NOTHING: Final = ""
-"""A missing description, which ``find_undescribed`` reports."""
-
 
 @cache
 def page(path: str) -> str:
@@ -45,7 +42,7 @@ def find_undescribed() -> list[str]:
 def _describe(what: str, text: str | None) -> str:
     if not (text or "").strip():
         _undescribed.append(what)
-    return text or NOTHING
+    return text or ""
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -51,18 +51,14 @@ def _fuzz_randomly(target: Target, seconds: float, seed: int) -> int:
         try:
             target.check(data)
         except Exception:
-            print(f"{target.name}: broken by {data!r}, kept in {_keep(target, data)}", flush=True)
+            path = FOLDER / f"{target.name}-broken"
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            print(f"{target.name}: broken by {data!r}, kept in {path}", flush=True)
             raise
         tried += 1
     print(f"{target.name}: {tried:,} inputs", flush=True)
     return 0
-
-
-def _keep(target: Target, data: bytes) -> Path:
-    path = FOLDER / f"{target.name}-broken"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
 
 
 def _run_guided(target: Target, seconds: float) -> int:

@@ -116,7 +116,10 @@ def check_accept(data: bytes) -> None:
 
 def check_key(data: bytes) -> None:
     """A key becomes bytes that a shard file can hold, in one of its shards."""
-    text = data.decode(errors="surrogatepass") if _is_text(data) else data.decode(errors="replace")
+    try:
+        text = data.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
+        text = data.decode(errors="replace")
     for steps in _STEPS:
         try:
             key = make_key_encoder(steps)(text)
@@ -125,14 +128,6 @@ def check_key(data: bytes) -> None:
         assert 0 < len(key) <= MAX_KEY_BYTES
         assert key.decode()
         assert 0 <= shard_number(key, _SHARDS) < _SHARDS
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode(errors="surrogatepass")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def check_probe(data: bytes) -> None:

@@ -113,29 +113,18 @@ def _read_reply(pieces: list[bytes]) -> tuple[Any, ...] | None:
     return _comparable(reader.reply if isinstance(reader.reply, list) else [reader.reply])
 
 
+_SAMPLES: Final = (
+    b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*2\r\n$3\r\nGET\r\n$1\r\nc\r\n",
+    b"*4\r\n$4\r\nMGET\r\n$1\r\na\r\n$2\r\nbc\r\n$1\r\nd\r\n",
+    b"PING\r\nGET 'a b' \"c\"\r\n",
+    b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n",
+)
+_WORDS: Final = (
+    *(b"\r\n", b"\n", b"*", b"$", b"$-1\r\n", b"$0\r\n\r\n", b"*65\r\n", b"GET", b"MGET", b"'", b'"', b"\\x00"),
+)
 TARGETS: Final = (
-    Target(
-        "resp-requests",
-        check_requests,
-        (
-            b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*2\r\n$3\r\nGET\r\n$1\r\nc\r\n",
-            b"*4\r\n$4\r\nMGET\r\n$1\r\na\r\n$2\r\nbc\r\n$1\r\nd\r\n",
-            b"PING\r\nGET 'a b' \"c\"\r\n",
-            b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n",
-        ),
-        (b"\r\n", b"\n", b"*", b"$", b"$-1\r\n", b"$0\r\n\r\n", b"*65\r\n", b"GET", b"MGET", b"'", b'"', b"\\x00"),
-    ),
-    Target(
-        "resp-lookups",
-        check_lookups,
-        (
-            b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*2\r\n$3\r\nGET\r\n$1\r\nc\r\n",
-            b"*4\r\n$4\r\nMGET\r\n$1\r\na\r\n$2\r\nbc\r\n$1\r\nd\r\n",
-            b"PING\r\nGET 'a b' \"c\"\r\n",
-            b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n",
-        ),
-        (b"\r\n", b"\n", b"*", b"$", b"$-1\r\n", b"$0\r\n\r\n", b"*65\r\n", b"GET", b"MGET", b"'", b'"', b"\\x00"),
-    ),
+    Target("resp-requests", check_requests, _SAMPLES, _WORDS),
+    Target("resp-lookups", check_lookups, _SAMPLES, _WORDS),
     Target(
         "resp-replies",
         check_replies,
