@@ -29,8 +29,9 @@ from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, Conflict, NotFound,
 from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.source import Elsewhere, PodClient
 from lookupdb_operator.local.api import ADDRESS, ADMIN, OBJECTS, FolderApi, LocalApi
-from lookupdb_operator.local.kubelet import LocalServer
+from lookupdb_operator.local.kubelet import LocalServer, UpOptions
 from lookupdb_operator.local.server import ApiServer, LocalSource, writing_kubeconfig
+from lookupdb_operator.local.up import Up
 
 __all__ = ["api", "folder", "running"]
 
@@ -72,6 +73,17 @@ async def test_only_a_change_of_the_spec_is_another_generation(api: LocalApi) ->
     assert (noted - first, changed - first) == (0, 1)
     tried = await api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 3}}, query={"dryRun": "All"})
     assert (tried["kind"], tried["spec"]["shards"], get_dataset(api)["spec"]["shards"]) == (names.KIND, 3, 2)
+
+
+async def test_more_servers_than_up_starts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(json.dumps(body()))
+    up = Up(UpOptions((tmp_path / "a.yaml",), tmp_path, 0, 0, False, 0.1, None, None), lambda _: None)
+    up._api.put(body())
+    for shards, said in ((65, "airports needs 65 shard servers"), (0, "spec.shards")):
+        with pytest.raises(Refused, match=said):
+            await up._api.request("PATCH", ONE, subject="it", body={"spec": {"shards": shards}})
+    changed = await up._api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 64}})
+    assert changed["spec"]["shards"] == 64
 
 
 async def test_what_the_operator_leaves_out_of_an_apply_is_removed_and_what_a_scale_leaves_out_stays(

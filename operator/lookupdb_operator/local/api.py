@@ -91,6 +91,8 @@ class LocalApi:
         """Objects that differ from their files, for example because the disk is full."""
         self.watchers: list[Callable[[str, Object], None]] = []
         """Called with ADDED, MODIFIED or DELETED, and the object, which must not be changed."""
+        self.check: Callable[[Object], object] = schema.complete_resource
+        """Raises LookupdbError for a dataset that is not admitted."""
 
     def add_folder(self, namespace: str, name: str, folder: Path) -> None:
         """Keep the objects of the dataset ``name`` in ``folder``, and load those that are there. Raises OSError."""
@@ -211,7 +213,11 @@ class LocalApi:
         if find_place(new) != (kind.name, namespace, name):
             raise Refused(subject, "kind, metadata.namespace and metadata.name cannot change")
         if kind == names.DATASET_KIND:
-            new = _admit(new, subject)
+            new = {**new, "spec": localize(new)["spec"]} if "spec" in new else new
+            try:
+                self.check(new)
+            except LookupdbError as error:
+                raise Refused(subject, error.message) from error
         new = {**new, "status": old["status"]} if old and "status" in old else new
         if "dryRun" in query:
             return new
@@ -261,17 +267,6 @@ def merge_patch(old: Any, new: Any) -> Any:
         else:
             kept[member] = merge_patch(kept.get(member), value)
     return kept
-
-
-def _admit(dataset: Object, subject: str) -> Object:
-    """Return ``dataset`` as it is kept. Raises Refused."""
-    if "spec" in dataset:
-        dataset = {**dataset, "spec": localize(dataset)["spec"]}
-    try:
-        schema.complete_resource(dataset)
-    except LookupdbError as error:
-        raise Refused(subject, error.message) from error
-    return dataset
 
 
 def _parse_path(path: str, subject: str) -> tuple[Kind, str, str, str]:

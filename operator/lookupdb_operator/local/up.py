@@ -342,6 +342,7 @@ class Up:
             watches_sources=options.watch,
         )
         self._api = LocalApi()
+        self._api.check = self._check_servers
         self._datasets = self._read_all(options.manifests)
         check_servers([dataset.spec for dataset in self._datasets], options.max_servers)
         bases = {dataset.key: dataset.path.resolve().parent for dataset in self._datasets}
@@ -488,6 +489,12 @@ class Up:
         body["metadata"]["annotations"] = annotations
         self._api.put({**body, "status": read_status(held or {}) if status is None else status.to_json()})
 
+    def _check_servers(self, resource: Object) -> None:
+        """Raise UsageError if ``resource`` is invalid, or the datasets would need too many servers."""
+        spec = parse_resource(resource)
+        others = [other.spec for other in self._datasets if other.key != (spec.namespace, spec.name)]
+        check_servers([spec, *others], self._options.max_servers)
+
     def _annotate(self, dataset: LocalDataset, annotations: Mapping[str, str]) -> None:
         """Set ``annotations`` of a dataset. Raises Refused if they cannot be saved."""
         held = self._api.get(names.DATASET_KIND, *dataset.key)
@@ -525,8 +532,7 @@ class Up:
                     " another dataset",
                     hint="stop it and start it again",
                 )
-            others = [other.spec for other in self._datasets if other is not dataset]
-            check_servers([spec, *others], self._options.max_servers)
+            self._check_servers(resource)
             dataset.resource, dataset.spec = resource, spec
             await self._apply(dataset)
         if override := dataset.find_override(self._api.get(names.DATASET_KIND, *dataset.key)):
