@@ -123,6 +123,7 @@ def test_a_shared_router_counts_each_dataset_apart() -> None:
 
 def test_after_a_restart_rates_are_unknown_once() -> None:
     assert PodRates.measure(PodReading(lookups=10), PodReading(lookups=3), 2.0) is None
+    assert PodRates.measure(PodReading(requests=10), PodReading(requests=3), 2.0) is None
     found = PodRates.measure(PodReading(lookups=10), PodReading(lookups=16), 2.0)
     assert found is not None
     assert found.lookups == 3

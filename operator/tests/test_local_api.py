@@ -29,7 +29,7 @@ from lookupdb_operator.cluster.api import APPLY_PATCH, JSON, Conflict, NotFound,
 from lookupdb_operator.console.dataset import FoundKey
 from lookupdb_operator.console.source import Elsewhere, PodClient
 from lookupdb_operator.local.api import ADDRESS, ADMIN, OBJECTS, FolderApi, LocalApi
-from lookupdb_operator.local.kubelet import LocalServer, UpOptions
+from lookupdb_operator.local.kubelet import LocalServer, UpOptions, child_environment
 from lookupdb_operator.local.server import ApiServer, LocalSource, writing_kubeconfig
 from lookupdb_operator.local.up import Up
 
@@ -326,6 +326,13 @@ async def test_the_console_has_whole_values_and_metrics_or_says_why_not(source: 
     assert (await source.read_metrics(dataset(), router(0))).count("\n") == 50_000
     with pytest.raises(LookupdbError, match="does not answer"):
         await source.read_metrics(dataset(), router(1))
+
+
+def test_servers_get_the_environment_of_up_without_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = {"AWS_REGION": "eu-1", "LOOKUPDB_THREADS": "2", "LOOKUPDB_PORT": "8080"}
+    for name, value in mine.items():
+        monkeypatch.setenv(name, value)
+    assert child_environment().items() & mine.items() == {("AWS_REGION", "eu-1"), ("LOOKUPDB_THREADS", "2")}
 
 
 async def test_a_server_that_ends_or_is_killed_is_started_again(tmp_path: Path) -> None:

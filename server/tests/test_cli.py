@@ -22,6 +22,7 @@ from support.up_stack import write_dataset
 import lookupdb.cli as lookupdb_cli
 from lookupdb import __version__, native
 from lookupdb.cli import ELSEWHERE, ENTRY_POINT_GROUP, VERBS, cli
+from lookupdb.cli.options import Size
 from lookupdb.errors import Unavailable
 
 
@@ -99,6 +100,17 @@ def _list_options(command: click.Command, verb: str) -> Iterator[tuple[str, clic
     for option in command.params:
         if isinstance(option, click.Option) and option.envvar:
             yield verb, option
+
+
+def test_a_size_is_a_number_with_or_without_a_unit() -> None:
+    texts = {"1048576": 1 << 20, "1GiB": 1 << 30, "512Mi": 512 << 20, "2G": 2 * 10**9, " 1.5 kb": 1500}
+    assert {text: Size().convert(text, None, None) for text in texts} == texts
+
+
+@pytest.mark.parametrize("text", ["0", "0GiB", "-1", "1XiB", "much", ""])
+def test_what_is_no_size_is_reported_with_what_was_expected(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a size; write it as 1GiB, 512MiB or a number of bytes"):
+        Size().convert(text, None, None)
 
 
 def test_a_variable_that_is_no_number_is_reported_with_what_was_expected() -> None:

@@ -243,6 +243,17 @@ async def test_a_router_that_closes_after_each_answer_is_asked_on_new_connection
     assert router.connections >= 50
 
 
+async def test_new_connections_for_closed_ones_stay_within_the_limit() -> None:
+    async def close_later(_: str, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.02)
+        await _respond_by_key("last", writer)
+
+    async with scripted_router(close_later) as router:
+        tally = await _send(_plan(router.port, ["a"], rate=600, duration=0.5, timeout=0.5, max_in_flight=4))
+    assert tally.answered > 20
+    assert router.most_open_connections == 4
+
+
 async def test_what_is_not_answered_in_time_is_counted_with_the_time_that_it_waited() -> None:
     async with scripted_router(_respond_by_key) as router:
         tally = await _send(_plan(router.port, ["silent"], rate=400, duration=0.5, timeout=0.4, max_in_flight=2))

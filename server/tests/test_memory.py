@@ -64,6 +64,7 @@ def test_a_control_group_of_version_2(tmp_path: Path) -> None:
             "sys/fs/cgroup/pod/container/memory.stat": "anon 100\nfile 2000\nslab 1\n",
             "sys/fs/cgroup/pod/container/memory.max": "max\n",
             "sys/fs/cgroup/pod/memory.max": "5000\n",
+            "sys/fs/cgroup/memory.max": "9000\n",
         },
     )
     assert memory.container_memory(root) == memory.ContainerMemory(limit=5000, anon=100, file=2000)

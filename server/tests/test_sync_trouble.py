@@ -56,6 +56,7 @@ class TestTrouble:
             assert read_current(root) == f"{UID} g1"
             status = describe_state(service.state)["datasets"][0]
             assert (status["problem"]["reason"], status["isCurrent"]) == ("CorruptFile", False)
+            assert 0 <= status["problem"]["triedAgainInSeconds"] < 60
             assert status["current"]["generation"] == "g1"
             content = bytearray(whole.read_bytes())
             content[len(content) // 2] ^= 1

@@ -38,10 +38,12 @@ class ScriptedRouter:
         self.asked: list[str] = []
         """Keys of GET, bodies of POST."""
         self.heads: list[bytes] = []
-        self.connections = 0
+        self.connections = self.open_connections = self.most_open_connections = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open_connections += 1
+        self.most_open_connections = max(self.most_open_connections, self.open_connections)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -58,6 +60,7 @@ class ScriptedRouter:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self.open_connections -= 1
             writer.close()
 
 
