@@ -560,7 +560,6 @@ class ShardWriter:
                 subdir=False,
                 lock=False,
                 sync=False,
-                metasync=False,
                 map_size=_FIRST_MAP_BYTES,
                 max_dbs=2,
                 mode=0o644,
