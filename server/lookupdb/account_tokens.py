@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import jwt
 import orjson
@@ -73,15 +73,6 @@ class VerificationKey:
 
     algorithm: str
     key: Any
-
-
-class KeySource(Protocol):
-    """The source of the keys."""
-
-    @property
-    def current(self) -> Mapping[str, VerificationKey]:
-        """Return the keys by id, in a new object after a change."""
-        ...
 
 
 def find_key_id(token: str) -> str:
@@ -153,7 +144,10 @@ def _is_signed(token: str, key: VerificationKey) -> bool:
 class TokenCache:
     """Verified tokens, by their digest, until they expire or the keys change."""
 
-    def __init__(self, keys: KeySource, audiences: Sequence[str], now: Callable[[], float]) -> None:
+    def __init__(
+        self, keys: Callable[[], Mapping[str, VerificationKey]], audiences: Sequence[str], now: Callable[[], float]
+    ) -> None:
+        """``keys`` returns the keys by id, in a new object after a change."""
         self._keys = keys
         self._audiences = tuple(audiences)
         self._now = now
@@ -166,7 +160,7 @@ class TokenCache:
     def verify(self, token: str) -> tuple[Caller, float] | None:
         """Return the caller of ``token``, and the time until which this holds unless the keys change; None if its key
         is unknown. Raises InvalidToken."""
-        keys, now = self._keys.current, self._now()
+        keys, now = self._keys(), self._now()
         if keys is not self._verified_with:
             self._entries.clear()
             self._verified_with = keys
@@ -253,8 +247,8 @@ class ServiceAccounts:
     def __init__(self, audience: str, subjects: Iterable[str]) -> None:
         self._subjects = Subjects(subjects)
         self.current: Mapping[str, VerificationKey] = {}
-        """Keys by id, for the cache of tokens."""
-        self._tokens = TokenCache(self, (audience,), time.time)
+        """Keys by id."""
+        self._tokens = TokenCache(lambda: self.current, (audience,), time.time)
         self._unread: str | None = None
 
     @property

@@ -29,17 +29,13 @@ class Clock:
         return self.now
 
 
-class FixedKeys:
-    def __init__(self, *signers: Signer) -> None:
-        self.current: dict[str, VerificationKey] = {}
-        self.replace(*signers)
-
-    def replace(self, *signers: Signer) -> None:
-        self.current = parse_keys(json.dumps(jwks(*signers)).encode())
+def keys_of(*signers: Signer) -> dict[str, VerificationKey]:
+    return parse_keys(json.dumps(jwks(*signers)).encode())
 
 
 def make_cache(*signers: Signer, clock: Clock | None = None) -> TokenCache:
-    return TokenCache(FixedKeys(*(signers or (rsa_signer(), ec_signer()))), [AUDIENCE, "old"], clock or Clock())
+    keys = keys_of(*(signers or (rsa_signer(), ec_signer())))
+    return TokenCache(lambda: keys, [AUDIENCE, "old"], clock or Clock())
 
 
 def claims(**changes: Any) -> dict[str, Any]:
@@ -254,11 +250,11 @@ def test_a_verified_token_is_looked_at_again_after_ten_minutes(monkeypatch: pyte
 
 
 def test_a_key_that_is_gone_takes_its_tokens_with_it() -> None:
-    keys = FixedKeys(rsa_signer(), ec_signer())
-    cache = TokenCache(keys, [AUDIENCE], Clock())
+    keys = keys_of(rsa_signer(), ec_signer())
+    cache = TokenCache(lambda: keys, [AUDIENCE], Clock())
     token = ec_signer().sign(claims())
     assert cache.verify(token)
-    keys.replace(rsa_signer())
+    keys = keys_of(rsa_signer())
     assert cache.verify(token) is None
 
 

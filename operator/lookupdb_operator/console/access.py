@@ -129,7 +129,7 @@ class TokenAccess:
             raise InvalidToken("audience", f"the token is not for {self.audience}, nor for lookups in a dataset")
         for stale in self._caches.keys() - {self.audience, *others}:
             del self._caches[stale]
-        cache = self._caches.setdefault(audience, TokenCache(self._keys, (audience,), time.time))
+        cache = self._caches.setdefault(audience, TokenCache(lambda: self._keys.current, (audience,), time.time))
         verified = cache.verify(token)
         if verified is None:
             is_current = await self._keys.look_again()

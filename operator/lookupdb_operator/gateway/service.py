@@ -443,7 +443,7 @@ class Gateway:
         handlers = Handlers(
             access=access,
             keys=self.keys,
-            tokens=TokenCache(self.keys, options.audiences, time.time),
+            tokens=TokenCache(lambda: self.keys.current, options.audiences, time.time),
             transfers=self.transfers,
             short_requests=self.short_requests,
             reads=Reads(objects, room, redirects=options.redirects),
