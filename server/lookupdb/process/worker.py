@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from time import monotonic_ns
@@ -142,8 +142,8 @@ class WorkerBoot:
     index: int
     workers: int
     config: dict[str, Any]
-    sockets: tuple[int, ...]
-    counter_names: tuple[str, ...]
+    sockets: Sequence[int]
+    counter_names: Sequence[str]
     counter_blocks: int
     counters_fd: int
     alive_fd: int
@@ -159,10 +159,7 @@ class WorkerBoot:
     def read(cls, fd: int) -> Self:
         """Read and close the memory file ``fd``."""
         with open(fd, "rb") as file:
-            members = orjson.loads(file.read())
-        for name in ("sockets", "counter_names"):
-            members[name] = tuple(members[name])
-        return cls(**members)
+            return cls(**orjson.loads(file.read()))
 
     def listeners(self) -> list[socket.socket]:
         """Return the inherited listening sockets, non-blocking."""

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -96,12 +96,7 @@ class AccessSettings:
     keys: str | None = None
     """File with the public keys of the cluster's service accounts."""
     audience: str | None = None
-    subjects: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, members: Mapping[str, Any]) -> AccessSettings:
-        """Read the rules from a worker's configuration."""
-        return cls(**{**members, "subjects": tuple(members["subjects"])})
+    subjects: Sequence[str] = ()
 
 
 # A client's token, in an Authorization field (RFC 6750, 2.1) or alone. Messages never repeat what is refused.

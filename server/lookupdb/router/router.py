@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -60,26 +60,25 @@ from lookupdb.router.counters import (
 PREFIX: Final = "lookupdb_router"
 
 
-class DatasetLabels:
-    """The labels of each block of counters. With several ``names``, the first block belongs to no dataset.
+def label_blocks(supervisor: Supervisor, names: Iterable[str]) -> Callable[[], Sequence[Labels]]:
+    """Return a function that returns the labels of each block of counters. With several ``names``, the first block
+    belongs to no dataset.
 
     Workers report the datasets of their routing tables; until then the namespace is unknown.
     """
+    found = {name: {"namespace": "", "dataset": name} for name in names or ("",)}
 
-    def __init__(self, supervisor: Supervisor, names: Iterable[str]) -> None:
-        self._supervisor = supervisor
-        self._found = {name: {"namespace": "", "dataset": name} for name in names or ("",)}
-
-    def __call__(self) -> Sequence[Labels]:
-        """Return the labels."""
-        for worker in self._supervisor.workers:
+    def labels() -> Sequence[Labels]:
+        for worker in supervisor.workers:
             statuses = worker.report.get("datasets") or {"": worker.report}
             for name, status in statuses.items():
                 if status.get("dataset"):
                     namespace, _, dataset = status["dataset"].partition("/")
-                    self._found[name] = {"namespace": namespace, "dataset": dataset}
-        labels = list(self._found.values())
-        return labels if len(labels) == 1 else [{"namespace": "", "dataset": ""}, *labels]
+                    found[name] = {"namespace": namespace, "dataset": dataset}
+        blocks = list(found.values())
+        return blocks if len(blocks) == 1 else [{"namespace": "", "dataset": ""}, *blocks]
+
+    return labels
 
 
 def collect_router(totals: CounterTotals, *, has_resp: bool) -> Iterator[MetricFamily]:
@@ -110,7 +109,7 @@ def collectors(
     counters: Counters, supervisor: Supervisor, names: Iterable[str] = (), *, has_resp: bool = True
 ) -> Sequence[Collector]:
     """Return all collectors of a router of the datasets ``names``."""
-    labels = DatasetLabels(supervisor, names)
+    labels = label_blocks(supervisor, names)
     totals = CounterTotals(counters, labels)
     return (
         partial(collect_counters, PREFIX, totals, COUNTERS, GAUGES),
@@ -141,7 +140,7 @@ class RouterSettings:
     """Folder of the keys from which other passwords are derived."""
     tls: dict[str, str | None] | None
     """Paths for ``TlsFiles``, or None for plain HTTP."""
-    ready_file: Path | None
+    ready_file: str | None
     log_format: str
     limits: RouterLimits
     access: AccessSettings | None = None
@@ -155,13 +154,8 @@ class RouterSettings:
 
 def main(settings: Mapping[str, Any]) -> None:
     """Run the router's supervisor until SIGTERM. ``settings`` are RouterSettings."""
-    ready_file, access = settings["ready_file"], settings["access"]
-    members = {
-        **settings,
-        "ready_file": None if ready_file is None else Path(ready_file),
-        "limits": RouterLimits(**settings["limits"]),
-        "access": None if access is None else AccessSettings.from_json(access),
-    }
+    limits, access = RouterLimits(**settings["limits"]), settings["access"]
+    members = {**settings, "limits": limits, "access": None if access is None else AccessSettings(**access)}
     asyncio.run(run_service(router_service(RouterSettings(**members))))
 
 
@@ -176,18 +170,7 @@ def router_service(settings: RouterSettings) -> Service:
     datasets = len(settings.datasets)
     counters = Counters(NAMES, settings.workers, 1 + datasets if datasets > 1 else 1)
     limits, budget_bytes = _share_memory(replace(settings.limits, max_connections=possible), settings)
-    config = {
-        "table": settings.table,
-        "datasets": settings.datasets,
-        "dataset_uid": settings.dataset_uid,
-        "limits": asdict(limits),
-        "budget_bytes": budget_bytes,
-        "password": settings.password,
-        "tls": settings.tls,
-        "password_key_dir": settings.password_key_dir,
-        "access": None if settings.access is None else asdict(settings.access),
-        "console": settings.console,
-    }
+    config = {**asdict(settings), "limits": asdict(limits), "budget_bytes": budget_bytes}
     fleet = Fleet(
         module="lookupdb.router.worker",
         configs=[config] * settings.workers,
@@ -201,7 +184,7 @@ def router_service(settings: RouterSettings) -> Service:
         ports=list(public.values()),
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
         ready_members={name: listeners.bound_port(sockets[0]) for name, sockets in public.items()},
-        ready_file=settings.ready_file,
+        ready_file=None if settings.ready_file is None else Path(settings.ready_file),
         collectors=lambda supervisor: collectors(
             counters, supervisor, settings.datasets, has_resp=settings.resp_port is not None
         ),

@@ -79,7 +79,7 @@ class Entrance:
             self.certificates.start()
         self._access: AccessWatch | None = None
         if config["access"]:
-            self._access = AccessWatch(AccessSettings.from_json(config["access"]), on_change, logs=logs)
+            self._access = AccessWatch(AccessSettings(**config["access"]), on_change, logs=logs)
             self._access.start()
 
     @property
