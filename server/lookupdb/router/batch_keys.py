@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from enum import Enum
 from itertools import compress
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -18,15 +17,10 @@ from lookupdb import native, records
 from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.resp.requests import CRLF, bulk
 
-
-class _Mark(Enum):
-    UNAVAILABLE = "unavailable"
-
-
-UNAVAILABLE: Final = _Mark.UNAVAILABLE
+UNAVAILABLE: Final = object()
 """Stands for the value of a key whose shard could not answer: the key may or may not exist."""
 
-Values: TypeAlias = "list[bytes | Literal[_Mark.UNAVAILABLE] | None]"
+Values: TypeAlias = list[Any]
 """One entry per key: its value, None if no record has the key, or UNAVAILABLE."""
 
 

@@ -21,7 +21,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from lookupdb.process.watched_files import Content, WatchedFiles, read_file
 from lookupdb.router.clients import READING, TLS_PIECE_BYTES, ConnectionLife
@@ -361,8 +361,7 @@ _MAX_WAIT_SECONDS: Final = 3600.0
 """Longest wait for a start of validity, because clocks may be adjusted."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(NamedTuple):
     """Paths of the PEM files."""
 
     certificate: Path
@@ -371,11 +370,6 @@ class TlsFiles:
     client_ca: Path | None
     """CAs of client certificates, or None if clients need none."""
 
-    @property
-    def paths(self) -> list[Path]:
-        """All paths."""
-        return [path for path in (self.certificate, self.key, self.client_ca) if path]
-
 
 class Certificates:
     """Keeps ``context`` for handshakes, which is None until a certificate could be used."""
@@ -383,9 +377,10 @@ class Certificates:
     def __init__(self, files: TlsFiles, counters: memoryview, on_change: Callable[[], None]) -> None:
         """``on_change`` is called when ``context`` or ``problem`` has changed."""
         self._files = files
+        self._paths = [path for path in files if path]
         self._on_change = on_change
         self._counters = counters
-        self._watch = WatchedFiles(lambda: files.paths, self._load)
+        self._watch = WatchedFiles(lambda: self._paths, self._load)
         self._content: Content = {}
         self._is_told = False
         """True if the current files were refused before: they are tried again without a log line."""
@@ -421,7 +416,7 @@ class Certificates:
         self._stop_waiting()
         self._is_told = self._is_told and content == self._content
         self._content = content
-        missing = [str(path) for path in self._files.paths if content.get(path) is None]
+        missing = [str(path) for path in self._paths if content.get(path) is None]
         if missing:
             self._refuse(f"there is no {' and no '.join(missing)}, or it cannot be read")
             return

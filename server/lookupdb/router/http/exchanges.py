@@ -12,15 +12,15 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import orjson
 
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.records import FRAMES
 from lookupdb.router.access import Gatekeeper
-from lookupdb.router.batch_keys import choose_keys
-from lookupdb.router.budget import RouterLimits
+from lookupdb.router.batch_keys import BatchKeys, BatchValues, choose_keys
+from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import CODES, FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.http import problems
@@ -43,18 +43,13 @@ from lookupdb.router.http.request import (
     HOST,
     IF_NONE_MATCH,
     ORIGIN,
+    AcceptField,
     Request,
     parse_accept,
     parse_batch,
 )
 from lookupdb.router.lookup_core import LookupCore
-from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
-
-if TYPE_CHECKING:
-    from lookupdb.router.batch_keys import BatchKeys, BatchValues
-    from lookupdb.router.budget import RouterBudget
-    from lookupdb.router.http.request import AcceptField
-    from lookupdb.router.lookups import ScatterGather
+from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ScatterGather, ServedGeneration
 
 
 class HttpService(ClientService):

@@ -16,17 +16,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from lookupdb.router.batch_keys import ReplyValues
+from lookupdb.router.clients import Answer
 from lookupdb.router.http import request as target
 from lookupdb.router.http.exchanges import METHODS, ClientConnection, Exchange
 from lookupdb.router.http.request import TRACEPARENT, Request
-from lookupdb.router.lookups import PendingLookup, ShardSlice, SingleKey
+from lookupdb.router.lookup_core import LookupCore
+from lookupdb.router.lookups import PendingLookup, Problem, ShardSlice, SingleKey
 from lookupdb.telemetry import SAMPLED, log_fields, parse_traceparent
 
 if TYPE_CHECKING:
-    from lookupdb.router.batch_keys import ReplyValues
-    from lookupdb.router.clients import Answer
-    from lookupdb.router.lookup_core import LookupCore
-    from lookupdb.router.lookups import Problem
     from lookupdb.spans import Spans, TimedSpan
 
 _ANSWERED: Final = "Answered"

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from lookupdb.credentials import NO_ACCESS_DATA, Admitted, Denial, Denied
 from lookupdb.resp.commands import (
@@ -33,18 +33,13 @@ from lookupdb.resp.commands import (
 )
 from lookupdb.resp.requests import CRLF, MANY_KEYS, OK, Command, CommandLimits, bulk, error, integer, list_keys
 from lookupdb.router.access import Gatekeeper
-from lookupdb.router.batch_keys import UNAVAILABLE, Values, choose_keys
-from lookupdb.router.budget import RouterLimits
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, Values, choose_keys
+from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import FAILED, INDEX, REFUSED, count_requests, find_histogram
 from lookupdb.router.lookup_core import LookupCore
-from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
+from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ScatterGather, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, MAX_ARGUMENTS, MAX_INLINE_BYTES
-
-if TYPE_CHECKING:
-    from lookupdb.router.batch_keys import BatchKeys, BatchValues
-    from lookupdb.router.budget import RouterBudget
-    from lookupdb.router.lookups import ScatterGather
 
 
 class RespService(ClientService):
