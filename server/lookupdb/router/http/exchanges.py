@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import orjson
 
@@ -25,14 +26,7 @@ from lookupdb.router.clients import JOINED_BYTES, Answer, ClientService
 from lookupdb.router.counters import CODES, FAILED, INDEX, REFUSED, find_histogram
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
-from lookupdb.router.http.problems import (
-    JSON,
-    MAX_HEADS,
-    PERSISTENT,
-    Answers,
-    HttpProblem,
-    missing_detail,
-)
+from lookupdb.router.http.problems import JSON, MAX_HEADS, PERSISTENT, Answers, HttpProblem, missing_detail
 from lookupdb.router.http.request import (
     ACCEPT,
     CONTENT_ENCODING,
@@ -250,7 +244,8 @@ def _describe_dataset(exchange: Exchange) -> None:
     exchange.respond(200, fields, orjson.dumps(document), _OK)
 
 
-class LookupFields(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LookupFields:
     """What the header fields of a request say about a lookup or a batch."""
 
     generation: str | None = None
@@ -296,8 +291,8 @@ class LookupExchange(Exchange):
 
     def start(self) -> None:
         """Ask the lookup core."""
-        generation, _, deadline_ms, _ = self.fields
-        self.lookups.find(self.key, self, generation, deadline_ms=deadline_ms)
+        fields = self.fields
+        self.lookups.find(self.key, self, fields.generation, deadline_ms=fields.deadline_ms)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
         """Answer with the key's value, or 304 if the client has it. A missing key is 404 in any case (RFC 9110,
@@ -305,7 +300,7 @@ class LookupExchange(Exchange):
         connection = self.connection
         answers = connection.answers
         heads = answers.known_heads.get(generation) or answers.heads(generation)
-        _, accept, _, condition = self.fields
+        accept, condition = self.fields.accept, self.fields.condition
         if accept is not None and not accept.allows(heads.media_type):
             detail = f"the values of this dataset are {heads.media_type}, which Accept rules out"
             self.refuse(HttpProblem(problems.NOT_ACCEPTABLE, detail))
@@ -378,8 +373,8 @@ class BatchExchange(Exchange):
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.charge(self)
-        generation, _, deadline_ms, _ = self.fields
-        self.gather = self.lookups.find_many(self.keys, self, generation, deadline_ms=deadline_ms)
+        fields = self.fields
+        self.gather = self.lookups.find_many(self.keys, self, fields.generation, deadline_ms=fields.deadline_ms)
 
     def abandon(self) -> None:
         """Stop, because the client is gone: ask no further shard, and keep nothing."""
