@@ -95,6 +95,5 @@ def enough_descriptors(purpose: str) -> Iterator[None]:
         if error.errno not in OPEN_FILES_ERRNOS:
             raise
         raise NotEnoughRoom(
-            f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}",
-            hint=RAISE_OPEN_FILES,
+            f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}", hint=RAISE_OPEN_FILES
         ) from error

@@ -166,13 +166,7 @@ class ShardReader:
         try:
             _check_length(path)
             self._env = lmdb.open(
-                str(path),
-                subdir=False,
-                readonly=True,
-                create=False,
-                lock=False,
-                readahead=False,
-                max_dbs=2,
+                str(path), subdir=False, readonly=True, create=False, lock=False, readahead=False, max_dbs=2
             )
             self.meta, self.dictionary_bytes = self._describe()
             self._records = self._env.open_db(RECORDS, create=False)

@@ -591,12 +591,7 @@ def read_key_answer(response: Response, key: str, expected: str | None, decode: 
 
 
 def read_batch_answer(
-    response: Response,
-    keys: Sequence[str],
-    expected: str | None,
-    *,
-    partial: bool,
-    decode: Decode = decode_json,
+    response: Response, keys: Sequence[str], expected: str | None, *, partial: bool, decode: Decode = decode_json
 ) -> KeysAnswer:
     """Read the answer to ``RequestRenderer.batch`` for ``keys``, which are distinct; without ``partial`` it must cover
     all of them. ``decode`` parses JSON. Raises LookupFailed."""

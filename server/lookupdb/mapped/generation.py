@@ -540,8 +540,7 @@ class Follower:
             files = open_target(self.location, self.opener, present.facts)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise GenerationMissing(
-                f"the folder {path} is gone",
-                hint="the open generation keeps answering; open another folder",
+                f"the folder {path} is gone", hint="the open generation keeps answering; open another folder"
             ) from error
         except OSError as error:
             raise unopened_error(path, error) from error

@@ -74,12 +74,7 @@ class PythonGeneration:
     """All shards of a generation, mapped: the Python fallback of the native ``MappedGeneration``."""
 
     def __init__(
-        self,
-        paths: list[Path],
-        normalize: tuple[str, ...],
-        encode: Callable[[Key], bytes],
-        decoders: Any,
-        facts: Any,
+        self, paths: list[Path], normalize: tuple[str, ...], encode: Callable[[Key], bytes], decoders: Any, facts: Any
     ) -> None:
         self.facts = facts
         self.decode: Callable[[bytes], Any] | None = decoders and decoders.exactly

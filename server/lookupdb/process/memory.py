@@ -153,10 +153,7 @@ _WINDOW: Final = 1 << 28
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
-    *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
-)
+_libc.mmap.argtypes = (*(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), *(ctypes.c_int, ctypes.c_int, ctypes.c_long))
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 

@@ -170,22 +170,10 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
         CLOSING: "all is read and answered",
         CLOSED: _BROKEN,
     },
-    FINISHING: {
-        FINISHING_HALF_CLOSED: _END,
-        LINGERING: _LAST_ANSWER,
-        CLOSED: _BROKEN,
-    },
-    FINISHING_HALF_CLOSED: {
-        CLOSING: _LAST_ANSWER,
-        CLOSED: _BROKEN,
-    },
-    LINGERING: {
-        CLOSING: _END + ", or too many connections beyond the limit linger",
-        CLOSED: _BROKEN,
-    },
-    CLOSING: {
-        CLOSED: "the client has read everything sent; or " + _BROKEN,
-    },
+    FINISHING: {FINISHING_HALF_CLOSED: _END, LINGERING: _LAST_ANSWER, CLOSED: _BROKEN},
+    FINISHING_HALF_CLOSED: {CLOSING: _LAST_ANSWER, CLOSED: _BROKEN},
+    LINGERING: {CLOSING: _END + ", or too many connections beyond the limit linger", CLOSED: _BROKEN},
+    CLOSING: {CLOSED: "the client has read everything sent; or " + _BROKEN},
     CLOSED: {},
 }
 """From, to and cause of each transition. There are no others."""

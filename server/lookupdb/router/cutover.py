@@ -358,10 +358,7 @@ class Cutover:
     def _awaited_shards(self, new: LiveTable) -> list[int]:
         current = self._lookups.live
         return awaited_shards(
-            new.table,
-            new.proven,
-            current.table if current else None,
-            current.proven if current else (),
+            new.table, new.proven, current.table if current else None, current.proven if current else ()
         )
 
     def _release(self, live: LiveTable) -> None:

@@ -38,12 +38,7 @@ from lookupdb.shard import limits
 from lookupdb.shard.commands import Session, WorkerContext, execute
 from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
 
-_HISTOGRAMS: Final = {
-    b"GET": limits.GET,
-    b"MGET": limits.MGET,
-    b"EXISTS": limits.EXISTS,
-    b"TOUCH": limits.EXISTS,
-}
+_HISTOGRAMS: Final = {b"GET": limits.GET, b"MGET": limits.MGET, b"EXISTS": limits.EXISTS, b"TOUCH": limits.EXISTS}
 """The histograms of commands; others have ``limits.OTHER``."""
 
 
@@ -158,17 +153,7 @@ class RespState(enum.IntEnum):
     """The socket is closed, and nothing refers to the connection."""
 
 
-(
-    READING,
-    SENDING,
-    ANSWERING,
-    DRAIN_READING,
-    DRAIN_SENDING,
-    DRAIN_ANSWERING,
-    CLOSING,
-    HALF_CLOSED,
-    CLOSED,
-) = RespState
+(READING, SENDING, ANSWERING, DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING, CLOSING, HALF_CLOSED, CLOSED) = RespState
 
 _UNSENT: Final = "the client does not take all of a reply at once"
 _MORE: Final = "its time slice is over before all replies are made, or it leaves too many of them unread"

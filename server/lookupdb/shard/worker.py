@@ -366,10 +366,7 @@ class WorkerLoop:
         if isinstance(problem, BlockingIOError):
             return
         if not isinstance(problem, ConnectionError) and getattr(problem, "errno", None) not in _UNREACHABLE:
-            log.error(
-                "a connection is closed because of an error in the server",
-                exc_info=problem,
-            )
+            log.error("a connection is closed because of an error in the server", exc_info=problem)
         if fd in self._worker.connections:
             self._worker.connections[fd].close()
 
@@ -488,8 +485,7 @@ def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> 
     ):
         if expected != found:
             raise CorruptFile(
-                f"{path}: its index says {name} {expected}, the file {found}",
-                hint="build the generation again",
+                f"{path}: its index says {name} {expected}, the file {found}", hint="build the generation again"
             )
     return shard
 

@@ -18,21 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import (
-    DISK_FULL_ERRNOS,
-    CorruptFile,
-    GenerationMissing,
-    NotEnoughRoom,
-    StoreError,
-    UsageError,
-)
+from lookupdb.errors import DISK_FULL_ERRNOS, CorruptFile, GenerationMissing, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_shard_size, verify_shard_file
-from lookupdb.store.dataset import (
-    StoredDataset,
-    is_generation,
-    parse_manifest,
-    sort_generations,
-)
+from lookupdb.store.dataset import StoredDataset, is_generation, parse_manifest, sort_generations
 from lookupdb.store.directory import folder_errors, try_lock
 from lookupdb.store.generations import PATIENCE_SECONDS, Pace, Throttle, fetch_file
 

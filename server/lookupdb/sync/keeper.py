@@ -22,20 +22,8 @@ from lookupdb.manifest import ANNOUNCEMENT_NOTE, LOST_HINT, Manifest
 from lookupdb.process.launch import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.generations import Throttle
-from lookupdb.sync.feeds import (
-    StoreFeed,
-    SyncTarget,
-    diagnose_manifest,
-    diagnose_succession,
-    have_same_content,
-)
-from lookupdb.sync.folder import (
-    DatasetFolder,
-    FetchInterrupted,
-    FetchProgress,
-    fetch_generation,
-    interruptible_pace,
-)
+from lookupdb.sync.feeds import StoreFeed, SyncTarget, diagnose_manifest, diagnose_succession, have_same_content
+from lookupdb.sync.folder import DatasetFolder, FetchInterrupted, FetchProgress, fetch_generation, interruptible_pace
 
 # Look for an announcement without delaying a keeper that follows a routing table.
 

@@ -443,8 +443,7 @@ class RequestReader:
             if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
                 raise self._target_too_long()
             raise self._refuse(
-                problems.HEAD_TOO_LARGE,
-                f"request line and header fields are larger than {MAX_HEAD_BYTES} bytes",
+                problems.HEAD_TOO_LARGE, f"request line and header fields are larger than {MAX_HEAD_BYTES} bytes"
             )
 
     def close(self) -> None:

@@ -46,11 +46,7 @@ class RespService(ClientService):
     """The shared state of all RESP connections of a worker."""
 
     def __init__(
-        self,
-        lookups: LookupCore,
-        limits: RouterLimits,
-        gatekeeper: Gatekeeper | None = None,
-        port: int = 0,
+        self, lookups: LookupCore, limits: RouterLimits, gatekeeper: Gatekeeper | None = None, port: int = 0
     ) -> None:
         super().__init__(lookups, limits, gatekeeper)
         self.keys_type: Final = choose_keys()
