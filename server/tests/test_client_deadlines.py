@@ -130,10 +130,8 @@ async def test_coroutines_that_are_late_before_they_leave_keep_nobody_from_leavi
         return SharedAnswer(keys, [((key,), KeyAnswer(key, "g1")) for key in keys])
 
     combiner = AsyncCombiner(ask, ClientCore(check_settings("http://router", {"max_keys": 100})))
-    combiner._timeout = 0.0
-    late = [combiner.find(key) for key in ("a", "b")]
-    combiner._timeout = 60.0
-    fine = [combiner.find(key) for key in ("c", "d")]
+    late = [combiner.find(key, loop.time()) for key in ("a", "b")]
+    fine = [combiner.find(key, loop.time() + 60) for key in ("c", "d")]
     assert [(await future).take(key).value for future, key in zip(fine, ("c", "d"), strict=True)] == ["c", "d"]
     await asyncio.gather(*late, return_exceptions=True)
     ((keys, deadline, answer_by),) = asked

@@ -97,7 +97,7 @@ class AsyncLookups:
 
     async def lookup(self, key: Key) -> Lookup:
         """Return the result for ``key``, with the generation that answered."""
-        deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        deadline = self._link.enter()
         if isinstance(key, tuple):
             lookup: Lookup = await self._find_columns(key, self._lookup, deadline)
             return lookup
@@ -116,8 +116,7 @@ class AsyncLookups:
         With ``partial``, unavailable keys are listed; Unavailable is raised only if all keys are. During a rollout
         shard by shard, results may come from several generations.
         """
-        self._link.enter()
-        deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        deadline = self._link.enter()
         listed: Any = keys if isinstance(keys, str) else [*keys]
         if not any(issubclass(kind, tuple) for kind in {*map(type, listed)}):  # no key of several columns
             return await self._get_many(listed, deadline, partial=partial)
@@ -188,8 +187,7 @@ class AsyncLookups:
 
     async def dataset(self) -> DatasetDescription:
         """Return the description of the dataset and its active generation, even if this client uses another one."""
-        self._link.enter()
-        return await self._describe(asyncio.get_running_loop().time() + self._link.core.settings.timeout)
+        return await self._describe(self._link.enter())
 
     async def _describe(self, deadline: float) -> DatasetDescription:
         return read_dataset(await self._ask(self._renderer.dataset, (), deadline))
@@ -218,8 +216,7 @@ class AsyncLookups:
         self, key: Key, find: Callable[[str, float], Awaitable[Any]], deadline: float | None = None
     ) -> Any:
         """Join ``key`` to a text as the answering generation does, and return what ``find`` returns for it."""
-        self._link.enter()
-        deadline = deadline or asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        deadline = deadline or self._link.enter()
         columns = await self._key_columns(deadline)
         for _ in range(MAX_PASSES):
             answer = await find(text := columns.join(key), deadline)
@@ -235,7 +232,7 @@ class AsyncLookups:
             return found
         key = check_key(key)
         link = self._link
-        link.enter()
+        deadline = deadline or link.enter()
         if link.core.cache is not None and self._generation is None:
             known = link.core.cache.find(key, asyncio.get_running_loop().time())
             if known is not None:

@@ -40,9 +40,9 @@ class AsyncRouterLink:
         self._epoch = PROCESS.epoch
         self._is_closed = False
 
-    def enter(self) -> None:
-        """Bind the connections to the running loop. Raises RuntimeError if the client is closed, or their loop still
-        runs in another thread."""
+    def enter(self) -> float:
+        """Bind the connections to the running loop. Return the deadline of a call. Raises RuntimeError if the client is
+        closed, or their loop still runs in another thread."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._epoch is not PROCESS.epoch:
             with PROCESS.lock:
@@ -62,6 +62,7 @@ class AsyncRouterLink:
                 self._epoch = PROCESS.epoch
         if self._is_closed:
             raise RuntimeError(_CLOSED)
+        return loop.time() + self.core.settings.timeout
 
     async def exchange(
         self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
@@ -324,15 +325,14 @@ class AsyncCombiner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    def find(self, key: str, deadline: float | None = None) -> asyncio.Future[SharedAnswer]:
+    def find(self, key: str, deadline: float) -> asyncio.Future[SharedAnswer]:
         """Return the answer to a batch with ``key``, from which the caller takes its part. Raises Unavailable."""
         queue = self._queue
         if queue:
             core.check_room(key, len(queue), self._characters)
         self._characters += len(key)
-        loop = self._loop
-        future: asyncio.Future[SharedAnswer] = loop.create_future()
-        queue.append(_Waiter(key, future, deadline or loop.time() + self._timeout, contextvars.copy_context()))
+        future: asyncio.Future[SharedAnswer] = self._loop.create_future()
+        queue.append(_Waiter(key, future, deadline, contextvars.copy_context()))
         if self._scheduled is None:
             self._schedule()
         return future

@@ -97,7 +97,7 @@ class Lookups:
 
     def lookup(self, key: Key) -> Lookup:
         """Return the result for ``key``, with the generation that answered."""
-        deadline = time.monotonic() + self._link.core.settings.timeout
+        deadline = self._link.enter()
         if isinstance(key, tuple):
             lookup: Lookup = self._find_columns(key, self._lookup, deadline)
             return lookup
@@ -116,8 +116,7 @@ class Lookups:
         With ``partial``, unavailable keys are listed; Unavailable is raised only if all keys are. During a rollout
         shard by shard, results may come from several generations.
         """
-        self._link.enter()
-        deadline = time.monotonic() + self._link.core.settings.timeout
+        deadline = self._link.enter()
         listed: Any = keys if isinstance(keys, str) else [*keys]
         if not any(issubclass(kind, tuple) for kind in {*map(type, listed)}):  # no key of several columns
             return self._get_many(listed, deadline, partial=partial)
@@ -188,8 +187,7 @@ class Lookups:
 
     def dataset(self) -> DatasetDescription:
         """Return the description of the dataset and its active generation, even if this client uses another one."""
-        self._link.enter()
-        return self._describe(time.monotonic() + self._link.core.settings.timeout)
+        return self._describe(self._link.enter())
 
     def _describe(self, deadline: float) -> DatasetDescription:
         return read_dataset(self._ask(self._renderer.dataset, (), deadline))
@@ -216,8 +214,7 @@ class Lookups:
 
     def _find_columns(self, key: Key, find: Callable[[str, float], Any], deadline: float | None = None) -> Any:
         """Join ``key`` to a text as the answering generation does, and return what ``find`` returns for it."""
-        self._link.enter()
-        deadline = deadline or time.monotonic() + self._link.core.settings.timeout
+        deadline = deadline or self._link.enter()
         columns = self._key_columns(deadline)
         for _ in range(MAX_PASSES):
             answer = find(text := columns.join(key), deadline)
@@ -233,7 +230,7 @@ class Lookups:
             return found
         key = check_key(key)
         link = self._link
-        link.enter()
+        deadline = deadline or link.enter()
         if link.core.cache is not None and self._generation is None:
             known = link.core.cache.find(key, time.monotonic())
             if known is not None:

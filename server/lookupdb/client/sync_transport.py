@@ -49,8 +49,9 @@ class RouterLink:
         self._epoch = PROCESS.epoch
         self._is_closed = False
 
-    def enter(self) -> None:
-        """Start again if the process was forked. Raises RuntimeError if the client is closed."""
+    def enter(self) -> float:
+        """Start again if the process was forked. Return the deadline of a call. Raises RuntimeError if the client is
+        closed."""
         if self._epoch is not PROCESS.epoch:
             with PROCESS.lock:
                 if self._epoch is not PROCESS.epoch:
@@ -61,6 +62,7 @@ class RouterLink:
                     self._epoch = PROCESS.epoch  # last, because another thread that sees it uses all the rest
         if self._is_closed:
             raise RuntimeError("this client is closed")
+        return time.monotonic() + self.core.settings.timeout
 
     def exchange(
         self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
@@ -376,9 +378,8 @@ class Combiner:
         self._characters = 0  # characters of the queued keys
         self._leaders: WeakSet[Seat] = WeakSet()  # a seat for each batch under way
 
-    def find(self, key: str, deadline: float | None = None) -> KeyAnswer:
+    def find(self, key: str, deadline: float) -> KeyAnswer:
         """Look ``key`` up. Raises LookupFailed."""
-        deadline = deadline or time.monotonic() + self._timeout
         while True:
             seat, waiter = Seat(), None
             try:
