@@ -306,7 +306,7 @@ class Cutover:
         entries = [entry for offered in (self._next, live) if offered for entry in offered.table.entries]
         passwords = {shard.password for entry in entries for shard in entry.shards if shard.password}
         return {
-            "dataset": f"{live.table.dataset.namespace}/{live.table.dataset.name}" if live else None,
+            "dataset": str(live.table.dataset) if live else None,
             "datasetUid": live.table.dataset.uid if live else None,
             "tableVersion": live.table.version if live else None,
             "tableDigest": self._digest,

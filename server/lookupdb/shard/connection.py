@@ -196,26 +196,6 @@ _OUTCOMES: Final = (*[_OPEN] * 3, *[_DRAIN] * 3, _CLOSE)
 class RespConnection:
     """One client connection. The poller's ``fast_path[fd]`` says whether the loop may answer it by itself."""
 
-    __slots__ = (
-        "_active_at",
-        "_arrived",
-        "_due",
-        "_is_active",
-        "_output",
-        "_poller",
-        "_replies",
-        "_requests",
-        "_session",
-        "_slot",
-        "_socket",
-        "_state",
-        "_stored_replies",
-        "_worker",
-        "fd",
-        "held_bytes",
-        "parked",
-    )
-
     def __init__(self, worker: WorkerContext, poller: Poller, client: socket.socket) -> None:
         self._worker, self._poller, self._socket = worker, poller, client
         self.fd: Final = client.fileno()

@@ -117,9 +117,7 @@ def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
             "reason": problem.error.reason,
             "message": problem.error.message,
             "hint": problem.error.hint,
-            "since": datetime.datetime.fromtimestamp(int(problem.since), datetime.UTC)
-            .isoformat()
-            .replace("+00:00", "Z"),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(problem.since)),
             "failures": problem.failures,
             "triedAgainInSeconds": round(max(0.0, problem.retry_at - time.monotonic()), 1),
         },

@@ -106,7 +106,7 @@ class RequestTrace:
         if core.live is not None:
             dataset = core.live.table.dataset
             self._span.describe(namespace=dataset.namespace, dataset=dataset.name)
-            self.fields["dataset"] = f"{dataset.namespace}/{dataset.name}"
+            self.fields["dataset"] = str(dataset)
 
     def note_batch(self, lookup: PendingLookup, key_count: int, start: int, outcome: str) -> None:
         """Record that the keys of ``lookup`` are answered, given up or abandoned."""
