@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/redis.md, run as they stand there against a real router over real shards."""
+"""The examples of docs/how-to/redis.md, run as they stand there against a router and a real shard."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from docs_tools import reference
 from support.fleets import fleet, fleet_entry
-from support.routers import Router, routing
-from support.routing import table_file
+from support.http import ScriptedLookups
+from support.resp import RespServer, serving_resp
 from support.shards import write_generation
 
 from lookupdb.router.resp.exchanges import COMMANDS
@@ -24,24 +24,20 @@ AIRPORTS = {code: b'{"iata": "%b"}' % code[1:].encode() for code in ("kjfk", "eg
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
-    folder = tmp_path_factory.mktemp("airports")
-    generation = write_generation(folder, AIRPORTS, normalize=("strip", "lowercase"), value_format="json")
-    table = folder / "table.json"
-    with fleet(generation) as shards:
-        table.write_bytes(table_file(fleet_entry(generation, shards)))
-        with routing(table, "--resp-port", "0") as router:
-            yield router
+def router() -> Iterator[RespServer]:
+    values = AIRPORTS | {key.upper(): value for key, value in AIRPORTS.items()}  # it normalizes nothing
+    with serving_resp(ScriptedLookups(values=values)) as router:
+        yield router
 
 
-def run(recipe: str, router: Router) -> dict[str, Any]:
+def run(recipe: str, router: RespServer) -> dict[str, Any]:
     names: dict[str, Any] = {}
-    code = RECIPES[recipe].replace("6379", str(router.resp))
+    code = RECIPES[recipe].replace("6379", str(router.port))
     exec(compile(code, recipe, "exec"), names)
     return names
 
 
-def test_redis_py(router: Router) -> None:
+def test_redis_py(router: RespServer) -> None:
     names = run("redis", router)
     names["airports"].close()
     assert names["kjfk"] == {"iata": "jfk"}
@@ -49,7 +45,7 @@ def test_redis_py(router: Router) -> None:
     assert names["found"] == [b"jfk", b"gll", b"szh"]
 
 
-def test_a_shard(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard(router: RespServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generation = write_generation(tmp_path, AIRPORTS, shards=2, normalize=("strip", "lowercase"), value_format="json")
     with fleet(generation) as shards:
         entry = fleet_entry(generation, shards)["shards"]
@@ -61,7 +57,7 @@ def test_a_shard(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert run("shards", router)["value"] == AIRPORTS["kjfk"]
 
 
-async def test_asyncio(router: Router) -> None:
+async def test_asyncio(router: RespServer) -> None:
     names = await asyncio.to_thread(run, "asyncio", router)
     assert names["found"] == [AIRPORTS["kjfk"], AIRPORTS["egll"]]
 

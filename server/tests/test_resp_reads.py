@@ -10,13 +10,10 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from support.fleets import fleet, fleet_entry
 from support.http import ScriptedLookups
 from support.http import generation as scripted_generation
 from support.resp import command, serving_resp
-from support.routers import routing
-from support.routing import table_file
-from support.shards import write_generation
+from support.shards import serving, write_generation
 from support.two_kinds import KINDS, InProcessWorker
 
 from lookupdb.keys import file_name
@@ -60,12 +57,9 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ports(generation: Path, tmp_path_factory: Any) -> Iterator[dict[str, int]]:
-    with fleet(generation) as shards:
-        table = tmp_path_factory.mktemp("table") / "table.json"
-        table.write_bytes(table_file(fleet_entry(generation, shards)))
-        with routing(table, "--resp-port", "0", "--max-keys", "600") as router:
-            yield {"router": router.resp, "shard": shards[0][0].ports[0]}
+def ports(generation: Path) -> Iterator[dict[str, int]]:
+    with serving(generation) as shard, serving_resp(ScriptedLookups(values=dict(RECORDS)), max_keys=600) as router:
+        yield {"router": router.port, "shard": shard.ports[0]}
 
 
 @pytest.fixture(scope="module", params=["router", "shard"])
