@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import select
 import socket
-import subprocess
-import sys
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from support.shards import serving, write_generation
 
 from lookupdb.errors import UsageError
 from lookupdb.process import listeners
+from support import launching
 
 BOTH = ["127.0.0.1", "::1"]
 
@@ -108,11 +107,9 @@ def test_a_router_has_no_port_twice(tmp_path: Path, second: str) -> None:
     (tmp_path / "table.json").write_text("{}")
     words = ["--table", str(tmp_path / "table.json"), "--port", str(free_port()), "--admin-port", "0"]
     words += [second, words[3]]
-    run = subprocess.run(
-        [sys.executable, "-m", "lookupdb", "route", *words], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert run.returncode == UsageError.exit_code
-    assert run.stderr.startswith(f"error: cannot listen on 127.0.0.1 port {words[3]}: Address already in use")
+    code, said = launching.ended("route", *words)
+    assert code == UsageError.exit_code
+    assert said.startswith(f"error: cannot listen on 127.0.0.1 port {words[3]}: Address already in use")
 
 
 @pytest.mark.parametrize("host", ["2001:db8::1", "no such host", "a..b"])

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import run_here
-from support.routers import Router, routing
-from support.routing import entry, table_file
-from support.shards import serving, write_generation
+from support.http import Server, admitting, raw_lookups, serving
 
 from lookupdb.router.access import hash_token, read_token_hashes
 
@@ -39,19 +37,13 @@ def test_what_no_router_would_take_is_not_hashed_and_not_shown(text: bytes) -> N
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
-    home = tmp_path_factory.mktemp("token")
-    (home / "tokens").mkdir()
-    (home / "tokens" / "web").write_text(hash_token(b"the-token-of-the-web-client"))
-    with serving(write_generation(home, {"k1": b"v1"})) as shard:
-        table = home / "table.json"
-        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="raw", normalize=[])))
-        with routing(table, "--auth-tokens", str(home / "tokens")) as running:
-            yield running
+def router() -> Iterator[Server]:
+    with serving(raw_lookups({"k1": b"v1"}), None, admitting("the-token-of-the-web-client")) as running:
+        yield running
 
 
 def test_get_shows_the_token_of_a_file_or_of_its_variable(
-    router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    router: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, file = f"http://127.0.0.1:{router.port}", tmp_path / "token"
     file.write_text("the-token-of-the-web-client\n")
@@ -67,7 +59,7 @@ def test_get_shows_the_token_of_a_file_or_of_its_variable(
 
 
 @pytest.mark.parametrize("text", [b"", b"two words-of-a-secret", b"x" * 20_000, "secr\u00e9t".encode()])
-def test_a_file_that_holds_no_token_is_refused_and_not_shown(router: Router, tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_holds_no_token_is_refused_and_not_shown(router: Server, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "token").write_bytes(text)
     done = run_here("get", f"http://127.0.0.1:{router.port}", "k1", "--token-file", str(tmp_path / "token"))
     assert done.returncode == 2

@@ -281,14 +281,19 @@ def serving(
             server.stop()
 
 
+def admitting(token: str) -> Gatekeeper:
+    """A gatekeeper that admits clients with ``token``."""
+    gatekeeper = Gatekeeper(token_folder="tokens", accounts=None)
+    gatekeeper.take_hashes(read_token_hashes({Path("web"): hash_token(token.encode()).encode()}))
+    return gatekeeper
+
+
 @contextmanager
 def serving_encrypted(
     values: dict[str, bytes], folder: Path, *, client_ca: Path | None = None, token: str = ""
 ) -> Iterator[str]:
     """The URL of a server of raw ``values`` that shows a certificate for localhost, written to ``folder``."""
-    gatekeeper = Gatekeeper(token_folder="tokens", accounts=None) if token else None
-    if gatekeeper:
-        gatekeeper.take_hashes(read_token_hashes({Path("web"): hash_token(token.encode()).encode()}))
+    gatekeeper = admitting(token) if token else None
     files = TlsFiles(*make_identity("localhost", by=authority()).write(folder / "tls"), client_ca)
     with serving(raw_lookups(values), files, gatekeeper) as server:
         yield f"https://localhost:{server.port}"

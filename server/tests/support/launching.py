@@ -26,7 +26,12 @@ _LOCK = threading.Lock()
 
 
 def start(
-    verb: Verb, words: list[str], *, open_files: int | None = None, by_command_line: bool = False
+    verb: Verb,
+    words: list[str],
+    *,
+    open_files: int | None = None,
+    by_command_line: bool = False,
+    stderr: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """``lookupdb verb words…``. ``open_files`` is the hard limit of descriptors, and the soft one half of it.
 
@@ -40,7 +45,7 @@ def start(
     try:
         os.pwrite(fd, orjson.dumps(settings, default=str), 0)
         command = [*START, role, str(fd), verb, *words]
-        return subprocess.Popen(_limited(command, open_files), pass_fds=[fd])
+        return subprocess.Popen(_limited(command, open_files), pass_fds=[fd], stderr=stderr)
     finally:
         os.close(fd)
 
@@ -61,6 +66,13 @@ def ready(
             yield process, orjson.loads(file.read_bytes())
         finally:
             stop(process)
+
+
+def ended(verb: Verb, *words: str) -> tuple[int, str]:
+    """The exit code and standard error of ``lookupdb verb words…``, which fails to start."""
+    with start(verb, [*words], stderr=subprocess.PIPE) as process:
+        _, errors = process.communicate(timeout=120)
+    return process.returncode, errors.decode()
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
