@@ -28,7 +28,7 @@ from lookupdb.store.generations import find_in_store
 
 pytest_plugins = ["support.s3_fixtures"]
 
-RECORDS = 8_000
+RECORDS = 4_000
 KEPT = "by the sample, g1's makes files "
 
 
