@@ -12,24 +12,12 @@ from typing import Any, Final
 
 from lookupdb import telemetry
 from lookupdb.disk import raise_limit
-from lookupdb.process import listeners, memory
-from lookupdb.process.admin import (
-    Collector,
-    CounterTotals,
-    Labels,
-    MetricFamily,
-    Service,
-    collect_counters,
-    collect_service,
-    histogram,
-    labelled_counter,
-    labelled_gauge,
-    run_service,
-)
+from lookupdb.process import admin, listeners, memory
 from lookupdb.process.launch import run_supervisor
 from lookupdb.process.listeners import limit_connections
 from lookupdb.process.supervisor import Fleet, Supervisor
 from lookupdb.process.worker import REQUEST_SECONDS, Counters
+from lookupdb.router import counters as metrics
 from lookupdb.router.access import AccessSettings
 from lookupdb.router.budget import (
     ACCOUNTS_BYTES,
@@ -40,27 +28,11 @@ from lookupdb.router.budget import (
     RouterLimits,
     share_memory,
 )
-from lookupdb.router.counters import (
-    BATCH_BUCKETS,
-    BATCH_MICROSECONDS,
-    BATCH_SECONDS,
-    BATCH_SECONDS_HELP,
-    CERTIFICATE_EXPIRY,
-    COUNTERS,
-    DURATIONS,
-    DURATIONS_HELP,
-    GAUGES,
-    NAMES,
-    PROTOCOLS,
-    REQUESTS,
-    REQUESTS_HELP,
-    TABLE_VERSION,
-)
 
 PREFIX: Final = "lookupdb_router"
 
 
-def label_blocks(supervisor: Supervisor, names: Iterable[str]) -> Callable[[], Sequence[Labels]]:
+def label_blocks(supervisor: Supervisor, names: Iterable[str]) -> Callable[[], Sequence[admin.Labels]]:
     """Return a function that returns the labels of each block of counters. With several ``names``, the first block
     belongs to no dataset.
 
@@ -68,7 +40,7 @@ def label_blocks(supervisor: Supervisor, names: Iterable[str]) -> Callable[[], S
     """
     found = {name: {"namespace": "", "dataset": name} for name in names or ("",)}
 
-    def labels() -> Sequence[Labels]:
+    def labels() -> Sequence[admin.Labels]:
         for worker in supervisor.workers:
             statuses = worker.report.get("datasets") or {"": worker.report}
             for name, status in statuses.items():
@@ -81,40 +53,42 @@ def label_blocks(supervisor: Supervisor, names: Iterable[str]) -> Callable[[], S
     return labels
 
 
-def collect_router(totals: CounterTotals, *, has_resp: bool) -> Iterator[MetricFamily]:
+def collect_router(totals: admin.CounterTotals, *, has_resp: bool) -> Iterator[admin.MetricFamily]:
     """Yield the metrics that need more than a name: requests by status, durations, and the minimum over workers of
     table version and certificate expiry."""
-    requests = [sample for name, code in REQUESTS.items() for sample in totals.samples(name, code=code)]
-    yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
-    protocols = PROTOCOLS if has_resp else PROTOCOLS[:1]
+    requests = [sample for name, code in metrics.REQUESTS.items() for sample in totals.samples(name, code=code)]
+    yield admin.labelled_counter(f"{PREFIX}_requests", metrics.REQUESTS_HELP, requests)
+    protocols = metrics.PROTOCOLS if has_resp else metrics.PROTOCOLS[:1]
     durations = (
         series
-        for (protocol, endpoint, outcome), names in DURATIONS.items()
+        for (protocol, endpoint, outcome), names in metrics.DURATIONS.items()
         if protocol in protocols
         for series in totals.observations(names, 1e-9, protocol=protocol, endpoint=endpoint, outcome=outcome)
     )
-    yield histogram(f"{PREFIX}_request_duration_seconds", DURATIONS_HELP, REQUEST_SECONDS, durations)
-    batches = totals.observations((*BATCH_BUCKETS, BATCH_MICROSECONDS), 1e-6)
-    yield histogram(f"{PREFIX}_batch_duration_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, batches)
+    yield admin.histogram(f"{PREFIX}_request_duration_seconds", metrics.DURATIONS_HELP, REQUEST_SECONDS, durations)
+    batches = totals.observations((*metrics.BATCH_BUCKETS, metrics.BATCH_MICROSECONDS), 1e-6)
+    yield admin.histogram(
+        f"{PREFIX}_batch_duration_seconds", metrics.BATCH_SECONDS_HELP, metrics.BATCH_SECONDS, batches
+    )
     blocks, source = list(enumerate(totals.labels())), totals.source
     help_text = "Version of the routing table in effect, the lowest of all workers; 0 without a table."
-    versions = [(labels, min(source.values(TABLE_VERSION, block))) for block, labels in blocks]
-    yield labelled_gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, versions[len(versions) > 1 :])
+    versions = [(labels, min(source.values(metrics.TABLE_VERSION, block))) for block, labels in blocks]
+    yield admin.labelled_gauge(f"{PREFIX}_{metrics.TABLE_VERSION}", help_text, versions[len(versions) > 1 :])
     help_text = "Expiry of the public port's certificate, the earliest of all workers; 0 without TLS."
-    expiry = [(blocks[0][1], min(source.values(CERTIFICATE_EXPIRY)))]
-    yield labelled_gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, expiry)
+    expiry = [(blocks[0][1], min(source.values(metrics.CERTIFICATE_EXPIRY)))]
+    yield admin.labelled_gauge(f"{PREFIX}_{metrics.CERTIFICATE_EXPIRY}", help_text, expiry)
 
 
 def collectors(
     counters: Counters, supervisor: Supervisor, names: Iterable[str] = (), *, has_resp: bool = True
-) -> Sequence[Collector]:
+) -> Sequence[admin.Collector]:
     """Return all collectors of a router of the datasets ``names``."""
     labels = label_blocks(supervisor, names)
-    totals = CounterTotals(counters, labels)
+    totals = admin.CounterTotals(counters, labels)
     return (
-        partial(collect_counters, PREFIX, totals, COUNTERS, GAUGES),
+        partial(admin.collect_counters, PREFIX, totals, metrics.COUNTERS, metrics.GAUGES),
         partial(collect_router, totals, has_resp=has_resp),
-        lambda: collect_service("router", supervisor, labels()[0]),
+        lambda: admin.collect_service("router", supervisor, labels()[0]),
     )
 
 
@@ -156,10 +130,10 @@ def main(settings: Mapping[str, Any]) -> None:
     """Run the router's supervisor until SIGTERM. ``settings`` are RouterSettings."""
     limits, access = RouterLimits(**settings["limits"]), settings["access"]
     members = {**settings, "limits": limits, "access": None if access is None else AccessSettings(**access)}
-    asyncio.run(run_service(router_service(RouterSettings(**members))))
+    asyncio.run(admin.run_service(router_service(RouterSettings(**members))))
 
 
-def router_service(settings: RouterSettings) -> Service:
+def router_service(settings: RouterSettings) -> admin.Service:
     """Return the service to run. Raises UsageError if a port cannot be bound."""
     possible = limit_connections(settings.limits.max_connections, raise_limit())
     # The public ports, HTTP first: name in the ready file → one socket per worker.
@@ -168,7 +142,7 @@ def router_service(settings: RouterSettings) -> Service:
     if settings.resp_port is not None:
         public["resp"] = bind(settings.resp_port)
     datasets = len(settings.datasets)
-    counters = Counters(NAMES, settings.workers, 1 + datasets if datasets > 1 else 1)
+    counters = Counters(metrics.NAMES, settings.workers, 1 + datasets if datasets > 1 else 1)
     limits, budget_bytes = _share_memory(replace(settings.limits, max_connections=possible), settings)
     config = {**asdict(settings), "limits": asdict(limits), "budget_bytes": budget_bytes}
     fleet = Fleet(
@@ -179,7 +153,7 @@ def router_service(settings: RouterSettings) -> Service:
         drain_seconds=settings.drain_seconds,
         log_format=settings.log_format,
     )
-    return Service(
+    return admin.Service(
         fleet=fleet,
         ports=list(public.values()),
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),

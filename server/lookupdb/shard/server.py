@@ -31,21 +31,7 @@ from lookupdb.errors import (
 )
 from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.process import listeners, memory
-from lookupdb.process.admin import (
-    Collector,
-    CounterTotals,
-    Labels,
-    MetricFamily,
-    Service,
-    add_labels,
-    collect_counters,
-    collect_service,
-    gauge,
-    histogram,
-    info,
-    run_service,
-)
+from lookupdb.process import admin, listeners, memory
 from lookupdb.process.launch import render_failure, run_supervisor, write_termination_log
 from lookupdb.process.supervisor import Fleet, Supervisor
 from lookupdb.process.worker import REQUEST_SECONDS, Counters
@@ -304,40 +290,40 @@ def _ended_by_sigterm() -> Iterator[None]:
 PREFIX = "lookupdb_shard"
 
 
-def collect_shard(served: ServedShard, totals: CounterTotals) -> Iterator[MetricFamily]:
+def collect_shard(served: ServedShard, totals: admin.CounterTotals) -> Iterator[admin.MetricFamily]:
     """Yield the metrics of the served file, read at scrape time."""
     durations = (
         series
         for (command, outcome), names in limits.DURATIONS.items()
         for series in totals.observations(names, 1e-9, command=command, outcome=outcome)
     )
-    yield histogram(f"{PREFIX}_request_duration_seconds", limits.DURATIONS_HELP, REQUEST_SECONDS, durations)
+    yield admin.histogram(f"{PREFIX}_request_duration_seconds", limits.DURATIONS_HELP, REQUEST_SECONDS, durations)
     manifest = served.manifest
     families = [
-        gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records),
-        gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes),
+        admin.gauge(f"{PREFIX}_records", "Records of the shard.", served.entry.records),
+        admin.gauge(f"{PREFIX}_file_bytes", "Size of the shard file.", served.entry.bytes),
     ]
     resident = memory.resident_bytes(served.path)
     if resident is not None:
-        families.append(gauge(f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", resident))
+        families.append(admin.gauge(f"{PREFIX}_resident_bytes", "Bytes of the shard file in the page cache.", resident))
     labels = {"generation": manifest.generation, "shards": str(len(manifest.shards))}
-    families.append(info(f"{PREFIX}_generation", "The generation and shard that are served.", labels))
+    families.append(admin.info(f"{PREFIX}_generation", "The generation and shard that are served.", labels))
     for family in families:
-        yield add_labels(family, _shard_labels(served))
+        yield admin.add_labels(family, _shard_labels(served))
 
 
-def _shard_labels(served: ServedShard) -> Labels:
+def _shard_labels(served: ServedShard) -> admin.Labels:
     """Return the labels of all metrics."""
     return {"namespace": served.manifest.namespace, "dataset": served.manifest.name, "shard": str(served.shard)}
 
 
-def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) -> list[Collector]:
+def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) -> list[admin.Collector]:
     """Return all collectors of a shard server."""
     labels = _shard_labels(served)
-    totals = CounterTotals(counters, lambda: (labels,))
+    totals = admin.CounterTotals(counters, lambda: (labels,))
     return [
-        partial(collect_counters, PREFIX, totals, limits.COUNTERS, limits.GAUGES),
-        partial(collect_service, "shard", supervisor, labels),
+        partial(admin.collect_counters, PREFIX, totals, limits.COUNTERS, limits.GAUGES),
+        partial(admin.collect_service, "shard", supervisor, labels),
         partial(collect_shard, served, totals),
     ]
 
@@ -383,13 +369,13 @@ def main(settings: Mapping[str, Any]) -> None:
     }
     server = ServerSettings(**members)
     try:
-        asyncio.run(run_service(shard_service(server)))
+        asyncio.run(admin.run_service(shard_service(server)))
     except LookupdbError as error:
         write_termination_log(server.termination_log, render_failure(error))
         raise
 
 
-def shard_service(settings: ServerSettings) -> Service:
+def shard_service(settings: ServerSettings) -> admin.Service:
     """Return the service to run. Raises UsageError if a port cannot be bound, CorruptFile without a complete
     generation, NotOnVolume if there is still none after ``settings.wait`` seconds."""
     if settings.wait:
@@ -419,7 +405,7 @@ def shard_service(settings: ServerSettings) -> Service:
         log_format=settings.log_format,
     )
     verification = Verification(served, settings.warm, settings.read_rate)
-    return Service(
+    return admin.Service(
         fleet=fleet,
         ports=fleet.sockets,
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),

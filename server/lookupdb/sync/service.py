@@ -18,17 +18,7 @@ from typing import Any, Final
 from lookupdb import __version__
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, UsageError
 from lookupdb.manifest import generation_number
-from lookupdb.process import launch, listeners, memory
-from lookupdb.process.admin import (
-    AdminPort,
-    MetricFamily,
-    build_info,
-    counter,
-    gauge,
-    labelled_counter,
-    labelled_gauge,
-    process_families,
-)
+from lookupdb.process import admin, launch, listeners, memory
 from lookupdb.process.launch import call_in_thread
 from lookupdb.router.routing_table import InvalidTable
 from lookupdb.store import Store, open_store
@@ -124,32 +114,32 @@ def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
     }
 
 
-def collect_sync(state: SyncState) -> Iterator[MetricFamily]:
+def collect_sync(state: SyncState) -> Iterator[admin.MetricFamily]:
     """Yield the metrics of ``state``."""
     figures = state.figures
     ready = int(explain_unready(state) is None)
-    yield build_info("sync")
-    yield from process_families((), {})
-    yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
+    yield admin.build_info("sync")
+    yield from admin.process_families((), {})
+    yield admin.gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
     yield from _collect_datasets(list(state.keepers.values()))
-    yield counter("lookupdb_sync_swaps", "Times that a generation became current.", figures.swaps)
-    yield counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
+    yield admin.counter("lookupdb_sync_swaps", "Times that a generation became current.", figures.swaps)
+    yield admin.counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
     seconds = figures.fetch_seconds
-    yield counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
-    yield counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
+    yield admin.counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
+    yield admin.counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
     help_text = "Bytes of files that are hard links to those of a directory store."
-    yield counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
+    yield admin.counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
     failures = [({"reason": reason}, float(count)) for reason, count in sorted(figures.failures.items())]
-    yield labelled_counter("lookupdb_sync_failures", "Failed checks and fetches.", failures)
+    yield admin.labelled_counter("lookupdb_sync_failures", "Failed checks and fetches.", failures)
     private = memory.private_bytes(os.getpid())
     if private is not None:
         process = [({"process": "sync"}, float(memory.major_faults(os.getpid()) or 0))]
         help_text = "Page faults of the running process that had to wait for the disk."
-        yield labelled_counter("lookupdb_sync_major_faults", help_text, process)
-        yield gauge("lookupdb_sync_private_bytes", "Bytes of memory that only this process uses.", private)
+        yield admin.labelled_counter("lookupdb_sync_major_faults", help_text, process)
+        yield admin.gauge("lookupdb_sync_private_bytes", "Bytes of memory that only this process uses.", private)
 
 
-def _collect_datasets(keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:
+def _collect_datasets(keepers: list[DatasetKeeper]) -> Iterator[admin.MetricFamily]:
     figures: tuple[tuple[str, str, Callable[[DatasetKeeper], float | None]], ...] = (
         ("generation", "The number of the current generation.", _generation_number),
         ("generation_built_timestamp_seconds", "Time when the current generation was built.", _built_seconds),
@@ -172,7 +162,7 @@ def _collect_datasets(keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:
             for keeper, value in values
             if value is not None
         ]
-        yield labelled_gauge(f"lookupdb_sync_{name}", help_text, samples)
+        yield admin.labelled_gauge(f"lookupdb_sync_{name}", help_text, samples)
 
 
 def _generation_number(keeper: DatasetKeeper) -> float | None:
@@ -251,13 +241,13 @@ class SyncService:
             log.info("ending", extra={"signal": signal.Signals(number).name})
             stopping.set()
 
-        admin = AdminPort(
+        probes = admin.AdminPort(
             lambda: explain_unready(state), lambda: describe_state(state), (partial(collect_sync, state),)
         )
         with self._keepers():
             _handle_signals(stop)
             listener = listeners.bind_admin(self._options.host, self._options.admin_port)
-            server = await admin.start(listener)
+            server = await probes.start(listener)
             port = listeners.bound_port(listener)
             try:
                 self._start()
