@@ -32,7 +32,8 @@ def _read(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], int | None]:
     reader = RequestReader(_MAX_BODY, on_request, lambda: None)
     try:
         for piece in pieces:
-            reader.feed(piece)
+            for start in range(0, len(piece), SLICE_BYTES):
+                reader.feed(piece[start : start + SLICE_BYTES])
             assert reader.held_bytes <= _MAX_HELD, f"{reader.held_bytes} bytes are held"
     except HttpProblem as problem:
         assert 400 <= problem.kind.status < 600

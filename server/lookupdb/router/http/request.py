@@ -34,7 +34,6 @@ from lookupdb.router.http.problems import (
     MAX_TARGET_BYTES,
     OCTETS,
     PERSISTENT,
-    SLICE_BYTES,
     HttpProblem,
     ProblemType,
 )
@@ -408,18 +407,14 @@ class RequestReader:
         self._is_ended = False
         self._parser = httptools.HttpRequestParser(self)
 
-    def feed(self, data: bytes | memoryview) -> None:
-        """Read ``data``. Raises HttpProblem if the bytes are no valid request: answer it and close.
+    def feed(self, data: bytes) -> None:
+        """Read ``data``, at most SLICE_BYTES. Raises HttpProblem if the bytes are no valid request: answer it and
+        close.
 
         Bytes after a request that closes the connection are dropped.
         """
         self.is_partial = True
         size = len(data)
-        if size > SLICE_BYTES:
-            view = memoryview(data)
-            for start in range(0, size, SLICE_BYTES):
-                self.feed(view[start : start + SLICE_BYTES])
-            return
         while True:
             try:
                 if self._is_body_skipped:
