@@ -331,8 +331,6 @@ _NOT_ACCEPTED: Final = re.compile(
     r"ALERT_(BAD_CERTIFICATE|UNKNOWN_CA|UNSUPPORTED_CERTIFICATE|CERTIFICATE_(?:EXPIRED|REVOKED|UNKNOWN))$"
 )
 """OpenSSL's name for the alert about a certificate that the server does not accept."""
-_DATES: Final = "renew it, or correct the clock of this machine"
-_NAMES: Final = "use a name that is in the certificate"
 _NOT_VALID_NOW: Final = (9, 10)
 _ANOTHER_NAME: Final = (62, 64)
 """X509_V_ERR_… of OpenSSL: not valid yet, expired; another host's name, another address."""
@@ -369,8 +367,8 @@ def find_trust_hint(error: BaseException) -> str | None:
     """Return a hint about a server's certificate that was not trusted; None if its CA is unknown here."""
     code = getattr(error, "verify_code", None)
     if code in _NOT_VALID_NOW:
-        return _DATES
-    return _NAMES if code in _ANOTHER_NAME else None
+        return "renew it, or correct the clock of this machine"
+    return "use a name that is in the certificate" if code in _ANOTHER_NAME else None
 
 
 def describe_tls_error(error: BaseException) -> str:

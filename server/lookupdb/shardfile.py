@@ -225,9 +225,8 @@ class ShardReader:
         self.txn = self._env.begin(db=self._records)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield every key with its stored value, in key order."""
-        cursor = self.txn.cursor()
-        yield from cursor
+        """Return every key with its stored value, in key order."""
+        return iter(self.txn.cursor())
 
     def pages(self) -> dict[str, int]:
         """LMDB's statistics of the records: ``psize``, ``depth``, ``leaf_pages``, ``overflow_pages``, ``entries`` …"""

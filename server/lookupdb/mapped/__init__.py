@@ -9,8 +9,6 @@ the mapping. Lookups use the native kernels, or the Python fallback in ``python_
 This package imports no builder, server, store or command line: `pip install lookupdb` without extras is enough.
 """
 
-from __future__ import annotations
-
 from lookupdb.mapped.dataset import MappedDataset, open_dataset
 
 __all__ = ["MappedDataset", "open_dataset"]

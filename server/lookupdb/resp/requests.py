@@ -42,9 +42,8 @@ def array(items: Iterable[bytes]) -> bytes:
 def mapping(items: Iterable[tuple[bytes, bytes]], protocol: int) -> bytes:
     """Encode a map of replies. In version 2, it is an array of alternating names and values."""
     pairs = [name + value for name, value in items]
-    return (b"%%%d\r\n" if protocol == 3 else b"*%d\r\n") % (
-        len(pairs) if protocol == 3 else 2 * len(pairs)
-    ) + b"".join(pairs)
+    head = b"%%%d\r\n" % len(pairs) if protocol == 3 else b"*%d\r\n" % (2 * len(pairs))
+    return head + b"".join(pairs)
 
 
 def error(message: str) -> bytes:

@@ -30,5 +30,3 @@ routing tables, which name the servers, into effect. ``worker`` connects all of 
 ``resp`` is the second protocol. Its ``connection`` has one exchange at a time, GETs that arrived together or an MGET,
 and joins at step 4.
 """
-
-from __future__ import annotations

@@ -206,7 +206,7 @@ class EndpointPool:
                 endpoint = self._endpoints.get((identity, address))
                 if endpoint is None:
                     endpoint = self._endpoints[identity, address] = Endpoint(address, identity, self.settings)
-                    endpoint.start()
+                    endpoint.link.start()
                 endpoints.append(endpoint)
             is_candidate = entry.generation != table.active
             generation = served[shard.generation]

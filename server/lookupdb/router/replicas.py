@@ -34,7 +34,7 @@ CONNECTIONS_AN_ENDPOINT: Final = 2
 
 
 class Endpoint:
-    """The endpoint at ``address``, which must prove to be ``identity``. Connected from ``start()`` to ``close()``."""
+    """The endpoint at ``address``, which must prove to be ``identity``. Connected from ``link.start`` to ``close``."""
 
     def __init__(self, address: ServerAddress, identity: ShardIdentity, settings: EndpointSettings) -> None:
         self.address = address
@@ -82,10 +82,6 @@ class Endpoint:
         """Return whether a batch has waited for the whole deadline and none was answered since. Such an endpoint may be
         ready: a server whose storage hangs still answers the proof."""
         return self.answered_at < max(self._small.stalled_at, self._large.stalled_at)
-
-    def start(self) -> None:
-        """Connect, and reconnect whenever the connection breaks."""
-        self.link.start()
 
     def close(self) -> None:
         """Close the connections and fail the open tries."""

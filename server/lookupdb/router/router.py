@@ -17,17 +17,10 @@ from lookupdb.process.launch import run_supervisor
 from lookupdb.process.listeners import limit_connections
 from lookupdb.process.supervisor import Fleet, Supervisor
 from lookupdb.process.worker import REQUEST_SECONDS, Counters
+from lookupdb.router import budget
 from lookupdb.router import counters as metrics
 from lookupdb.router.access import AccessSettings
-from lookupdb.router.budget import (
-    ACCOUNTS_BYTES,
-    CLIENT_CERTIFICATE_BYTES,
-    CONNECTION_BYTES,
-    TLS_CONNECTION_BYTES,
-    TRACES_BYTES,
-    RouterLimits,
-    share_memory,
-)
+from lookupdb.router.budget import RouterLimits
 
 PREFIX: Final = "lookupdb_router"
 
@@ -167,15 +160,17 @@ def router_service(settings: RouterSettings) -> admin.Service:
 
 def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[RouterLimits, int]:
     """Return the limits with the connections that the memory allows, and each worker's budget."""
-    workers, connection_bytes = settings.workers, CONNECTION_BYTES
+    workers, connection_bytes = settings.workers, budget.CONNECTION_BYTES
     memory_limit = settings.memory_limit or memory.container_memory().limit
     if memory_limit is not None and settings.access is not None and settings.access.keys is not None:
-        memory_limit -= workers * ACCOUNTS_BYTES
+        memory_limit -= workers * budget.ACCOUNTS_BYTES
     if memory_limit is not None and telemetry.is_wanted():
-        memory_limit -= workers * TRACES_BYTES
+        memory_limit -= workers * budget.TRACES_BYTES
     if settings.tls is not None:
-        connection_bytes = TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
-    affordable, budget = share_memory(
+        connection_bytes = budget.TLS_CONNECTION_BYTES + (
+            budget.CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0
+        )
+    affordable, budget_bytes = budget.share_memory(
         memory_limit, workers, limits.max_connections, limits.max_body_bytes, connection_bytes
     )
     if affordable < limits.max_connections:
@@ -184,7 +179,7 @@ def _share_memory(limits: RouterLimits, settings: RouterSettings) -> tuple[Route
             "container's memory limit (or --memory-limit), or lower --max-connections",
             *(affordable, limits.max_connections, workers),
         )
-    return replace(limits, max_connections=affordable), budget
+    return replace(limits, max_connections=affordable), budget_bytes
 
 
 def start() -> None:

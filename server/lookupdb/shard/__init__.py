@@ -7,5 +7,3 @@ connection  one client: its requests, its replies, and everything that ends it
 commands    the reply to each command, and the replies to keys, read from the shard and checked
 limits      identity, counters, and limits of what clients may make a worker hold
 """
-
-from __future__ import annotations

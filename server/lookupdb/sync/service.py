@@ -141,7 +141,11 @@ def collect_sync(state: SyncState) -> Iterator[admin.MetricFamily]:
 
 def _collect_datasets(keepers: list[DatasetKeeper]) -> Iterator[admin.MetricFamily]:
     figures: tuple[tuple[str, str, Callable[[DatasetKeeper], float | None]], ...] = (
-        ("generation", "The number of the current generation.", _generation_number),
+        (
+            "generation",
+            "The number of the current generation.",
+            lambda keeper: generation_number(keeper.current.generation) if keeper.current else None,
+        ),
         ("generation_built_timestamp_seconds", "Time when the current generation was built.", _built_seconds),
         (
             "behind",
@@ -163,10 +167,6 @@ def _collect_datasets(keepers: list[DatasetKeeper]) -> Iterator[admin.MetricFami
             if value is not None
         ]
         yield admin.labelled_gauge(f"lookupdb_sync_{name}", help_text, samples)
-
-
-def _generation_number(keeper: DatasetKeeper) -> float | None:
-    return None if keeper.current is None else float(generation_number(keeper.current.generation))
 
 
 def _built_seconds(keeper: DatasetKeeper) -> float | None:

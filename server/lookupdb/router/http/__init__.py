@@ -6,5 +6,3 @@ exchanges   a request that waits for its answer: a key, a batch, the dataset's d
 traces      spans of sampled requests
 problems    answers and problems as bytes, and HTTP's limits
 """
-
-from __future__ import annotations

@@ -4,5 +4,3 @@ connection  one client: its commands, and their replies in order
 reader      cuts bytes into lookups and other commands
 exchanges   the commands, and the exchanges that look keys up for them
 """
-
-from __future__ import annotations
