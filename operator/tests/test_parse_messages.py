@@ -40,5 +40,5 @@ def test_what_pods_name_and_nobody_has_keeps_them_from_being_made(missing: str) 
     assert found.reason == reasons.APPLY_REFUSED
     assert (
         found.message
-        == f"StatefulSet x may not make its pods: {missing}; create what is missing, or correct what names it"
+        == f"StatefulSet x cannot create its pods: {missing}; create what is missing, or correct what names it"
     )

@@ -16,7 +16,7 @@ from lookupdb_operator.plan import reasons
             'Error creating: pods "x-qq6rq" is forbidden: exceeded quota: q, requested: requests.cpu=2, used: '
             "requests.cpu=0, limited: requests.cpu=1",
             reasons.QUOTA_EXCEEDED,
-            "may not make its pods: exceeded quota: q, requested",
+            "cannot create its pods: exceeded quota: q, requested",
             id="quota of a Job",
         ),
         pytest.param(
@@ -38,7 +38,7 @@ from lookupdb_operator.plan import reasons
             "FailedCreate",
             'Error creating: pods "x-abcde" is forbidden: violates PodSecurity "restricted:latest": seccompProfile',
             reasons.APPLY_REFUSED,
-            "may not make its pods: violates PodSecurity",
+            "cannot create its pods: violates PodSecurity",
             id="pod security",
         ),
         pytest.param(

@@ -173,7 +173,7 @@ async def _comparing_in_a_process(kube: Kube, tmp_path: Path) -> asyncio.subproc
 async def test_a_pod_that_cannot_be_made_is_reported_and_not_waited_for_without_end(kube: Kube, tmp_path: Path) -> None:
     ended = await (await _comparing(kube, tmp_path, "--start-timeout", "3"))
     assert ended.code == 1, ended.err
-    assert ended.err.count("may not make its pods: exceeded quota: small; raise the namespace's quota") == 2, ended.err
+    assert ended.err.count("cannot create its pods: exceeded quota: small; raise the namespace's quota") == 2, ended.err
     assert "had not started after 3 s (--start-timeout)" in ended.err.splitlines()[-1]
     assert not kube.all("Job")
 

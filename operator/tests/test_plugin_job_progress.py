@@ -48,7 +48,7 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
             _job(),
             None,
             [_warning("FailedCreate", REFUSED + "exceeded quota: small, requested: requests.memory=256Mi")],
-            "may not make its pods: exceeded quota: small, requested: requests.memory=256Mi; raise the namespace's"
+            "cannot create its pods: exceeded quota: small, requested: requests.memory=256Mi; raise the namespace's"
             " quota or lower spec.serving.resources",
             id="quota",
         ),
@@ -59,7 +59,7 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
                 _warning("FailedCreate", REFUSED + "exceeded quota: small", "2026-01-02T12:00:00Z"),
                 _warning("FailedCreate", REFUSED + "violates PodSecurity", "2026-01-02T12:00:09Z"),
             ],
-            "may not make its pods: violates PodSecurity; see what the namespace's policies allow",
+            "cannot create its pods: violates PodSecurity; see what the namespace's policies allow",
             id="admission: the last word counts",
         ),
         pytest.param(_job(("Suspended", "JobSuspended", "")), None, [], "resume it", id="suspended"),

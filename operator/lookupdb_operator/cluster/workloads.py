@@ -84,12 +84,12 @@ class Cause:
 
 
 # Pods cannot be created.
-QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} may not make its pods: {why}; {remedy}")
+QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} cannot create its pods: {why}; {remedy}")
 PODS_REFUSED: Final = Cause(
-    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; see what the namespace's policies allow"
+    reasons.APPLY_REFUSED, "{workload} cannot create its pods: {why}; see what the namespace's policies allow"
 )
 PODS_LACK: Final = Cause(
-    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; create what is missing, or correct what names it"
+    reasons.APPLY_REFUSED, "{workload} cannot create its pods: {why}; create what is missing, or correct what names it"
 )
 
 # A pod is not placed.
