@@ -258,7 +258,7 @@ def test_what_expands_a_lot_is_unpacked_bit_by_bit(kind: str, size: int, most: i
         pytest.param(lambda data: data + data[:7], "is cut short", id="second member cut short"),
         pytest.param(lambda data: CSV, "is not (gzip|zstd|bzip2|xz)\n", id="not compressed"),
         pytest.param(
-            lambda data: data[:50] + b"\1" * 50 + data[100:], ".* cannot be unpacked near", id="damaged within"
+            lambda data: data[:50] + b"\1" * 50 + data[100:], ".* cannot be decompressed near", id="damaged within"
         ),
         pytest.param(
             lambda data: data + b"\1junk-and-more", r"continues after its \w+ stream, near its byte", id="junk after it"
@@ -340,7 +340,7 @@ def test_what_is_whole_and_cannot_be_unpacked_is_not_called_damaged(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadSource, match=rf"cannot be unpacked near its byte .*{message}.*\n.*with the default options"):
+    with pytest.raises(BadSource, match=rf"be decompressed near its byte .*{message}.*\n.*with the default options"):
         read(dataset(tmp_path, name), tmp_path / "scratch")
 
 

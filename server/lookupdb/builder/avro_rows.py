@@ -327,7 +327,7 @@ def _unpack_snappy(data: bytes, limit: int) -> bytes:
             raise _TooLong
         content = bytes(cramjam.snappy.decompress_raw(packed))
     except cramjam.DecompressionError as error:
-        raise _Damaged("a block cannot be unpacked") from error
+        raise _Damaged("a block cannot be decompressed") from error
     if zlib.crc32(content).to_bytes(4, "big") != checksum:
         raise _Damaged("the checksum of a block does not match")
     return content
@@ -482,7 +482,7 @@ class AvroParser(DictRows):
         except _Damaged as damage:
             raise self._damaged_error(damage) from damage
         except (zlib.error, OSError, ValueError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
-            raise self._damaged_error(_Damaged("a block cannot be unpacked")) from error
+            raise self._damaged_error(_Damaged("a block cannot be decompressed")) from error
 
     def _damaged_error(self, damage: _Damaged) -> BadSource:
         after = f" in or after row {self._row:,}" if self._row else ""

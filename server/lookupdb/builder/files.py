@@ -134,7 +134,7 @@ def check_kind(first: bytes, name: str, file_format: str, compression: str) -> N
             f"{name} is compressed twice: its {compression} stream holds {kind.name}",
             hint="compress it once; only one compression is removed",
         )
-    raise wrong_kind_error(kind, name if compression == "none" else f"{name}, unpacked,", expected)
+    raise wrong_kind_error(kind, name if compression == "none" else f"{name}, decompressed,", expected)
 
 
 def wrong_kind_error(kind: FileKind, name: str, expected: str) -> BadSource:
@@ -203,7 +203,7 @@ def _decode(decoder: Any, data: bytes, stream: str, name: str, position: int) ->
         except (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError) as error:
             reason = str(error).rpartition(": ")[2]
             raise BadSource(
-                f"{name}: its {stream} cannot be unpacked near its byte {position}: {reason}",
+                f"{name}: its {stream} cannot be decompressed near its byte {position}: {reason}",
                 hint="fetch or write it again; if it is whole, compress it with the default options",
             ) from error
         yield content

@@ -239,7 +239,7 @@ def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     if file_format is None:
         kind = recognize(read_beginning(located, compression))
         if kind is not None and not kind.is_read:
-            raise wrong_kind_error(kind, name if compression == "none" else f"{name}, unpacked,", "")
+            raise wrong_kind_error(kind, name if compression == "none" else f"{name}, decompressed,", "")
         looks_like = f"; by its first bytes it is {kind.name}" if kind else ""
         raise BadSource(
             f"{name}: its name does not show its format{looks_like}",

@@ -115,7 +115,7 @@ _NO_JSON: Final = "a value that is not JSON"
 _NO_UTF8: Final = "a text that is not UTF-8"
 _NO_PARQUET: Final = "it is cut short, or of another format: a Parquet file begins and ends with PAR1"
 _DAMAGED: Final = "its metadata are damaged"
-_NOT_UNPACKED: Final = "a page of it is damaged, and cannot be unpacked"
+_NOT_UNPACKED: Final = "a page of it is damaged, and cannot be decompressed"
 
 _SIGNS: Final = {
     "Invalid JSON found in Parquet file": _NO_JSON,

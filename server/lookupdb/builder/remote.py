@@ -353,7 +353,7 @@ def _hint(error: Exception, url: str) -> str | None:
     if "InvalidCertificate" in str(error):
         return "use a name that is in its certificate; this machine must trust the CA that signed it"
     if "Content-Length" in str(error) and url.startswith("gs://"):
-        return "GCS unpacks an object with contentEncoding: gzip, and omits its length: clear contentEncoding"
+        return "GCS decompresses an object with contentEncoding: gzip, and omits its length: clear contentEncoding"
     if isinstance(error, InvalidPathError):
         return f"{_RENAME}, or begin the pattern with a folder that has no such name in it"
     if lacks_credentials(error):

@@ -103,7 +103,7 @@ class MapJob:
     """None for a slice that an earlier one covers."""
     budget: BuildBudget
     known_bytes: int
-    """Lower bound of the bytes of all files, unpacked. It sizes the sample."""
+    """Lower bound of the bytes of all files, decompressed. It sizes the sample."""
     outcomes: Sequence[tuple[int, int] | None] = ()
     """In the second pass, the numbers of rows and rejected rows that the first pass found in each slice."""
     fetched: Sequence[SourceFile] = ()
