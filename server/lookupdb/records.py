@@ -47,7 +47,7 @@ def column_text(part: object) -> str:
         return str.__str__(part)
     if isinstance(part, int) and not isinstance(part, bool):
         return int.__repr__(part)
-    raise TypeError(f"a key column is a str or an int, found {type(part).__name__}: {part!r:.60}")
+    raise TypeError(f"a key column must be a str or an int, found {type(part).__name__}: {part!r:.60}")
 
 
 # JSON values as Python objects, with exact integers. A number beyond floats becomes an infinity, and an integer of more
@@ -63,8 +63,8 @@ _DIGITS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte if byte == 0x2D el
 
 
 def decode_json(text: bytes | bytearray) -> Any:
-    """Return the value of JSON ``text``. Raises ValueError, and RecursionError if a value with a long number is too
-    deep for the caller's stack."""
+    """Return the value of JSON ``text``. Raises ValueError, and RecursionError if it is nested too deeply for Python's
+    decoder."""
     import orjson
 
     try:

@@ -52,7 +52,7 @@ def test_readers_join_columns_as_builders_do(parts: tuple[str, ...]) -> None:
 def test_a_column_is_text_or_an_integer() -> None:
     assert join_readers_key(COLUMNS, ("DE", -7), ":") == "DE:-7"
     for wrong in (1.0, True, None, b"DE"):
-        with pytest.raises(TypeError, match="a key column is a str or an int"):
+        with pytest.raises(TypeError, match="a key column must be a str or an int"):
             join_readers_key(COLUMNS, ("DE", wrong), ":")
     with pytest.raises(TypeError, match="a key has 2 columns, country, id; found 3"):
         join_readers_key(COLUMNS, ("DE", 1, 2), ":")

@@ -98,7 +98,7 @@ class AsyncRouterLink:
 class AsyncConnection(asyncio.Protocol):
     """One connection, for one request after another. It notices at once when the router closes it.
 
-    It is not a BufferedProtocol: over TLS, that would lose the bytes before the end that exceed its buffer.
+    It is not a BufferedProtocol: over TLS, one loses final bytes that do not fit into its buffer.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class AsyncCombiner:
         self._characters = 0  # characters of the queued keys
         self._flights = 0
         self._scheduled: list[_Waiter] | None = None
-        """The batch of a task that has not begun; it takes the waiting callers."""
+        """The batch of a task that has not begun yet. Once it begins, it takes the waiting callers."""
         self._patience: asyncio.TimerHandle | None = None
         self._is_impatient = False
         self._tasks: set[asyncio.Task[None]] = set()

@@ -111,13 +111,13 @@ def check_key(key: object) -> str:
     TypeError or ValueError if it cannot be sent."""
     if type(key) is not str:
         if not isinstance(key, str):
-            raise TypeError(f"a key is a str, found {type(key).__name__}: {key!r:.60}")
+            raise TypeError(f"a key must be a str, found {type(key).__name__}: {key!r:.60}")
         key = str.__str__(key)
     if not key.isascii():
         try:
             key.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"a key is Unicode text, found half a surrogate pair in {key!r:.60}") from error
+            raise ValueError(f"a key must be Unicode text, found half a surrogate pair in {key!r:.60}") from error
     return key
 
 
@@ -135,8 +135,8 @@ def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
 
 
 def render_deadline(seconds: float) -> bytes:
-    """Return the head's line that makes the router answer within ``seconds``, less a share for the network. Keys that
-    it has not found by then are unavailable."""
+    """Return the head's line that makes the router answer within ``seconds``, less a share for the network. Keys
+    without an answer by then are unavailable."""
     milliseconds = max(1, min(int(seconds * _ROUTER_SHARE * 1000), _MAX_DEADLINE_MS))
     lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
     return b"Lookupdb-Deadline-Ms: %d\r\n" % (milliseconds >> lost_bits << lost_bits)
@@ -309,7 +309,7 @@ class ResponseReader:
         return None
 
     def _read_trailers(self, data: bytes, start: int, position: int) -> Response | None:
-        """Read to the end of the body, or hold everything from ``start``, the last chunk's line, on."""
+        """Read to the end of the body, or keep everything from ``start``, where the last chunk's line begins."""
         while (end := data.find(b"\r\n", position)) >= 0:
             if end == position:
                 if len(data) > end + 2:

@@ -423,8 +423,8 @@ def to_camel_case(name: str) -> str:
 
 
 def from_members(kind: Callable[..., T], members: Mapping[str, Any]) -> T:
-    """Return the dataclass ``kind`` from ``members``: what ``asdict`` returned, through JSON, or a part of a manifest
-    without problems. Unknown members are ignored; a missing one is the field's default, or None."""
+    """Return the dataclass ``kind`` from ``members``: JSON of what ``asdict`` returned, or a valid part of a manifest.
+    Unknown members are ignored; a missing one is the field's default, or None."""
     return kind(
         **{
             name: _convert(hint, members.get(name, members.get(json_name)))

@@ -483,7 +483,7 @@ def _manifest_hint() -> str:
 def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
     """Return the dataset that a LookupDataset resource describes. Raises InvalidManifest."""
     if not isinstance(resource, dict):
-        raise InvalidManifest(f"a manifest is a {_MAPPING}, found {str(resource)[:40]!r}")
+        raise InvalidManifest(f"a manifest must be a {_MAPPING}, found {str(resource)[:40]!r}")
     try:
         completed, problems = schema.check_resource(resource)
     except RecursionError as error:

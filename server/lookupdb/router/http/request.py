@@ -69,7 +69,7 @@ class AcceptField:
         return self._names_frames or JSON in self._accepted
 
     def prefers_frames(self, value_format: str) -> bool:
-        """Return whether to answer a batch as frames: Accept names them, and values are raw or JSON is ruled out."""
+        """Return whether to answer a batch as frames: Accept names them, and values are raw or it excludes JSON."""
         return self._names_frames and (value_format == "raw" or JSON not in self._accepted)
 
 
@@ -258,10 +258,10 @@ def parse_batch(body: bytes, max_keys: int, keys_type: type[BatchKeys]) -> tuple
         raise HttpProblem(problems.INVALID_BODY, 'expected an object such as {"keys": ["KJFK", "EGLL"]}')
     partial = document.get("partial", False)
     if not isinstance(partial, bool):
-        raise HttpProblem(problems.INVALID_BODY, f'"partial" is true or false, found {_json_type(partial)}')
+        raise HttpProblem(problems.INVALID_BODY, f'"partial" must be true or false, found {_json_type(partial)}')
     keys = document["keys"]
     if not isinstance(keys, list):
-        raise HttpProblem(problems.INVALID_BODY, f'"keys" is an array of strings, found {_json_type(keys)}')
+        raise HttpProblem(problems.INVALID_BODY, f'"keys" must be an array of strings, found {_json_type(keys)}')
     if len(keys) > max_keys:
         raise _too_many_keys(len(keys), max_keys)
     for place, key in enumerate(keys):
