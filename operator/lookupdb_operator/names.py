@@ -206,13 +206,13 @@ def router_keys(dataset: str) -> str:
 
 
 def store_secret(dataset: str, uid: str) -> str:
-    """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. The operator may not read it to
-    see whose it is, so part of the dataset's uid makes the name unique."""
+    """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. The operator cannot read it, so
+    part of the dataset's uid makes the name unique."""
     return f"{dataset}-store-{uid[:_UID_DIGITS]}"
 
 
 def password_key_secret(dataset: str, fingerprint: str) -> str:
-    """The Secret with the dataset's shard password key: ``airports-router-8d3f6b1a``. The operator may not read it, so
+    """The Secret with the dataset's shard password key: ``airports-router-8d3f6b1a``. The operator cannot read it, so
     the fingerprint in the name ensures one content for each name."""
     return f"{dataset}-router-{fingerprint}"
 

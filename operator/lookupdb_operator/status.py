@@ -192,7 +192,7 @@ class TableStatus:
     """Endpoints of each shard: pods 0 to replicas-1."""
     workers: int
     written_at: str
-    """Time of the write, or when a router was found that started with an older table and must load this one."""
+    """When it was written, or when a router was found that had started with an older table."""
     confirmed_at: str = ""
     """When every router had confirmed it, which starts the drain time. Empty: not yet."""
     candidate: TableCandidate | None = None
@@ -422,8 +422,8 @@ class RolloutStatus:
     """The shards, as ranges, that no routing table has referenced since they were claimed; empty: none, or all of a
     candidate."""
     overtaken_by: str = ""
-    """The generation that takes its place because a window was stuck. This rollout keeps the shards that it has, and
-    goes no further. Empty: none.
+    """The generation that takes this rollout's place because a window was stuck. The rollout keeps the shards that it
+    has, and goes no further. Empty: none.
     """
     password_key: str = ""
     """Fingerprint of the key that its servers' passwords are derived from; empty: no password."""

@@ -320,7 +320,7 @@ def _describe_dataset(dataset: ObservedDataset) -> dict[str, Any]:
     }
     if spec.get("deletionPolicy") == RETAIN:
         entry["retain"] = True
-    # Builders copy from the earlier dataset that it adopts, until it has something of its own.
+    # Builders copy from the earlier dataset that it adopts, until it has a generation of its own.
     uid = adopt.get("uid") if isinstance(adopt, dict) else None
     if isinstance(uid, str) and dataset.status.has_nothing_of_its_own and _SHORT_UID.fullmatch(uid[:8]):
         entry["adopt"] = uid[:8]

@@ -211,7 +211,7 @@ def test_the_first_rollout_is_of_all_shards() -> None:
     world.edit(shards=4, rollout=PER_SHARD)
     world.settle(until=lambda: world.status.last_rollout == 1)
     assert _rolled_out(world)[2].endswith(
-        "at once: no serving generation is known that could be replaced shard by shard."
+        "together: no serving generation is known that could be replaced shard by shard."
     )
     assert len(_sets(world)) == 4
 

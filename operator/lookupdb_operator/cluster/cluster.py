@@ -94,8 +94,8 @@ class Cluster:
         return dict(answer)
 
     async def keeps_image_volumes(self, namespace: str) -> bool | None:
-        """Find out by a dry run in ``namespace`` whether the API server keeps image volumes. None if its answer does
-        not say; a dry run in another namespace may."""
+        """Find out by a dry run in ``namespace`` whether the API server keeps image volumes. None if the answer does
+        not say; then ask in another namespace."""
         probe = manifests.render_image_probe(namespace)
         name = probe["metadata"]["name"]
         try:
@@ -112,7 +112,7 @@ class Cluster:
         return manifests.has_image_volume(answer)
 
     async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:
-        """Raise Conflict if an object of this name has another owner. Uses a list, because the operator may not get
+        """Raise Conflict if an object of this name has another owner. Uses a list, because the operator cannot get
         single objects."""
         meta = manifest["metadata"]
         page = await self._api.request(

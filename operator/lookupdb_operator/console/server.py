@@ -152,7 +152,7 @@ async def _refuse_other_sites(request: web.Request, handler: Handler) -> web.Str
 async def read_form(request: web.Request) -> Mapping[str, object]:
     """Return the fields of the posted form; none for GET. Raises HTTPException if there is no form that can be read."""
     if request.method == "POST" and request.content_type != _FORM:
-        raise web.HTTPUnsupportedMediaType(text=f"A form is sent as {_FORM}.")
+        raise web.HTTPUnsupportedMediaType(text=f"Send the form as {_FORM}.")
     try:
         return await request.post()
     except (LookupError, ValueError) as error:  # its charset is unknown, or does not fit its bytes

@@ -196,7 +196,7 @@ class ClusterSource:
         return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
-        """Return the command, because the console may not create Jobs, nor read the store."""
+        """Return the command, because the console can neither create Jobs nor read the store."""
         return Elsewhere("A Job compares generations in the cluster.", dataset.command("diff", before, after))
 
 

@@ -93,7 +93,7 @@ def busy(detail: str) -> RequestProblem:
 
 
 def from_store(error: StoreError) -> RequestProblem:
-    """Return the problem for the store's error. Clients may repeat its message."""
+    """Return the problem for the store's error, with its message for the client."""
     match error:
         case StoreDenied():
             kind = ErrorKind.STORE_DENIED

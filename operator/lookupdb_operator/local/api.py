@@ -5,8 +5,8 @@ subresource, resource versions and uid preconditions. It does not record the own
 writes the operator's objects here. Datasets are kept without the fields that only a cluster uses.
 
 The operator calls it directly. Commands send requests to a running `up`, whose address is in a file beside a dataset's
-objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset for
-its user: messages name commands of `lookupdb` instead of annotations.
+objects. While no `up` runs, commands edit these files (``FolderApi``). ``parse_local`` returns a dataset whose
+messages name commands of `lookupdb` instead of annotations.
 """
 
 from __future__ import annotations

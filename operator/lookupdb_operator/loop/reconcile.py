@@ -441,8 +441,8 @@ class Reconciler:
         dataset = observed.dataset
         if pause := progress_pause(dataset, plan, self._clock() - memory.written_at):
             return pause
-        # Before any change the status is written, even if it stays the same: a conflict shows that this pass saw an
-        # outdated dataset, before its old spec has effects.
+        # Write the status before any change, even if it stays the same: a conflict shows that this pass saw an outdated
+        # dataset, before its old spec has effects.
         has_changes = plan.apply or plan.delete or plan.status != dataset.status
         if has_changes and not await self._claim(dataset, plan.status, memory):
             return None

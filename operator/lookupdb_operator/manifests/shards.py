@@ -50,7 +50,7 @@ class Delivery:
     pull_secrets: tuple[str, ...] = ()
     """Additional pull secrets of the pod."""
     takes_volumes: bool = True
-    """True if the volumes are the pod's own; the group of others is not changed."""
+    """True if the volumes are the pod's own, so that the kubelet may change their group."""
 
 
 def _render_delivery(
@@ -283,7 +283,7 @@ def has_image_volume(stateful_set: Mapping[str, Any]) -> bool:
 
 _VOLUME: Final = "node"
 _UNAVAILABLE: Final = "10%"
-"""Share of nodes whose pods may be replaced at once; their folders keep serving meanwhile."""
+"""Share of nodes whose pods may be replaced at the same time; their folders keep serving meanwhile."""
 
 
 def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:

@@ -301,7 +301,7 @@ def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | Non
     late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
     return Trouble(
         reasons.NOT_CONFIRMED,
-        f"Routing table {table.version} is not in effect everywhere: {late_names}. The servers of the one before stay",
+        f"Routing table {table.version} is not in effect everywhere: {late_names}. The previous table's servers stay",
     )
 
 

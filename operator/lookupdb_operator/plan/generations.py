@@ -62,7 +62,7 @@ def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledB
 
 
 def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[RolledBack, ...]:
-    """At most MOST_MARKS of ``marks``, by number: those that hold back the newest generations."""
+    """Keep the MOST_MARKS of ``marks`` that hold back the newest generations, ordered by number."""
 
     def newest_held_back(mark: RolledBack) -> int:
         held = (generation.generation for generation in status.generations if holds_back(mark, generation))
@@ -73,9 +73,9 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """Return the generation to go back to. It served last before the active one, or before the one that replaces it
-    shard by shard. It was neither rolled back from nor rejected. None if there is none or nothing is active. A
-    generation that never served does not count."""
+    """Return the generation to go back to: the last to serve before the active one, or before the one whose
+    shard-by-shard rollout is under way. It was neither rolled back from nor rejected. None if there is none or
+    nothing is active."""
     if not status.generation:
         return None
     table = status.table

@@ -241,7 +241,7 @@ def _list_unknown_rollouts(
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
     """``status`` with every time that lies too far ahead moved back to the latest possible. The clock was set back,
-    so the age of such a time is unknown. It counts from now on, so nothing waits forever or ends early."""
+    so the age of such a time is unknown: count it from now, so that nothing waits forever or ends early."""
     status = builds.clamp_records(status, now)
     table, failure, candidate = status.table, status.failure, status.candidate
     if candidate is not None:

@@ -223,8 +223,8 @@ def without_contested_manifests(repairs: Iterable[Manifest], observed: Observed)
 
 
 def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` without refused writes that are no longer needed. Refusals of Secrets stay, because the operator may
-    not read Secrets to check them."""
+    """``observed`` without refused writes that are no longer needed. Refusals of Secrets stay, because the operator
+    cannot read Secrets to check them."""
     pending = {object_name(manifest) for manifest in apply}
     refusals = {name: why for name, why in observed.refusals.items() if name in pending or name[0] == "Secret"}
     return replace(observed, refusals=refusals)
@@ -398,7 +398,7 @@ def plan_key_secret(
 # when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
 #
 # With a gateway before the store there is no such Secret, and the status forgets what was written. If the gateway is
-# removed, the Secret is written again. The operator may not delete the Secrets from before the gateway: a person does.
+# removed, the Secret is written again. The operator cannot delete the Secrets from before the gateway: a person does.
 
 
 WRITE_AGAIN_AFTER: Final = 30.0

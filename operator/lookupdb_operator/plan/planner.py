@@ -18,9 +18,9 @@ anything else, under the version that was observed. A number is claimed there be
 transition removes is gone from the status before its objects are deleted. So an operator may end at any point. The
 next pass plans again from the status and the existing objects, with the same result.
 
-The one exception is the Secrets, which the operator may not read. The status notes that one is written before it is. If
+The one exception is Secrets, which the operator cannot read. The status notes each write of one in advance. If
 the operator ends in between, the store's Secret stays stale until a build or a rollout begins, the credentials change
-again, or a pod is in trouble because of the store. The Secret of the password key is made again when a router reports
+again, or a pod is in trouble because of the store. The Secret of the password key is recreated when a router reports
 that it lacks the key.
 """
 

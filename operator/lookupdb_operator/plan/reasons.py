@@ -59,7 +59,7 @@ STARTING_SERVERS: Final = "StartingServers"
 CONFIRMING: Final = "Confirming"
 """A new routing table is written; not every router uses it yet."""
 NOT_CONFIRMED: Final = "NotConfirmed"
-"""A router took too long to use the new routing table; the servers of the one before stay."""
+"""A router took too long to use the new routing table; the servers of the previous one stay."""
 CANDIDATE_WAITING: Final = "CandidateWaiting"
 """The servers of a generation are ready, and it waits for promotion."""
 PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
@@ -78,7 +78,7 @@ DELETION_OVERDUE: Final = "DeletionOverdue"
 """Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and the next window waits for
 them."""
 DRAINING: Final = "Draining"
-"""The new rollout serves; the one before it finishes lookups in flight."""
+"""The new rollout serves; the previous one finishes lookups in flight."""
 
 # Degraded
 HEALTHY: Final = "Healthy"

@@ -195,7 +195,7 @@ def _find_rollout(generation: GenerationStatus, status: DatasetStatus, situation
 
 
 def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether ``rollout`` has the current pod template. With an older one only the number of servers may
+    """Return whether ``rollout`` has the current pod template. If not, only its number of servers may
     change."""
     generation = status.find_generation(rollout.generation)
     return generation is not None and situation.template_for(generation) == rollout.template
@@ -237,7 +237,7 @@ def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 def _has_place(
     target: RolloutStatus | None, generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> bool:
-    """Return whether servers of ``generation`` may be made beside the existing ones."""
+    """Return whether servers of ``generation`` may be created beside the existing ones."""
     if target is None and len(status.rollouts) >= (MOST_IN_STATUS if status.table is None else MOST_ROLLOUTS):
         return False
     is_at_once = windows.window_size(generation, status, situation) == generation.shards
@@ -489,7 +489,7 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
     generation = status.find_generation(rollout.generation)
     at_once = "" if generation is None else windows.explain_at_once(generation, status, situation)
     if at_once and rollout.is_starting:
-        why += f" All shards are replaced at once: {at_once}."
+        why += f" All shards are replaced together: {at_once}."
     promoted = generations.promoted_candidate(status, situation.desired)
     if promoted is not None and promoted.generation == rollout.generation:
         why += f" It is promoted, and serves once they are ready; {names.REJECT}={promoted.generation} gives it up."

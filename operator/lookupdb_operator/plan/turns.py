@@ -133,7 +133,7 @@ class Desired:
     strategy: str
     """``Atomic`` or ``PerShard``."""
     max_surge_shards: int
-    """Number of shards whose servers are made at a time, with ``PerShard``."""
+    """Number of shards whose servers are created at a time, with ``PerShard``."""
     promotion: str
     """``Auto`` or ``Manual``."""
     promote: str
@@ -377,7 +377,7 @@ class TurnQueues:
         self._rollouts.postpone(key, until)
 
     def find_turns(self, key: Key, status: DatasetStatus, now: datetime) -> Turns:
-        """Return whether ``key``, whose status is noted, has a slot now, and how many are before it."""
+        """Return whether ``key`` has its slots now, and how many datasets are before it. Call ``note`` first."""
         return Turns(
             build=self._builds.find_turn(key, _must_build_soon(status), now),
             rollout=self._rollouts.find_turn(key, _serves_nothing_yet(status, status.rollout_ticket), now),
@@ -586,7 +586,7 @@ def is_check_waiting(status: DatasetStatus) -> bool:
 
 
 def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status``, before a build begins, with the newest due slot in place of the one that waited: the build answers
+    """``status`` with the newest due slot in place of the one that waited: the build that is about to begin answers
     both. The newest one is never skipped, however late."""
     refresh, schedule = situation.desired.spec.refresh, status.schedule
     if schedule is None or not schedule.due or not status.next_check:

@@ -1,8 +1,8 @@
-"""A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the target rollout are made next, how many
-at a time, and when. It also counts the servers of a rollout's shards. Each set of shards that is made together is a
+"""A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the target rollout are created next, how
+many at a time, and when. It also counts the servers of a rollout's shards. Shards that are created together are a
 *window*:
 
-    the StatefulSets of the next ``maxSurgeShards`` shards are made
+    the StatefulSets of the next ``maxSurgeShards`` shards are created
     their servers are ready: a routing table routes these shards to them            routing_tables
     routers confirm it, the drain time passes, the replaced StatefulSets go         cutover, objects
     they are seen to be gone, their pods too: the next window
@@ -11,9 +11,9 @@ So at most ``maxSurgeShards`` shards have servers beyond those of one whole roll
 rollout slot of its own: between two windows other datasets may have theirs. One case exceeds the bound: if routers fail
 for long to take up a table, or to leave one, another target rollout may begin, because it may correct the cause.
 
-All shards are made at once, in one window, if no generation is known to serve, or if the active one has another number
-of shards, another normalization or another value format: a lookup could not know whose rules apply. The same holds if
-``MOST_SERVING`` rollouts serve shards already, each interrupted by the next.
+One window replaces all shards if no generation is known to serve, or if the active one has another number of shards,
+key or value format: a lookup could not know whose rules apply. The same holds if ``MOST_SERVING`` rollouts serve shards
+already, each interrupted by the next.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ MOST_SERVING: Final = 6
 
 
 def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> str:
-    """Why all shards of a rollout are made at once though the spec says PerShard; empty if they are not."""
+    """Why all shards of a rollout are created together though the spec says PerShard; empty if they are not."""
     desired, table = situation.desired, status.table
     if desired.strategy != PER_SHARD:
         return ""
@@ -248,7 +248,7 @@ def _layout(generation: GenerationStatus) -> tuple[object, ...]:
 
 
 def window_size(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> int:
-    """Number of shards of a rollout of ``generation`` that are made at a time."""
+    """Number of shards of a rollout of ``generation`` that are created at a time."""
     desired = situation.desired
     if desired.strategy != PER_SHARD or explain_at_once(generation, status, situation):
         return generation.shards
@@ -256,8 +256,8 @@ def window_size(generation: GenerationStatus, status: DatasetStatus, situation: 
 
 
 def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> frozenset[int]:
-    """The shards of ``target`` to make next; none while others still wait to be routed to, unless all are made at
-    once."""
+    """The shards of ``target`` to create next; none while others still wait to be routed to, unless all are created
+    together."""
     generation = status.find_generation(target.generation)
     if generation is None or situation.desired.is_suspended:
         return frozenset()
