@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while its libraries are imported ends it as at any other moment."""
+    """Run the command line. Ctrl-C during imports ends it in the same way as later."""
     try:
         from lookupdb import cli
     except KeyboardInterrupt:

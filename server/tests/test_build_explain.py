@@ -48,7 +48,7 @@ class TestExplain:
             "values of at most 4,096 bytes",
             "these keys are found: 'p1'",
             "these keys have the expected values: 'p2'",
-            "the last is kept",
+            "its last row is kept",
             "1.0 GiB at most",
             f"{project.dataset.url}/g2",
             "free",

@@ -521,7 +521,7 @@ def _write_lines(draft: Draft, source: Json, key: Sequence[str], shards: int) ->
         yield "  # To return these columns alone:"
         yield f"  # value: {write_yaml({'columns': others[:2]})}"
     if key:
-        yield "  # To keep the last of several rows with one key, instead of failing the build:"
+        yield "  # To keep the last of several rows with the same key, instead of failing the build:"
         yield "  # duplicates: last"
     yield from _comment(notes["shards"], 2)
     yield f"  shards: {shards}"

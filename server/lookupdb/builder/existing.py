@@ -117,8 +117,8 @@ def _open(generation: StoredGeneration, shard: ShardFile, scratch: Path) -> Iter
 
 
 def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
-    """Return the first of ``shards``, enough for the sample, at least one. The other generation, with ``totals``, has
-    the same share of its keys in the same number of shards."""
+    """Return the first of ``shards``, enough for the sample, at least one. In the other generation, with ``totals``, as
+    many shards hold the same share of the keys."""
     records = size = 0
     for number, shard in enumerate(shards):
         size += shard.bytes

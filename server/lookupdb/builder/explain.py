@@ -442,8 +442,8 @@ def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iter
 _SHOWN_FILES: Final = 20
 _DUPLICATES: Final = {
     "fail": "the build fails when a key occurs twice",
-    "first": "of rows with one key, the first is kept",
-    "last": "of rows with one key, the last is kept",
+    "first": "if a key occurs twice, its first row is kept",
+    "last": "if a key occurs twice, its last row is kept",
 }
 
 
@@ -613,7 +613,7 @@ def _dictionary_line(spec: DatasetSpec, dataset: StoredDataset, active: ActiveGe
     else:
         size = format_quantity(len(previous.content), "bytes")
         most = f"{100 * MAX_GROWTH:.0f} %"
-        yield f"kept: {previous.generation}'s, {size}, unless it makes files over {most} larger than a new one"
+        yield f"kept: {previous.generation}'s, {size}, unless files get over {most} larger than with a new one"
 
 
 def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:

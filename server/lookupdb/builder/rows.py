@@ -290,8 +290,8 @@ class RowParser:
     value: Callable[[Row], bytes]
     """Returns a row's value; JSON contains no raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
     end: int | None = None
-    """Once all rows are read: the offset in the file at which the last one ends, for a slice that extends to its row's
-    end; None if the slice's own end is exact."""
+    """Once all rows are read: where the last one ends in the file, if the slice extends to the end of its last row.
+    None if the slice's own end is exact."""
     lines = 0
     """Once all rows are read: the number of lines of the file that were read; 0 for formats without lines."""
     quotes_seen: QuotesSeen = (False, False)

@@ -39,7 +39,7 @@ class TableColumn:
         return f"MAP({', '.join(types)})" if self.type == "MAP" else self.type
 
     def as_of_file(self) -> FileColumn:
-        """Return this column as a file has it that was written with this schema."""
+        """Return this column as files written with this schema have it."""
         return FileColumn(self.name, children=[child.as_of_file() for child in self.children])
 
 

@@ -44,7 +44,7 @@ from lookupdb.wording import format_count, render_json
 # load`.
 
 
-# Limits without FLAG: a typing error must not overload a router.
+# Limits unless FLAG is given: a typo must not overload a router.
 MAX_RATE: Final = 1000.0
 MAX_KEYS_PER_SECOND: Final = 100_000.0
 MAX_SECONDS: Final = 60.0  # including the warm-up

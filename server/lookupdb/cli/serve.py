@@ -59,13 +59,13 @@ _LAST_PORT: Final = 65535
     "--idle-seconds",
     type=click.FloatRange(min=0),
     default=_LIMITS.idle_seconds,
-    help="Seconds after which an idle client is closed; 0: never.",
+    help="Seconds after which an idle client is disconnected; 0: never.",
 )
 @option(
     "--slow-seconds",
     type=click.FloatRange(min=0.1),
     default=_LIMITS.slow_seconds,
-    help="Seconds after which a client that does not read its replies is closed.",
+    help="Seconds after which a client that does not read its replies is disconnected.",
 )
 @option(
     "--wait",

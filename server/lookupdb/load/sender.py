@@ -121,8 +121,8 @@ class LoadConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._answer: tuple[int, bytes, bytes] | None = None
-        """The whole answer. It is passed on only after all arrived bytes were read, because the owner may send its next
-        request at once, and no byte that arrived earlier can be its answer."""
+        """The whole answer. It is passed on once all arrived bytes are read: the owner may then send its next request,
+        which no earlier byte can answer."""
         self._generation = b""
         self._body: list[bytes] = []
         self._kept = 0

@@ -271,7 +271,7 @@ def _lines(family: MetricFamily) -> Iterator[str]:
 
 
 METRICS_SECONDS: Final = 10.0
-"""/metrics returns 503 if figures take longer, for example those of a process that hangs in the kernel."""
+"""/metrics returns 503 if collecting them takes longer, for example because a process hangs in the kernel."""
 
 
 class AdminPort(ProbeServer):
@@ -313,7 +313,7 @@ class AdminPort(ProbeServer):
             async with asyncio.timeout(METRICS_SECONDS):  # wait_for would swallow a cancellation in the same turn
                 text = await asyncio.shield(self._collecting)
         except TimeoutError:
-            return ProbeAnswer(f"no figures within {METRICS_SECONDS:g} s\n".encode(), 503)
+            return ProbeAnswer(f"no metrics within {METRICS_SECONDS:g} s\n".encode(), 503)
         return ProbeAnswer(text, content_type=CONTENT_TYPE)
 
 

@@ -186,7 +186,7 @@ _unfinished: set[threading.Thread] = set()
 def call_interruptibly(function: Callable[..., T], *arguments: Any, seconds: float | None = None) -> T:
     """Return or raise what ``function`` does, or TimeoutError after ``seconds``.
 
-    A signal handler may raise in the main thread meanwhile. Then, and after a timeout, the call continues, and its
+    A signal handler may raise in the main thread meanwhile. After that, or a timeout, the call continues, and its
     outcome is dropped.
     """
     return _start(function, *arguments).result(seconds)

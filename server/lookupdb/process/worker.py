@@ -106,7 +106,7 @@ _SUM_AT: Final = len(REQUEST_BOUNDS) + 1
 
 
 def histogram_names(name: str) -> tuple[str, ...]:
-    """Return the adjacent counters of the histogram ``name``: ``observe`` takes the place of the first."""
+    """Return the adjacent counters of the histogram ``name``. Pass the index of the first to ``observe``."""
     return tuple(f"{name}_{number}" for number in range(_SUM_AT + 1))
 
 

@@ -26,8 +26,8 @@ class FieldReader:
     """Reads fields: the Python fallback of the functions of ``lookupdb._native``."""
 
     def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
-        """Return the answers of the fields ``names``, None for a missing one. None if ``value`` is not a JSON
-        object."""
+        """Return the texts of the fields ``names``, None for one that is missing or null. None if ``value`` is not a
+        JSON object."""
         members = _read_members(value)
         if members is None:
             return None

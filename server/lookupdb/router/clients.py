@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 HIGH_WATER_BYTES: Final = 4 * 1024
 """Limit of unsent answers. Beyond it, no request of the connection begins or is read, and unsent bytes are counted in
-the worker's budget. Up to it, they are part of a connection's fixed cost."""
+the worker's budget. Below it, they are part of a connection's fixed cost."""
 
 Answer = bytes | list[bytes]
 """One piece, or consecutive pieces."""
@@ -280,7 +280,7 @@ class ConnectionLife(asyncio.Protocol):
 
     @property
     def is_half_closed(self) -> bool:
-        """Return whether the client sends no more while answers are or may be due."""
+        """Return whether the client has ended its stream, and answers are or may be due."""
         return self.phase is READING_HALF_CLOSED or self.phase is FINISHING_HALF_CLOSED
 
     def _end_requests(self) -> None:

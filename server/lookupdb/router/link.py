@@ -195,7 +195,7 @@ class _Dialogue:
         return self._take(await self._replies.get())
 
     def check_silence(self) -> None:
-        """Check that nothing has arrived unasked. Raises NotProven and ConnectionError."""
+        """Check that nothing has arrived unrequested. Raises NotProven and ConnectionError."""
         if not self._replies.empty():
             self._take(self._replies.get_nowait())
             raise NotProven(SURPLUS)

@@ -86,7 +86,7 @@ class DamageReport:
 
 
 CHUNK_KEYS: Final = 512
-"""Keys per lookup of a batch that is larger than a read."""
+"""Maximum number of keys whose replies are made together."""
 
 Answer = tuple[bytes, list[bytes], bytes, bool, bool]
 """Replies to lookups; counted keys that are still to be answered; the bytes of other requests behind these lookups;

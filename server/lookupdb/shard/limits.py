@@ -25,7 +25,7 @@ class ServerLimits(CommandLimits):
     """Limits of one worker, in bytes and seconds."""
 
     max_connections: int = 10_000
-    """Like Redis' maxclients. Further clients get an error and are closed."""
+    """Like Redis' maxclients. Further clients get an error and are disconnected."""
     max_arguments: int = 100_001
     """Limit per command: an MGET of 100,000 keys. Redis allows 1,048,576."""
     max_request_bytes: int = 8 << 20
@@ -35,12 +35,12 @@ class ServerLimits(CommandLimits):
     output_high: int = 1 << 20
     """More unsent replies pause the client: it is read again when half of them are sent."""
     slow_seconds: float = 60.0
-    """A client that reads none of its replies for this long is closed, however few they are."""
+    """A client that reads none of its replies for this long is disconnected, however few they are."""
     idle_seconds: float = 3600.0
-    """A client without requests for this long is closed; 0: never."""
+    """A client without requests for this long is disconnected; 0: never."""
 
     auth_seconds: float = 5.0
-    """A client that has not authenticated by then is closed."""
+    """A client that has not authenticated by then is disconnected."""
     max_held_bytes: int = 32 << 20
     """Limit for all clients together, of incomplete requests and unread replies. Beyond it, clients are cut off."""
 

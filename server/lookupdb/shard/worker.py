@@ -60,10 +60,10 @@ COLD_FAULTS: Final = 100
 """With fewer page faults per second, data never becomes cold: on all but the slowest disks, they take at most 1 % of
 the time."""
 COLD_WAITS: Final = 1.0
-"""Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
+"""Data becomes cold when the loop has waited for a disk this many times as long as the process has computed."""
 WARM_WAITS: Final = 0.1
-"""Data becomes warm when the loop, if it read the pages itself, would wait less than this share of its computing time,
-which is longer while data is cold."""
+"""Data becomes warm when page faults would make the loop wait for less than this share of the computing time, which is
+longer while data is cold."""
 WARM_READS: Final = 100
 """With fewer pages read per second, data is warm in any case."""
 SECONDS: Final = 1.0

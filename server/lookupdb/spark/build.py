@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LEAST_PACKED: Final = 2
-"""An unpacked file has at least its compressed size divided by this: see ``MapJob.known_bytes``."""
+"""A decompressed file has at least its compressed size divided by this: see ``MapJob.known_bytes``."""
 
 _NOWHERE: Final = Path("/dev/null")
 """Stands for the path of a file that this machine lacks. Such a file is not cut; the task that reads it fetches it."""
@@ -93,7 +93,7 @@ class SparkEngine:
 
 
 def merge_samples(samples: DataFrame, job: SampleJob, scratch: Path, sample: Sample) -> None:
-    """Merge the samples among the ``tasks.RESULTS`` in ``samples`` into ``sample``."""
+    """Merge the rows of kind sample in ``samples``, a frame of ``tasks.RESULTS``, into ``sample``."""
     samples = samples.where("kind = 'sample'").repartition(1)
     merged = samples.mapInArrow(tasks.make_task(tasks.merge_samples, job), tasks.RESULTS)
     run = scratch / "sample"

@@ -63,7 +63,7 @@ def write(
     Executors write and upload the shards: they need lookupdb of the same version, and the store's credentials in their
     environment. No row passes through the driver.
 
-    Two rows with one key are an error with ``duplicates: fail``. With ``first`` or ``last``, rows are sorted by the
+    Repeated keys are an error with ``duplicates: fail``. With ``first`` or ``last``, rows are sorted by the
     columns ``order_by``; of two rows that are equal in these, either may be kept.
 
     ``store``: a URL, as for ``lookupdb push``; ``cluster_id``: the part of the store. ``task_memory``: bytes of

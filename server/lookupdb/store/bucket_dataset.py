@@ -254,7 +254,7 @@ log = logging.getLogger(__name__)
 
 
 _LEASE_DIGITS: Final = 8
-"""A task's attempt begins with this many digits of its claim; the others are random."""
+"""The name of a task's attempt begins with this many digits of the claim's attempt; the rest is random."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def collect_sync(state: SyncState) -> Iterator[admin.MetricFamily]:
     yield admin.counter("lookupdb_sync_swaps", "Times that a generation became current.", figures.swaps)
     yield admin.counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
     seconds = figures.fetch_seconds
-    yield admin.counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
+    yield admin.counter("lookupdb_sync_fetch_seconds", "Seconds that fetches took until they became current.", seconds)
     yield admin.counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
     help_text = "Bytes of files that are hard links to those of a directory store."
     yield admin.counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)

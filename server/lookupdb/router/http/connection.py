@@ -174,7 +174,7 @@ class RepeatedBatch:
 
 
 RepeatedRequest = RepeatedLookup | RepeatedBatch
-"""``match`` returns the exchange of bytes that begin a request, or None if they are not a valid repeat."""
+"""``match`` returns an exchange for bytes that are a valid repeat of the request, else None."""
 
 
 def _recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatched: int) -> RepeatedRequest | None:
@@ -517,7 +517,7 @@ class HttpConnection(ConnectionLife):
             self._end_answers()
 
     def choose_connection_field(self, exchange: Exchange) -> bytes:
-        """Return the ``Connection`` field of ``exchange``'s answer. While draining, the last answer closes."""
+        """Return the ``Connection`` field for ``exchange``. While draining, the last answer closes the connection."""
         if (
             self.service.draining
             and not self._waiting

@@ -326,8 +326,8 @@ impl PackedValues {
         self.encode_whole(py, &Json { start, keys, raw, partial }, Some((head, fields)))
     }
 
-    /// The same body in pieces that follow each other. Values are freed as their piece is made; large ones of JSON are
-    /// pieces themselves.
+    /// The same body in pieces that follow each other. Values are freed as their piece is made; a large JSON value is a
+    /// piece of its own.
     fn encode_in_pieces<'py>(
         &mut self,
         py: Python<'py>,
