@@ -34,7 +34,8 @@ impl KeyEncoder {
     ) -> PyResult<Option<T>> {
         let Ok(text) = key.downcast::<PyString>() else {
             if key.is_instance_of::<PyTuple>() {
-                return self.encode_columns(key)?.map_or(Ok(None), |encoded| look_up(encoded.as_bytes()));
+                let encoded = encode_by_python(self.encode.bind(key.py()), key)?;
+                return encoded.map_or(Ok(None), |encoded| look_up(encoded.as_bytes()));
             }
             return Ok(None);
         };
@@ -55,12 +56,6 @@ impl KeyEncoder {
             Some(encoded) => look_up(encoded.as_bytes()),
             None => Ok(None),
         }
-    }
-
-    /// The bytes under which the key with these columns, a tuple, is stored.
-    #[cold]
-    fn encode_columns<'py>(&self, columns: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        encode_by_python(self.encode.bind(columns.py()), columns)
     }
 
     /// Write the bytes of `text`, valid UTF-8, to `key`. Returns false if no record can have this key.

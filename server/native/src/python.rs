@@ -131,14 +131,7 @@ const MAX_DIGITS: usize = 3;
 /// Reads pages from disk before lookups need them. Several threads may use it at once; none holds the GIL meanwhile.
 #[pyclass(frozen, module = "lookupdb._native")]
 pub struct PageWarmer {
-    file: Arc<ShardFile>,
-}
-
-impl PageWarmer {
-    /// A warmer of a file that is mapped already.
-    pub fn new(file: Arc<ShardFile>) -> Self {
-        PageWarmer { file }
-    }
+    pub file: Arc<ShardFile>,
 }
 
 #[pymethods]
@@ -146,7 +139,7 @@ impl PageWarmer {
     /// Raises OSError, and ValueError for a file that is damaged or of an unknown format.
     #[new]
     fn open(path: PathBuf) -> PyResult<Self> {
-        Ok(Self::new(Arc::new(ShardFile::open(&path)?)))
+        Ok(PageWarmer { file: Arc::new(ShardFile::open(&path)?) })
     }
 
     /// Read the pages that the lookups in `requests`, pieces of RESP, need. Returns the number of requested pages.

@@ -259,9 +259,10 @@ pub fn is_ended(data: &[u8], span: Span) -> bool {
 /// Finds the values of one reply to an MGET that arrives in several pieces, each of which is read once.
 pub struct Scan {
     expected: usize,
-    spans: Vec<Span>,
+    /// Where the values found so far are.
+    pub spans: Vec<Span>,
     has_head: bool,
-    received: usize,
+    pub received: usize,
     /// Where the next line begins.
     next: usize,
     /// The part of that line that has arrived.
@@ -271,15 +272,6 @@ pub struct Scan {
 impl Scan {
     pub fn new(expected: usize) -> Self {
         Self { expected, spans: Vec::new(), has_head: false, received: 0, next: 0, line: Vec::new() }
-    }
-
-    pub fn received(&self) -> usize {
-        self.received
-    }
-
-    /// Where the values found so far are.
-    pub fn spans(&self) -> &[Span] {
-        &self.spans
     }
 
     /// Read the next piece. Returns whether the reply is complete; None if it is not exactly a list of values, or more

@@ -114,8 +114,8 @@ fn read_pieces(data: &[u8], expected: usize, cuts: [usize; 2]) -> Option<Vec<Spa
     for piece in [&data[..first], &data[first..second], &data[second..]] {
         is_whole = scan.feed(piece)?;
     }
-    assert_eq!(scan.received(), data.len());
-    (is_whole && scan.spans().iter().all(|span| is_ended(data, *span))).then(|| scan.spans().to_vec())
+    assert_eq!(scan.received, data.len());
+    (is_whole && scan.spans.iter().all(|span| is_ended(data, *span))).then(|| scan.spans.clone())
 }
 
 /// Write the values one after the other, as they are and as base64.

@@ -62,22 +62,20 @@ pub struct CsvRows {
     value: Vec<u8>,
 }
 
-/// Why reading stopped.
-#[derive(Clone, Copy, PartialEq)]
-enum Stop {
-    /// The rest of the block is not a complete row.
-    End,
-    Full,
-    /// Python must read the next row, with `fields`; reading continues after it.
-    Odd,
-    /// Not valid CSV, not UTF-8, or another number of fields.
-    Broken,
-    /// The source ends within quotes.
-    OpenQuote,
-}
+/// Why reading stopped, for Python.
+type Stop = &'static str;
+/// The rest of the block is not a complete row.
+const END: Stop = "end";
+const FULL: Stop = "full";
+/// Python must read the next row, with `fields`; reading continues after it.
+const ODD: Stop = "odd";
+/// Not valid CSV, not UTF-8, or another number of fields.
+const BROKEN: Stop = "broken";
+/// The source ends within quotes.
+const OPEN_QUOTE: Stop = "open quote";
 
 /// Why and where reading stopped, and the numbers of rows and lines read.
-type Progress = (&'static str, usize, u64, u64);
+type Progress = (Stop, usize, u64, u64);
 
 #[pymethods]
 impl CsvRows {
@@ -125,7 +123,6 @@ impl CsvRows {
     }
 
     /// Read rows of `block` from `at` on. `place` is the previous row's; `is_last` means that no block follows.
-    #[pyo3(signature = (block, at, is_last, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(
         &mut self,
@@ -143,13 +140,6 @@ impl CsvRows {
         let (stop, end, rows) = py.detach(|| self.read_rows(block, at, is_last, place, &mut sink))?;
         self.note_quotes(block, at..end);
         let lines = count_lines(block.get(at..end).unwrap_or_default());
-        let stop = match stop {
-            Stop::End => "end",
-            Stop::Full => "full",
-            Stop::Odd => "odd",
-            Stop::Broken => "broken",
-            Stop::OpenQuote => "open quote",
-        };
         Ok((stop, end, rows, lines))
     }
 
@@ -211,7 +201,7 @@ impl CsvRows {
         let mut rows = 0;
         while at < block.len() {
             if sink.is_full() {
-                return Ok((Stop::Full, at, rows));
+                return Ok((FULL, at, rows));
             }
             let end = match self.splitter.next_row(block, at, is_last) {
                 Found::Row(end) => end,
@@ -220,15 +210,14 @@ impl CsvRows {
                     continue;
                 }
                 Found::Cut => break,
-                Found::OpenQuote if is_text(block, at..block.len()) => return Ok((Stop::OpenQuote, at, rows)),
-                Found::OpenQuote => return Ok((Stop::Broken, at, rows)),
-                Found::Broken => return Ok((Stop::Broken, at, rows)),
+                Found::OpenQuote if is_text(block, at..block.len()) => return Ok((OPEN_QUOTE, at, rows)),
+                Found::OpenQuote | Found::Broken => return Ok((BROKEN, at, rows)),
             };
             if self.splitter.width() != self.width || end - at >= self.max_row || !is_text(block, at..end) {
-                return Ok((Stop::Broken, at, rows));
+                return Ok((BROKEN, at, rows));
             }
             if !self.make_record(block)? {
-                return Ok((Stop::Odd, at, rows));
+                return Ok((ODD, at, rows));
             }
             rows += 1;
             self.quotes += self.splitter.quotes;
@@ -236,7 +225,7 @@ impl CsvRows {
             sink.put(&self.key, place + rows, &self.value);
             at = end;
         }
-        Ok((Stop::End, at, rows))
+        Ok((END, at, rows))
     }
 
     /// Make key and value of the row. Returns false if Python must read it.

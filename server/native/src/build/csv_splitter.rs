@@ -88,7 +88,7 @@ impl Splitter {
         }
         loop {
             let end = match block.get(at) {
-                Some(byte) if Some(*byte) == self.dialect.quote => self.quoted_field(block, at + 1, is_last),
+                Some(&quote) if Some(quote) == self.dialect.quote => self.quoted_field(block, at + 1, quote, is_last),
                 _ if self.dialect.escape.is_none() && self.nulls.is_empty() => self.plain_field(block, at),
                 _ => self.marked_field(block, at, is_last),
             };
@@ -200,11 +200,8 @@ impl Splitter {
     }
 
     /// A field that began with a quote, before `at`.
-    fn quoted_field(&mut self, block: &[u8], at: usize, is_last: bool) -> FieldEnd {
+    fn quoted_field(&mut self, block: &[u8], at: usize, quote: u8, is_last: bool) -> FieldEnd {
         let open = if is_last { Found::OpenQuote } else { Found::Cut };
-        let Some(quote) = self.dialect.quote else {
-            return FieldEnd::Stop(Found::Broken);
-        };
         if let Some(escape) = self.dialect.escape {
             return self.escaped_field(block, at, quote, escape, is_last);
         }

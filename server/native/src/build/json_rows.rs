@@ -94,7 +94,6 @@ impl JsonRows {
 
     /// Read the lines of `block` from `at` on, until the next row is unusual or the memory is full. `place` is the
     /// previous row's. Returns where reading stopped, and the numbers of rows and lines read.
-    #[pyo3(signature = (block, at, place, records, memory, sample))]
     #[expect(clippy::too_many_arguments)]
     fn read(
         &mut self,

@@ -381,6 +381,7 @@ pub struct RunReader {
     number: usize,
     key_at: usize,
     value_at: usize,
+    /// The first bytes of the record's key.
     prefix: Prefix,
 }
 
@@ -397,11 +398,6 @@ impl RunReader {
 
     pub fn is_at_end(&self) -> bool {
         self.number == self.count
-    }
-
-    /// The first bytes of the record's key.
-    pub fn prefix(&self) -> Prefix {
-        self.prefix
     }
 
     pub fn key(&self) -> &[u8] {
@@ -569,7 +565,7 @@ impl Merge {
 
     fn is_before(&self, one: usize, other: usize) -> bool {
         let (left, right) = (&self.runs[one], &self.runs[other]);
-        let order = left.prefix().cmp(&right.prefix()).then_with(|| left.key().cmp(right.key()));
+        let order = left.prefix.cmp(&right.prefix).then_with(|| left.key().cmp(right.key()));
         order.then(one.cmp(&other)).is_lt()
     }
 }

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::keys::KeyEncoder;
 use crate::reader::{find_across, prefetch_all, touch, Damage, Found, ShardFile, MAX_KEY_BYTES};
 use crate::system::coarse_nanoseconds;
-use crate::values::{is_framed, Expander};
+use crate::values::{is_framed, Expander, FRAMED};
 
 /// The number of keys of `get_many` that are looked up before their values are made; it limits the memory.
 const CHUNK_KEYS: usize = 1024;
@@ -34,7 +34,8 @@ type Decoders = (Py<PyAny>, Py<PyAny>);
 #[pyclass(frozen, module = "lookupdb._native")]
 pub struct MappedGeneration {
     pub files: Vec<ShardFile>,
-    records: u64,
+    /// The number of records of all shards.
+    pub records: u64,
     encoder: KeyEncoder,
     inflater: Mutex<Inflater>,
     decoders: Option<Decoders>,
@@ -108,11 +109,6 @@ impl MappedGeneration {
 }
 
 impl MappedGeneration {
-    /// The number of records of all shards.
-    pub fn records(&self) -> u64 {
-        self.records
-    }
-
     /// The value of `key` in the given form; None if no record has it.
     #[inline]
     pub fn get<'py>(&self, key: &Bound<'py, PyAny>, form: Form) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -275,8 +271,6 @@ fn parse_place(key: &[u8]) -> Option<u64> {
 
 /// A larger buffer is freed after use.
 const KEPT_BYTES: usize = 1 << 20;
-/// The first byte of an uncompressed value.
-const FRAMED: u8 = b'$';
 
 /// Decompresses the values of all shards of a generation. The builder gives all shards one dictionary, so one context
 /// serves all of them, instead of some hundred KB for each shard.

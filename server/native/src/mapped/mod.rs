@@ -59,7 +59,10 @@ impl MappedView {
 
     /// Answer from `generation` from now on. None closes the view for good.
     fn put(&self, generation: Option<Py<MappedGeneration>>) {
-        let unused = self.replace(generation);
+        let mut present = self.lock();
+        let is_open = present.is_some();
+        let unused = if is_open { std::mem::replace(&mut *present, generation) } else { generation };
+        drop(present);
         drop(unused); // without the lock: it may be the last reference
     }
 
@@ -72,7 +75,7 @@ impl MappedView {
         }
         match &*view.lock() {
             Some(generation) => Ok(generation.clone_ref(slf.py())),
-            None => Err(closing_error()),
+            None => Err(PyValueError::new_err("the mapping is closed")),
         }
     }
 
@@ -82,7 +85,7 @@ impl MappedView {
     }
 
     fn __len__(slf: &Bound<'_, Self>) -> PyResult<usize> {
-        Ok(Self::current(slf)?.get().records() as usize)
+        Ok(Self::current(slf)?.get().records as usize)
     }
 
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -143,15 +146,6 @@ impl MappedView {
         self.generation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replace the generation. Returns the unused one: the old one, or the new one if the view is closed.
-    fn replace(&self, generation: Option<Py<MappedGeneration>>) -> Option<Py<MappedGeneration>> {
-        let mut present = self.lock();
-        if present.is_none() {
-            return generation;
-        }
-        std::mem::replace(&mut *present, generation)
-    }
-
     /// Let the follower check, unless it has just done so. It may `put` another generation.
     #[inline(always)]
     fn look_if_due(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
@@ -187,10 +181,6 @@ fn one_text_error(text: &Bound<'_, PyAny>) -> PyErr {
         }
         Err(error) => error,
     }
-}
-
-fn closing_error() -> PyErr {
-    PyValueError::new_err("the mapping is closed")
 }
 
 /// The parts of each record that are returned.

@@ -15,7 +15,7 @@ use crate::system::{Map, Page};
 use page::{
     count_nodes, node_child, node_database, node_key, node_offset, node_value, refused, Kind, Meta, Pages, Place, Tree,
 };
-pub use walk::{find_across, prefetch_all, touch};
+pub use walk::{find_across, prefetch_all, touch, TOGETHER};
 
 /// The longest key that a record can have.
 pub const MAX_KEY_BYTES: usize = 511;

@@ -219,8 +219,8 @@ impl ReplyScan {
             }
             Ok(())
         })?;
-        let is_whole =
-            size == self.scan.received() && self.scan.spans().iter().all(|span| is_ended(data.as_bytes(), *span));
-        Ok(is_whole.then(|| ShardReply::new(data, self.scan.spans().to_vec())))
+        let Scan { received, spans, .. } = &self.scan;
+        let is_whole = size == *received && spans.iter().all(|span| is_ended(data.as_bytes(), *span));
+        Ok(is_whole.then(|| ShardReply::new(data, spans.clone())))
     }
 }

@@ -25,18 +25,14 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ShardKernel>()
 }
 
-/// Indexes of lookups, misses, commands, sent bytes and the first histogram.
+/// Indexes of lookups, misses, commands, sent bytes, and the first of the histograms, one for each kind of command. They
+/// are adjacent; each has buckets and a sum.
 type Places = (usize, usize, usize, usize, usize);
 
 /// A worker's slot of shared memory, and where its counters are.
 struct Slot {
     numbers: PyBuffer<u64>,
-    lookups: usize,
-    misses: usize,
-    commands: usize,
-    sent_bytes: usize,
-    /// The first of the histograms, one for each kind of command. They are adjacent; each has buckets and a sum.
-    durations: usize,
+    places: Places,
     bounds: histograms::Bounds,
 }
 
@@ -75,20 +71,12 @@ impl ShardKernel {
     ) -> PyResult<Self> {
         let file = Arc::new(ShardFile::open(&path)?);
         let expander = Expander::new(file.dictionary()).map_err(PyValueError::new_err)?;
-        let (numbers, (lookups, misses, commands, sent_bytes, durations), bounds) = slot;
+        let (numbers, places, bounds) = slot;
         let time_slice = Duration::try_from_secs_f64(slice_seconds).unwrap_or_default();
         Ok(ShardKernel {
             shard: Shard { file, maker: ReplyMaker::new(expander, error) },
             turn: Turn::new(Bounds { read_bytes, chunk_bytes, time_slice }),
-            slot: Slot {
-                numbers,
-                lookups,
-                misses,
-                commands,
-                sent_bytes,
-                durations,
-                bounds: histograms::Bounds(bounds),
-            },
+            slot: Slot { numbers, places, bounds: histograms::Bounds(bounds) },
             idle: Duration::ZERO,
         })
     }
@@ -119,7 +107,7 @@ impl ShardKernel {
             let ended = Instant::now();
             let is_slow = ended - began > SLOW;
             if count == 0 || !left.is_empty() || self.shard.maker.damaged.count > 0 || is_slow || ended >= until {
-                return give_out(py, left, is_slow, self.turn.arrived());
+                return give_out(py, left, is_slow, self.turn.arrived);
             }
         }
     }
@@ -127,7 +115,7 @@ impl ShardKernel {
     /// Answer the lookups in `data`, which begins with a request and arrived at `arrived`, up to the size of one write.
     fn answer<'py>(&mut self, py: Python<'py>, data: &[u8], nil: &[u8], arrived: u64) -> PyResult<Answer<'py>> {
         let (mut batch, mut replies) = (Batch::default(), Vec::new());
-        let reached = self.shard.answer(data, &mut batch, nil, &self.turn.bounds().limit(), &mut replies);
+        let reached = self.shard.answer(data, &mut batch, nil, &self.turn.bounds.limit(), &mut replies);
         if reached == Reached::Limit && !batch.is_mget {
             batch.note_done();
         }
@@ -152,7 +140,7 @@ impl ShardKernel {
     ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
         let mut replies = Vec::new();
         let key = |place: usize| keys.get(place).map_or(&b""[..], |key| key.as_bytes());
-        let limit = self.turn.bounds().limit();
+        let limit = self.turn.bounds.limit();
         let count = self.shard.append_replies(keys.len(), key, nil, &limit, &mut replies);
         self.slot.add(py, &mut self.shard.maker.counts)?;
         Ok((PyBytes::new(py, &replies), count))
@@ -175,7 +163,7 @@ impl ShardKernel {
 
     /// A warmer of this file's pages, for other threads.
     fn warmer(&self) -> PageWarmer {
-        PageWarmer::new(Arc::clone(&self.shard.file))
+        PageWarmer { file: Arc::clone(&self.shard.file) }
     }
 
     /// The number of lookups of damaged records since the last call, and the first problem; None if there were none.
@@ -192,15 +180,16 @@ impl Slot {
     /// Add `counts` to the worker's counters, and reset them.
     fn add(&self, py: Python<'_>, counts: &mut Counts) -> PyResult<()> {
         let numbers = cells(py, &self.numbers)?;
+        let (lookups, misses, commands, sent_bytes, durations) = self.places;
         for (kind, count, nanoseconds) in counts.answered.drain(..) {
-            let first = self.durations + kind * self.bounds.counters();
+            let first = durations + kind * self.bounds.counters();
             self.bounds.observe(numbers, first, nanoseconds, count);
         }
         for (place, count) in [
-            (self.lookups, &mut counts.lookups),
-            (self.misses, &mut counts.misses),
-            (self.commands, &mut counts.commands),
-            (self.sent_bytes, &mut counts.sent_bytes),
+            (lookups, &mut counts.lookups),
+            (misses, &mut counts.misses),
+            (commands, &mut counts.commands),
+            (sent_bytes, &mut counts.sent_bytes),
         ] {
             if *count > 0 {
                 add(numbers, place, std::mem::take(count));

@@ -2,13 +2,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::reader::{Found, ShardFile};
+use crate::reader::{Found, ShardFile, TOGETHER};
 use crate::resp::{next_lookups, KeyAt, Next};
 use crate::system;
 use crate::values::Expander;
 
-/// The number of keys looked up together: more would not shorten the waits for memory.
-pub const TOGETHER: usize = 32;
 /// After this time without a request, other processes may have filled the core's caches.
 const COOLING: Duration = Duration::from_micros(20);
 
@@ -131,7 +129,7 @@ impl ReplyMaker {
 
     /// Note how long the worker waited: meanwhile other processes may have filled the core's caches.
     pub fn note_wait(&mut self, time: Duration) {
-        self.expander.fetch_ahead(time >= COOLING && self.expander.has_large_dictionary());
+        self.expander.fetch_ahead(time >= COOLING && self.expander.has_large_dictionary);
     }
 
     /// Append the reply to a lookup, which has been counted; `nil` is the reply for a missing key.

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
 
-use super::replies::{Batch, Limit, Reached, Shard, GET, TOGETHER};
+use super::replies::{Batch, Limit, Reached, Shard, GET};
+use crate::reader::TOGETHER;
 use crate::resp::{lone_get, KeyAt};
 use crate::system;
 
@@ -74,7 +75,7 @@ struct LoneGet {
 
 /// The buffers of a worker's turns.
 pub struct Turn {
-    bounds: Bounds,
+    pub bounds: Bounds,
     events: Vec<system::Event>,
     /// The number of events of the last poll, and of those that were handled.
     count: usize,
@@ -83,8 +84,8 @@ pub struct Turn {
     lone_gets: Vec<LoneGet>,
     batch: Batch,
     out: Vec<u8>,
-    /// When the turn began.
-    arrived: u64,
+    /// When the turn began: its requests had arrived.
+    pub arrived: u64,
 }
 
 impl Turn {
@@ -100,15 +101,6 @@ impl Turn {
             out: Vec::new(),
             arrived: 0,
         }
-    }
-
-    /// When the requests of the last turn arrived.
-    pub fn arrived(&self) -> u64 {
-        self.arrived
-    }
-
-    pub fn bounds(&self) -> &Bounds {
-        &self.bounds
     }
 
     /// Wait for events, unless the last turn left some. Returns their number.
