@@ -24,12 +24,7 @@ PREDICATE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "https://lookupdb.dev/build/make/v1"
 SOURCE: Final = "git+."
 """The repository that holds the source, among all that a release is made from."""
-MATERIALS: Final = (
-    "requirements/iceberg.txt",
-    "server/native/Cargo.lock",
-    "charts/tools/go.sum",
-    "Dockerfile",
-)
+MATERIALS: Final = ("requirements/iceberg.txt", "server/native/Cargo.lock", "charts/tools/go.sum", "Dockerfile")
 """Files that name the contents of a release, besides its commit."""
 _DIGEST: Final = re.compile(r"(.{1,400})[=@]sha256:([0-9a-f]{64})")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")

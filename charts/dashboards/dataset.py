@@ -204,10 +204,7 @@ def _add_replicas(made: dashboard.Dashboard) -> None:
         make_graph(
             "p99 latency in shard servers",
             "99 of 100 commands are answered within this time by the shard server alone, without router and network.",
-            (
-                quantile(0.99, f"lookupdb_shard_request_duration_seconds_bucket{{{_IN}}}", by="shard, pod"),
-                _REPLICA,
-            ),
+            (quantile(0.99, f"lookupdb_shard_request_duration_seconds_bucket{{{_IN}}}", by="shard, pod"), _REPLICA),
             unit="s",
             is_logarithmic=True,
         ),

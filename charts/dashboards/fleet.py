@@ -169,10 +169,7 @@ def _add_speed(made: dashboard.Dashboard) -> None:
         make_graph(
             "CPU",
             "Processors that the routers and shard servers of each dataset keep busy.",
-            (
-                f'{_BY} (rate(process_cpu_seconds_total{{{_IN},dataset!=""}}[$__rate_interval]))',
-                _EACH,
-            ),
+            (f'{_BY} (rate(process_cpu_seconds_total{{{_IN},dataset!=""}}[$__rate_interval]))', _EACH),
             unit="short",
             span=12,
             is_stacked=True,
@@ -265,10 +262,7 @@ def _add_control(made: dashboard.Dashboard) -> None:
         make_graph(
             "Duration of gateway transfers",
             "99 of 100 objects are read or written within this time.",
-            (
-                quantile(0.99, "lookupdb_gateway_transfer_duration_seconds_bucket", by="operation"),
-                "p99 {{operation}}",
-            ),
+            (quantile(0.99, "lookupdb_gateway_transfer_duration_seconds_bucket", by="operation"), "p99 {{operation}}"),
             unit="s",
             is_logarithmic=True,
             span=12,

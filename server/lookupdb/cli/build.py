@@ -278,8 +278,7 @@ def _parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         if not re.fullmatch(r"spark\.[^=]+=.*", text, re.DOTALL):
             raise UsageError(
-                f"--spark-conf takes the name and value of a property, got {text!r}",
-                hint="write spark.local.dir=/disk",
+                f"--spark-conf takes the name and value of a property, got {text!r}", hint="write spark.local.dir=/disk"
             )
     return dict(text.split("=", 1) for text in texts)
 

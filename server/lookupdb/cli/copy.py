@@ -164,12 +164,7 @@ def copy(
 
 
 def _copy(
-    source: Store,
-    target: Store,
-    address: StoreAddress,
-    generation: str | None,
-    scratch: Path,
-    progress: Progress,
+    source: Store, target: Store, address: StoreAddress, generation: str | None, scratch: Path, progress: Progress
 ) -> CopiedGeneration:
     place = target.dataset_at(StoreAddress(target.cluster, address.namespace, address.name, address.uid))
     with ExitStack() as stack:

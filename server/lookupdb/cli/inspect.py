@@ -18,13 +18,7 @@ from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, check_shard_size, verify_shard_file
 from lookupdb.shardfile import ShardReader
-from lookupdb.store.generations import (
-    ShardFigures,
-    find_shard_entry,
-    measure_shards,
-    open_shard,
-    sample_records,
-)
+from lookupdb.store.generations import ShardFigures, find_shard_entry, measure_shards, open_shard, sample_records
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100  # length of a sampled value in text; JSON has more
@@ -35,10 +29,7 @@ _SHOWN_FILES: Final = 8
 @click.argument("target", metavar="FILE|FOLDER|GENERATION")
 @locator_options
 @click.option(
-    "--verify",
-    "with_checksums",
-    is_flag=True,
-    help="Read every file and compare its checksum with manifest.json.",
+    "--verify", "with_checksums", is_flag=True, help="Read every file and compare its checksum with manifest.json."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -> None:

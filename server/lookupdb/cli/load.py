@@ -305,12 +305,7 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
     help="With --keys sample: number of keys.",
 )
 @option("--sample-from", metavar="FOLDER|gN", help="With --keys sample: a generation's folder, or another generation.")
-@option(
-    "--timeout",
-    type=Seconds(0.05, 60),
-    default=5.0,
-    help="Timeout in seconds after a request's scheduled time.",
-)
+@option("--timeout", type=Seconds(0.05, 60), default=5.0, help="Timeout in seconds after a request's scheduled time.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @option(
     "--report",

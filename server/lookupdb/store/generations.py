@@ -30,14 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from lookupdb import disk
-from lookupdb.errors import (
-    CorruptFile,
-    GenerationExists,
-    GenerationMissing,
-    NotEnoughRoom,
-    StoreError,
-    UsageError,
-)
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, NotEnoughRoom, StoreError, UsageError
 from lookupdb.keys import is_file_name
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, check_shard_size
 from lookupdb.shardfile import FRAMED, ShardReader, unframe_start
