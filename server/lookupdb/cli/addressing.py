@@ -17,7 +17,7 @@ import click
 
 from lookupdb import store
 from lookupdb.builder.options import GenerationRefused
-from lookupdb.cli.options import Seconds, option
+from lookupdb.cli.options import EXISTING_FILE, FOLDER, Seconds, option
 from lookupdb.client.settings import parse_url
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import LookupdbError, StoreError, Unavailable, UsageError
@@ -79,11 +79,7 @@ uid_option = option(
 
 
 data_dir_option: Final = option(
-    "--data-dir",
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DATA_DIRECTORY,
-    help="Data folder of `lookupdb up`.",
+    "--data-dir", "--data", type=FOLDER, default=DATA_DIRECTORY, help="Data folder of `lookupdb up`."
 )
 
 
@@ -192,7 +188,7 @@ class NamedDataset:
 
 ca_file_option: Final = option(
     "--ca-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     envvar="LOOKUPDB_CA_FILE",
     help="Trust the certificate authorities in this PEM file instead of those of this machine.",
 )

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from lookupdb.builder.options import (
 from lookupdb.cli import addressing, program
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import (
+    EXISTING_FOLDER,
     GenerationAddress,
     Size,
     json_option,
@@ -39,6 +39,7 @@ from lookupdb.cli.options import (
     manifest_option,
     option,
     progress_option,
+    scratch_option,
     termination_log_option,
 )
 from lookupdb.cli.program import end_at_once, ended_in_time
@@ -106,13 +107,7 @@ _threads_option = option(
     default="1GiB",
     help="Memory that the build and its child processes may use, whatever the size of the source.",
 )
-@option(
-    "--scratch",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=tempfile.gettempdir,
-    show_default="the system's temporary folder",
-    help="Scratch folder for sorting; needs about twice the size of the uncompressed source.",
-)
+@scratch_option("Scratch folder for sorting; needs about twice the size of the uncompressed source.")
 @_threads_option
 @option(
     "--engine",
@@ -128,11 +123,7 @@ _threads_option = option(
     help="A property of Spark, which overrides spec.build.spark. May be repeated.",
     show_default=False,
 )
-@option(
-    "--volume",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder that volume:// URLs refer to.",
-)
+@option("--volume", type=EXISTING_FOLDER, help="Folder that volume:// URLs refer to.")
 @option(
     "--no-local-files",
     "no_local_files",
@@ -142,7 +133,7 @@ _threads_option = option(
 )
 @option(
     "--base",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=EXISTING_FOLDER,
     help="Folder to which local files of the source are relative.  [default: the manifest's]",
     show_default=False,
 )
@@ -400,13 +391,7 @@ def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) ->
     help="Check no gates before the push. The dataset's own gates still apply.",
 )
 @option("--memory-limit", type=Size(), default="1GiB", help="Memory that the push and its child processes may use.")
-@option(
-    "--scratch",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=tempfile.gettempdir,
-    show_default="the system's temporary folder",
-    help="Scratch folder for sorting; needs about twice the size of the uncompressed rows.",
-)
+@scratch_option("Scratch folder for sorting; needs about twice the size of the uncompressed rows.")
 @_threads_option
 @json_option
 @progress_option

@@ -20,11 +20,15 @@ from lookupdb.cli.addressing import (
     store_wait_option,
 )
 from lookupdb.cli.options import (
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
     GenerationAddress,
     json_option,
     log_format,
     option,
     progress_option,
+    scratch_option,
     termination_log_option,
 )
 from lookupdb.cli.program import report_outcome
@@ -81,13 +85,7 @@ _AGAIN: Final = "fix that and run it again: what was copied completely is not co
     help="Generation to copy, for a single dataset.  [default: the active one]",
     show_default=False,
 )
-@option(
-    "--scratch",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=tempfile.gettempdir,
-    show_default="the system's temporary folder",
-    help="Scratch folder for one shard file, if the store cannot copy by itself.",
-)
+@scratch_option("Scratch folder for one shard file, if the store cannot copy by itself.", EXISTING_FOLDER)
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Write every line as JSON.")
 @log_format
@@ -243,7 +241,7 @@ _override_option = option(
 @click.option(
     "--out",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     required=True,
     help="Folder of the image layout: new, empty, or a layout whose index.json is replaced. Its blobs stay.",
 )
@@ -293,14 +291,14 @@ def write_images(
 )
 @option(
     "--docker-config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=None,
     show_default=False,
     help="File with credentials, as docker login or a Secret has it.  [default: $DOCKER_CONFIG/config.json]",
 )
 @option(
     "--ca-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=None,
     show_default=False,
     help="Also trust the certificate authorities in this PEM file.",

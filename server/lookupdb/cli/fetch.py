@@ -12,7 +12,16 @@ import click
 
 from lookupdb import store
 from lookupdb.cli.addressing import STORE_WAIT_SECONDS, cluster_option, patience_option, store_option, store_wait_option
-from lookupdb.cli.options import GenerationAddress, Size, json_option, log_format, option, termination_log_option
+from lookupdb.cli.options import (
+    FILE,
+    FOLDER,
+    GenerationAddress,
+    Size,
+    json_option,
+    log_format,
+    option,
+    termination_log_option,
+)
 from lookupdb.cli.program import report_outcome
 from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import LookupdbError, UsageError
@@ -23,7 +32,7 @@ from lookupdb.wording import check_path, escape_controls
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=FOLDER)
 @store_option
 @store_wait_option
 @cluster_option
@@ -99,7 +108,7 @@ _UMASK: Final = 0o022  # other users can read a folder from the moment it exists
 
 
 @click.command(short_help="Keep the active generation of datasets in a folder, for programs that map it.")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @option(
     "--dataset",
     "names",
@@ -112,7 +121,7 @@ _UMASK: Final = 0o022  # other users can read a folder from the moment it exists
     "--table",
     "tables",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     multiple=True,
     show_default=False,
     help="Routing table. The generation that it names as active is kept for its dataset. May be repeated.",
@@ -142,11 +151,7 @@ _UMASK: Final = 0o022  # other users can read a folder from the moment it exists
     default=9090,
     help="Port for health, status and metrics; 0 takes a free one.",
 )
-@option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help='Write this when all datasets are there: {"pid": …, "admin": …}.',
-)
+@option("--ready-file", type=FILE, help='Write this when all datasets are there: {"pid": …, "admin": …}.')
 @log_format
 def sync(
     folder: Path,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.cli.options import option
+from lookupdb.cli.options import FILE, option
 from lookupdb.cli.program import temporary_folder
 from lookupdb.dataset.spec import MAX_MANIFEST_BYTES, parse_resource, read_documents, read_manifest
 from lookupdb.errors import InvalidManifest, UsageError
@@ -20,11 +20,7 @@ _STDOUT: Final = Path("-")
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
 @option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The manifest to write; - prints it.  [default: NAME.yaml]",
-    show_default=False,
+    "--output", "-o", type=FILE, help="The manifest to write; - prints it.  [default: NAME.yaml]", show_default=False
 )
 @option("--force", is_flag=True, show_default=False, help="Overwrite the manifest if it exists.")
 @option("--key", metavar="COLUMN", multiple=True, help="A column of the key. May be repeated.", show_default=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,6 +18,11 @@ from lookupdb.errors import UsageError
 from lookupdb.manifest import GENERATION
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+EXISTING_FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 MAX_PASSWORD_BYTES: Final = 1024
 """Limited, because an unauthenticated client may send only little (see ``shard.limits``)."""
@@ -149,8 +155,7 @@ def password_file(help_text: str) -> Callable[[F], F]:
 
     A command-line flag would show it in process listings.
     """
-    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
-    return option("--password-file", "password", type=kind, callback=_password, help=help_text)
+    return option("--password-file", "password", type=EXISTING_FILE, callback=_password, help=help_text)
 
 
 def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
@@ -167,8 +172,7 @@ def token_file(help_text: str) -> Callable[[F], F]:
 
     A command-line flag would show it in process listings.
     """
-    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
-    return option("--token-file", "token", type=kind, callback=_read_token, help=help_text)
+    return option("--token-file", "token", type=EXISTING_FILE, callback=_read_token, help=help_text)
 
 
 def _read_token(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
@@ -212,6 +216,12 @@ log_format = option(
 )
 
 
+def scratch_option(help_text: str, kind: click.Path = FOLDER) -> Callable[[F], F]:
+    """Return an option for a scratch folder, by default the system's."""
+    where = "the system's temporary folder"
+    return option("--scratch", type=kind, default=tempfile.gettempdir, show_default=where, help=help_text)
+
+
 progress_option = option(
     "--progress",
     "style",
@@ -222,8 +232,6 @@ progress_option = option(
 
 
 termination_log_option = option(
-    "--termination-log",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the result, or the failure, to this file, in at most 4096 bytes.",
+    "--termination-log", type=FILE, help="Also write the result, or the failure, to this file, in at most 4096 bytes."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result, or the failure, as JSON.")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.cli.options import FILE, FOLDER, Size, chosen_log_format, log_format, option, password_file
 from lookupdb.credentials import MAX_SUBJECTS, MAX_TOKEN_BYTES, is_subject
 from lookupdb.dataset import schema
 from lookupdb.dataset.spec import ROUTER_FLAGS
@@ -59,11 +59,7 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
 
 
 @click.command(short_help="Answer lookups over HTTP and RESP from the shards of a routing table.")
-@option(
-    "--table",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Routing table file. It is watched: changes take effect while serving.",
-)
+@option("--table", type=FILE, help="Routing table file. It is watched: changes take effect while serving.")
 @option(
     "--dataset",
     "datasets",
@@ -112,34 +108,30 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
 )
 @option(
     "--tls-cert",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Use TLS on the public port, with the certificate chain in this PEM file. It is watched.",
 )
-@option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Unencrypted key of the certificate.")
-@option(
-    "--tls-client-ca",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Require client certificates signed by a CA in this PEM file.",
-)
+@option("--tls-key", type=FILE, help="Unencrypted key of the certificate.")
+@option("--tls-client-ca", type=FILE, help="Require client certificates signed by a CA in this PEM file.")
 @password_file(
     "Password for shard servers, in this file (or in LOOKUPDB_PASSWORD), except those whose key the routing "
     "table names."
 )
 @option(
     "--password-key-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of the keys that the routing table names, each in a file named by its fingerprint. Passwords of "
     "shard servers are derived from them. It is watched.",
 )
 @option(
     "--auth-tokens",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of token hashes, one file per client (see `lookupdb token`): these clients may look up. It is "
     "watched.  [default: anybody may look up]",
 )
 @option(
     "--auth-keys",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Public keys of a cluster's service accounts (a JWKS), so that those of --auth-subject may look up. It is "
     "watched.",
 )
@@ -158,9 +150,7 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
     help="Forward requests outside of the API to the console at this address, as `lookupdb up` does.",
 )
 @option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help='Write this when ready: {"pid": …, "port": …, "admin": …}; "resp" is --resp-port.',
+    "--ready-file", type=FILE, help='Write this when ready: {"pid": …, "port": …, "admin": …}; "resp" is --resp-port.'
 )
 @log_format
 def command(

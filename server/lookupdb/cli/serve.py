@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import click
 
 from lookupdb import credentials
-from lookupdb.cli.options import Seconds, Size, chosen_log_format, log_format, option, password_file
+from lookupdb.cli.options import FILE, Seconds, Size, chosen_log_format, log_format, option, password_file
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
 from lookupdb.shard.limits import ServerLimits, WarmPolicy
@@ -73,16 +73,8 @@ _LAST_PORT: Final = 65535
     default=0.0,
     help="Seconds to wait for the generation to appear in GENERATION_DIR, such as a volume that is being filled.",
 )
-@option(
-    "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help='Write this when ready: {"pid": …, "ports": […], "admin": …}.',
-)
-@option(
-    "--termination-log",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the reason of a failure here, as one line of JSON.",
-)
+@option("--ready-file", type=FILE, help='Write this when ready: {"pid": …, "ports": […], "admin": …}.')
+@option("--termination-log", type=FILE, help="Write the reason of a failure here, as one line of JSON.")
 @log_format
 def command(*, password: str | None, password_sha256: str | None, **options: Any) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.

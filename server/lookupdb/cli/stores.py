@@ -17,7 +17,7 @@ import orjson
 from lookupdb import store
 from lookupdb.builder.existing import compare_stored
 from lookupdb.cli.addressing import NamedDataset, complete_datasets, dataset_option, store_option, with_dataset
-from lookupdb.cli.options import GenerationAddress, log_format, option
+from lookupdb.cli.options import FILE, GenerationAddress, log_format, option
 from lookupdb.cli.program import ended_in_time, temporary_folder
 from lookupdb.dataset.schema import complete_resource, to_camel_case
 from lookupdb.disk import raise_limit
@@ -329,7 +329,7 @@ class Duration(click.ParamType[float]):
     "living_list",
     required=True,
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="JSON file with the live datasets of the cluster, written by its operator.",
 )
 @option(
