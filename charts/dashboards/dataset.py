@@ -12,6 +12,7 @@ from charts.dashboards.panels import (
     lookups,
     make_board,
     make_builds,
+    make_durations,
     make_graph,
     make_heatmap,
     make_number,
@@ -169,19 +170,15 @@ def _add_speed(made: dashboard.Dashboard) -> None:
             is_stacked=True,
             colors={"found": "green", "missing": "blue", "unavailable": "red"},
         ),
-        make_graph(
+        make_durations(
             "Latency of lookups",
             "Time from the first byte of a request for one key to the last byte of its answer.",
             *quantiles(_LOOKUPS),
-            unit="s",
-            is_logarithmic=True,
         ),
-        make_graph(
+        make_durations(
             "Latency of batches",
             "Time from the first byte of a request for several keys to the last byte of its answer.",
             *quantiles(_BATCHES),
-            unit="s",
-            is_logarithmic=True,
         ),
         make_heatmap(
             "Distribution of latency",
@@ -201,19 +198,15 @@ def _add_replicas(made: dashboard.Dashboard) -> None:
             (_rate("shard_lookups", _BY), _REPLICA),
             unit="cps",
         ),
-        make_graph(
+        make_durations(
             "p99 latency in shard servers",
             "99 of 100 commands are answered within this time by the shard server alone, without router and network.",
             (quantile(0.99, f"lookupdb_shard_request_duration_seconds_bucket{{{_IN}}}", by="shard, pod"), _REPLICA),
-            unit="s",
-            is_logarithmic=True,
         ),
-        make_graph(
+        make_durations(
             "Wait of routers for shards",
             "Time from sending a batch to a shard server until its answer, with the network, for every 16th batch.",
             *quantiles(f"lookupdb_router_batch_duration_seconds_bucket{{{_IN}}}"),
-            unit="s",
-            is_logarithmic=True,
         ),
         make_graph(
             "Shard file in the page cache",

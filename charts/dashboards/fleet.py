@@ -17,6 +17,7 @@ from charts.dashboards.panels import (
     lookups,
     make_board,
     make_builds,
+    make_durations,
     make_graph,
     make_number,
     make_quality_numbers,
@@ -151,19 +152,15 @@ def _add_speed(made: dashboard.Dashboard) -> None:
             (share(_IN, by="namespace, dataset"), _EACH),
             unit="percentunit",
         ),
-        make_graph(
+        make_durations(
             "Latency of lookups",
             "Time from the first byte of a request for one key to the last byte of its answer, over all datasets.",
             *quantiles(_LOOKUPS),
-            unit="s",
-            is_logarithmic=True,
         ),
-        make_graph(
+        make_durations(
             "p99 latency by dataset",
             "99 of 100 lookups of one key are answered within this time.",
             (quantile(0.99, _LOOKUPS, by="namespace, dataset"), _EACH),
-            unit="s",
-            is_logarithmic=True,
             span=12,
         ),
         make_graph(
@@ -231,12 +228,10 @@ def _add_control(made: dashboard.Dashboard) -> None:
             unit="cps",
             is_stacked=True,
         ),
-        make_graph(
+        make_durations(
             "Wait in the operator's queue",
             "Time from a change of a dataset until the operator looks at it.",
             *quantiles("lookupdb_operator_queue_duration_seconds_bucket", (0.5, 0.99)),
-            unit="s",
-            is_logarithmic=True,
         ),
         make_graph(
             "Duration of builds, rollouts and cutovers",
@@ -259,12 +254,10 @@ def _add_control(made: dashboard.Dashboard) -> None:
             unit="reqps",
             span=12,
         ),
-        make_graph(
+        make_durations(
             "Duration of gateway transfers",
             "99 of 100 objects are read or written within this time.",
             (quantile(0.99, "lookupdb_gateway_transfer_duration_seconds_bucket", by="operation"), "p99 {{operation}}"),
-            unit="s",
-            is_logarithmic=True,
             span=12,
         ),
     )

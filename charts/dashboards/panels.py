@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, statetimeline, table
@@ -220,6 +221,9 @@ def make_graph(
     for number, (expr, legend) in enumerate(queries):
         made.with_target(_query(expr, number).legend_format(legend).range())
     return made
+
+
+make_durations = partial(make_graph, unit="s", is_logarithmic=True)
 
 
 def make_heatmap(title: str, description: str, expr: str) -> heatmap.Panel:

@@ -89,10 +89,11 @@ def decode_json(text: bytes | bytearray) -> Any:
 def _decode_slowly(text: bytes | bytearray) -> Any:
     """Return the value as Python's decoder reads it, which supports long integers, exponents beyond floats and lone
     surrogates."""
-    return json.loads(text.decode(), parse_constant=_refuse_constant)
+    return json.loads(text.decode(), parse_constant=refuse_constant)
 
 
-def _refuse_constant(text: str) -> NoReturn:
+def refuse_constant(text: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity, which Python's decoder reads."""
     raise ValueError(f"{text} is not JSON")
 
 

@@ -22,7 +22,7 @@ from lookupdb.builder import build, existing
 from lookupdb.builder.core import max_open_files, open_parser
 from lookupdb.builder.csv_rows import BOOLEANS, CsvParser, find_csv_obstacle
 from lookupdb.builder.dictionary import MAX_GROWTH, read_dictionary
-from lookupdb.builder.files import FIRST_BYTES, LocalFile, Slice, check_kind, decompress
+from lookupdb.builder.files import FIRST_BYTES, LocalFile, Slice, check_kind
 from lookupdb.builder.gates import ActiveGeneration
 from lookupdb.builder.json_rows import JsonLinesParser, find_json_obstacle
 from lookupdb.builder.listing import (
@@ -31,7 +31,7 @@ from lookupdb.builder.listing import (
     fetch_files,
     find_local_file,
     open_source,
-    read_chunks,
+    read_beginning,
     read_success_file,
 )
 from lookupdb.builder.options import MIB, BuildBudget, BuildOptions, SilentProgress, format_quantity, min_memory_limit
@@ -226,19 +226,14 @@ def _find_file(item: SourceObject, scratch: Path) -> tuple[LocalFile, bool]:
                 hint="give a smaller file of the same columns, and change source.url afterwards",
             )
         return fetch_files([item], scratch, SilentProgress())[0], False
-    chunks = read_chunks(item)
-    if item.compression != "none":
-        chunks = decompress(chunks, item.compression, name)
-    target, is_cut, content = scratch / "beginning", False, bytearray()
-    for chunk in chunks:
-        content += chunk
-        if len(content) > _COPIED_BYTES:
-            is_cut = True
-            del content[_COPIED_BYTES:]
-            break
-    check_kind(bytes(content[:FIRST_BYTES]), name, item.format, item.compression)
-    if is_cut and item.format in ("csv", "jsonl") and (end := content.rfind(b"\n") + 1):
-        del content[end:]
+    content = read_beginning(item, item.compression, _COPIED_BYTES + 1)
+    check_kind(content[:FIRST_BYTES], name, item.format, item.compression)
+    is_cut = len(content) > _COPIED_BYTES
+    if is_cut:
+        content = content[:_COPIED_BYTES]
+        if item.format in ("csv", "jsonl") and (end := content.rfind(b"\n") + 1):
+            content = content[:end]
+    target = scratch / "beginning"
     target.write_bytes(content)
     return LocalFile(item.description, item.format, item.delimiter, target, len(content), False), is_cut
 

@@ -279,14 +279,14 @@ def read_chunks(file: LocatedFile | SourceObject) -> Iterator[bytes]:
 def read_beginning(file: LocatedFile | SourceObject, compression: Compression, size: int = FIRST_BYTES) -> bytes:
     """Return the first ``size`` uncompressed bytes of ``file``, by default as many as show its kind. Raises
     BadSource."""
-    chunks, first = read_chunks(file), b""
+    chunks, first = read_chunks(file), bytearray()
     if compression != "none":
         chunks = decompress(chunks, compression, file.description.url)
     for chunk in chunks:
         first += chunk[:size]
         if len(first) >= size:
             break
-    return first[:size]
+    return bytes(first[:size])
 
 
 def split_suffixes(url: str) -> tuple[str, Compression]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 import orjson
@@ -23,6 +23,7 @@ from lookupdb.client.sync_transport import RouterLink
 from lookupdb.client.wire import LookupResults
 from lookupdb.errors import InvalidAnswer, KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.keys import MAX_KEY_BYTES
+from lookupdb.records import refuse_constant
 from lookupdb.wording import format_count
 
 BATCH_KEYS: Final = 500
@@ -150,17 +151,13 @@ def _decode_exactly(text: bytes | bytearray) -> Any:
     """Parse JSON. Numbers keep all digits, as ``orjson.Fragment`` if Python or orjson would round them. Raises
     InvalidAnswer."""
     try:
-        return json.loads(text, parse_float=orjson.Fragment, parse_int=_parse_digits, parse_constant=_refuse_constant)
+        return json.loads(text, parse_float=orjson.Fragment, parse_int=_parse_digits, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidAnswer(f"the answer is not valid JSON: {error}") from error
 
 
 def _parse_digits(text: str) -> int | orjson.Fragment:
     return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _expand_keys(keys: Iterable[str]) -> Iterator[str]:

@@ -341,6 +341,9 @@ class _SecureConnection(_SlowReceiver, HTTPSConnection):
     pass
 
 
+_AS_SENT: Final[Any] = {"redirect": False, "retries": False, "preload_content": False, "decode_content": False}
+
+
 class GatewayClient:
     """The client of the gateway at ``url``."""
 
@@ -383,15 +386,7 @@ class GatewayClient:
         }
         with transport_errors(message, self._host):
             response = self._pool.urlopen(
-                method,
-                target,
-                body=body,
-                headers=fields,
-                timeout=timeout or REQUEST_TIMEOUT,
-                redirect=False,
-                retries=False,
-                preload_content=False,
-                decode_content=False,
+                method, target, body=body, headers=fields, timeout=timeout or REQUEST_TIMEOUT, **_AS_SENT
             )
         return GatewayAnswer(response, message, self._host, has_body=method != "HEAD")
 
@@ -409,14 +404,7 @@ class GatewayClient:
         message = f"{message}: it redirects to {host}"
         try:
             response = self._redirects.urlopen(
-                "GET",
-                url,
-                headers={"Accept-Encoding": "identity", **headers},
-                timeout=REQUEST_TIMEOUT,
-                redirect=False,
-                retries=False,
-                preload_content=False,
-                decode_content=False,
+                "GET", url, headers={"Accept-Encoding": "identity", **headers}, timeout=REQUEST_TIMEOUT, **_AS_SENT
             )
         except (urllib3.exceptions.HTTPError, OSError, ValueError):
             raise TransientFailure(
