@@ -67,7 +67,6 @@ cluster_option = option(
 dataset_option = option(
     "--dataset",
     metavar="[NAMESPACE/]NAME",
-    show_default=False,
     help="Dataset that gN belongs to.  [default: the only dataset in the store]",
 )
 
@@ -154,7 +153,7 @@ def with_dataset(command: Callable[..., Any]) -> Callable[..., Any]:
     folder of `lookupdb up`. The command gets ``locate``, which returns the ``NamedDataset`` of a name."""
 
     @data_dir_option
-    @option("--store", "store_url", metavar="URL", show_default=False, help="A store, in place of --data.")
+    @option("--store", "store_url", metavar="URL", help="A store, in place of --data.")
     @cluster_option
     @uid_option
     @wraps(command)

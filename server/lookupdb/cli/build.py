@@ -72,12 +72,7 @@ _threads_option = option(
 @store_option
 @store_wait_option
 @cluster_option
-@option(
-    "--generation",
-    type=GenerationAddress(),
-    help="The generation to build.  [default: the next free one]",
-    show_default=False,
-)
+@option("--generation", type=GenerationAddress(), help="The generation to build.  [default: the next free one]")
 @option(
     "--build-id",
     metavar="ID",
@@ -88,7 +83,6 @@ _threads_option = option(
     type=GenerationAddress(),
     help="Generation that gates compare with; if the store has lost it, the newest readable one.  "
     "[default: the announced one, else the newest whole one]",
-    show_default=False,
 )
 @option(
     "--active-records",
@@ -109,33 +103,20 @@ _threads_option = option(
 )
 @scratch_option("Scratch folder for sorting; needs about twice the size of the uncompressed source.")
 @_threads_option
-@option(
-    "--engine",
-    type=click.Choice(["Local", "Spark"]),
-    help="The engine, in place of spec.build.engine.",
-    show_default=False,
-)
+@option("--engine", type=click.Choice(["Local", "Spark"]), help="The engine, in place of spec.build.engine.")
 @option("--spark-master", metavar="URL", help="The Spark master, in place of spec.build.spark.master.")
 @option(
     "--spark-conf",
     metavar="NAME=VALUE",
     multiple=True,
     help="A property of Spark, which overrides spec.build.spark. May be repeated.",
-    show_default=False,
 )
 @option("--volume", type=EXISTING_FOLDER, help="Folder that volume:// URLs refer to.")
-@option(
-    "--no-local-files",
-    "no_local_files",
-    is_flag=True,
-    show_default=False,
-    help="Reject local files (paths, file://) as sources; volume:// is allowed.",
-)
+@option("--no-local-files", is_flag=True, help="Reject local files (paths, file://) as sources; volume:// is allowed.")
 @option(
     "--base",
     type=EXISTING_FOLDER,
     help="Folder to which local files of the source are relative.  [default: the manifest's]",
-    show_default=False,
 )
 @option(
     "--unless-fingerprint",
@@ -165,14 +146,12 @@ _threads_option = option(
     type=click.IntRange(min=1),
     help="Before the build, remove generations older than the newest --protect. The newest N whole ones, the protected "
     "ones and the announced one (active.json) stay.  [default: remove none]",
-    show_default=False,
 )
 @option(
     "--protect",
     type=GenerationAddress(),
     multiple=True,
     help="With --keep: generation to keep. May be repeated. Without --protect, nothing is removed.",
-    show_default=False,
 )
 @option(
     "--explain",
@@ -382,14 +361,8 @@ def _describe_announced(report: BuildReport, store: Store, spec: DatasetSpec) ->
     "file_format",
     type=click.Choice(get_args(Format)),
     help="Format of FILES.  [default: by their names]",
-    show_default=False,
 )
-@option(
-    "--no-gates",
-    is_flag=True,
-    show_default=False,
-    help="Check no gates before the push. The dataset's own gates still apply.",
-)
+@option("--no-gates", is_flag=True, help="Check no gates before the push. The dataset's own gates still apply.")
 @option("--memory-limit", type=Size(), default="1GiB", help="Memory that the push and its child processes may use.")
 @scratch_option("Scratch folder for sorting; needs about twice the size of the uncompressed rows.")
 @_threads_option

@@ -64,18 +64,12 @@ _AGAIN: Final = "fix that and run it again: what was copied completely is not co
 @click.argument("target_url", metavar="TARGET")
 @store_wait_option
 @cluster_option
-@option(
-    "--to-cluster-id",
-    default=None,
-    show_default=False,
-    help="Part of TARGET to copy into.  [default: that of --cluster-id]",
-)
+@option("--to-cluster-id", help="Part of TARGET to copy into.  [default: that of --cluster-id]")
 @option(
     "--dataset",
     "names",
     metavar="[NAMESPACE/]NAME",
     multiple=True,
-    show_default=False,
     help="Dataset to copy. May be repeated.  [default: all of the cluster]",
 )
 @option("--uid", metavar="UID", help="Copy only the dataset with this uid; the first eight characters suffice.")
@@ -83,7 +77,6 @@ _AGAIN: Final = "fix that and run it again: what was copied completely is not co
     "--generation",
     type=GenerationAddress(),
     help="Generation to copy, for a single dataset.  [default: the active one]",
-    show_default=False,
 )
 @scratch_option("Scratch folder for one shard file, if the store cannot copy by itself.", EXISTING_FOLDER)
 @progress_option
@@ -224,15 +217,10 @@ _shard_option = option(
     "selected",
     type=click.IntRange(min=0),
     multiple=True,
-    show_default=False,
     help="Shard to take. May be repeated.  [default: all]",
 )
 _override_option = option(
-    "--override-gates",
-    "overridden",
-    type=GenerationAddress(),
-    show_default=False,
-    help="Take this generation although a gate rejected it.",
+    "--override-gates", "overridden", type=GenerationAddress(), help="Take this generation although a gate rejected it."
 )
 
 
@@ -292,17 +280,9 @@ def write_images(
 @option(
     "--docker-config",
     type=FILE,
-    default=None,
-    show_default=False,
     help="File with credentials, as docker login or a Secret has it.  [default: $DOCKER_CONFIG/config.json]",
 )
-@option(
-    "--ca-file",
-    type=FILE,
-    default=None,
-    show_default=False,
-    help="Also trust the certificate authorities in this PEM file.",
-)
+@option("--ca-file", type=FILE, help="Also trust the certificate authorities in this PEM file.")
 @click.option("--plain-http", is_flag=True, help="Use no TLS; credentials are then sent to this machine only.")
 @locator_options
 @_shard_option

@@ -36,12 +36,7 @@ from lookupdb.wording import check_path, escape_controls
 @store_option
 @store_wait_option
 @cluster_option
-@option(
-    "--namespace",
-    default=None,
-    show_default=False,
-    help="Namespace of the dataset.  [default: that in --dataset, else default]",
-)
+@option("--namespace", help="Namespace of the dataset.  [default: that in --dataset, else default]")
 @option("--dataset", metavar="[NAMESPACE/]NAME", required=True, help="Dataset of the generation.")
 @option("--uid", default=LOCAL, help="Uid of the dataset; the first eight characters suffice.")
 @option("--generation", type=GenerationAddress(), required=True, help="Generation of the shard.")
@@ -114,7 +109,6 @@ _UMASK: Final = 0o022  # other users can read a folder from the moment it exists
     "names",
     metavar="[NAMESPACE/]NAME[@UID]",
     multiple=True,
-    show_default=False,
     help="Dataset to keep. May be repeated. Without a uid: the live dataset of that name.",
 )
 @option(
@@ -123,7 +117,6 @@ _UMASK: Final = 0o022  # other users can read a folder from the moment it exists
     metavar="FILE",
     type=FILE,
     multiple=True,
-    show_default=False,
     help="Routing table. The generation that it names as active is kept for its dataset. May be repeated.",
 )
 @store_option

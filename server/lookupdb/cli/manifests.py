@@ -19,18 +19,15 @@ _STDOUT: Final = Path("-")
 
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
-@option(
-    "--output", "-o", type=FILE, help="The manifest to write; - prints it.  [default: NAME.yaml]", show_default=False
-)
-@option("--force", is_flag=True, show_default=False, help="Overwrite the manifest if it exists.")
-@option("--key", metavar="COLUMN", multiple=True, help="A column of the key. May be repeated.", show_default=False)
-@option("--name", help="The dataset's name.  [default: the file's name]", show_default=False)
+@option("--output", "-o", type=FILE, help="The manifest to write; - prints it.  [default: NAME.yaml]")
+@option("--force", is_flag=True, help="Overwrite the manifest if it exists.")
+@option("--key", metavar="COLUMN", multiple=True, help="A column of the key. May be repeated.")
+@option("--name", help="The dataset's name.  [default: the file's name]")
 @option(
     "--format",
     "source_format",
     type=click.Choice(["csv", "json", "jsonl", "parquet", "avro", "iceberg", "delta"]),
     help="The format, if neither the name nor the first bytes show it.",
-    show_default=False,
 )
 def init(
     sources: tuple[str, ...],
@@ -102,7 +99,7 @@ _OURS: Final = re.compile(
 @click.argument(
     "paths", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
-@option("--recursive", "-R", is_flag=True, show_default=False, help="Also check the subfolders of each FOLDER.")
+@option("--recursive", "-R", is_flag=True, help="Also check the subfolders of each FOLDER.")
 def validate(paths: tuple[Path, ...], recursive: bool) -> int:
     """Check manifests, and print everything that is wrong with them: the file, the field, and what to write.
 

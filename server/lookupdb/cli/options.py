@@ -139,13 +139,11 @@ def manifest_option(help_text: str) -> Callable[[F], F]:
     return option(
         "--file",
         "-f",
-        "file",
         required=True,
         metavar="MANIFEST",
         type=ManifestPath(path_type=Path),
         multiple=True,
         callback=_take_one,
-        show_default=False,
         help=help_text,
     )
 

@@ -67,7 +67,6 @@ def _check_address(_context: click.Context, _parameter: click.Parameter, value: 
     multiple=True,
     help="A dataset and its routing table, instead of --table. May be repeated: requests then name one, as "
     "/v1/datasets/NAME/lookup/KEY.",
-    show_default=False,
 )
 @option(
     "--dataset-uid",

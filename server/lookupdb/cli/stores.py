@@ -48,16 +48,12 @@ _MAX_SAMPLES: Final = 100
     "--sampled/--exact",
     envvar="LOOKUPDB_SAMPLED",
     show_envvar=True,
-    default=False,
     help="Compare a sample of about 100,000 keys, chosen by hash, or all keys (the default).",
 )
-@click.option(
+@option(
     "--samples",
-    envvar="LOOKUPDB_SAMPLES",
-    show_envvar=True,
     type=click.IntRange(0, _MAX_SAMPLES),
     default=SAMPLES,
-    show_default=True,
     help="Number of keys to show for each kind of change; at most 10 with --sampled.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
@@ -321,7 +317,6 @@ class Duration(click.ParamType[float]):
 @store_option
 @option(
     "--cluster-id",
-    default=None,
     help="Cluster whose part of the store is swept; no other is touched.  [default: the cluster of the list]",
 )
 @option(
