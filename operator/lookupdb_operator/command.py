@@ -98,7 +98,6 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--gateway-token-file",
     "gateway_token",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
     help="File with a token of the operator's service account, the gateway's --announcer. With it, the operator"
     " announces active generations in the store, for lookupdb sync.  [default: nothing is announced]",
 )

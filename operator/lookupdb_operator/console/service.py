@@ -339,12 +339,7 @@ class Console:
         probes = await AdminPort(
             explain_unready=self.explain_unready, status=self.describe, collectors=(self._metrics.collect,)
         ).start(self._admin_listener)
-        app = make_app(
-            self.watch,
-            middlewares=(self._door.middleware,),
-            routes=self._door.routes,
-            hosts=self._hosts,
-        )
+        app = make_app(self.watch, middlewares=(self._door.middleware,), routes=self._door.routes, hosts=self._hosts)
         app.on_response_prepare.append(self._metrics.count)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE_SECONDS)
         await runner.setup()
@@ -419,14 +414,12 @@ async def run(options: ConsoleOptions) -> None:
 @option(
     "--password-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=None,
     help="With --access=proxy: file with the password that the proxy sends, as Authorization: Basic USER:PASSWORD.",
 )
 @option("--namespaces", type=NameList(), default="", help="Namespaces of the datasets.  [default: all]")
 @option(
     "--ca-file",
     type=click.Path(dir_okay=False),
-    default=None,
     help="File with the CAs of routers' certificates.  [default: the system's]",
 )
 @option("--host", default="127.0.0.1", help="Address to listen on. * or :: means all addresses, IPv4 and IPv6.")

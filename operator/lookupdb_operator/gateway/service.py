@@ -113,11 +113,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Refuse a request that is not HTTP or exceeds a limit. Its text is neither returned nor logged: it may
         hold a token."""
@@ -431,8 +427,7 @@ class Gateway:
         self.server = self._make_server()
         await self.server.open()
         log.info(
-            "serving the store",
-            extra={"cluster": self._cluster, "port": self.server.port, "admin": self.admin_port},
+            "serving the store", extra={"cluster": self._cluster, "port": self.server.port, "admin": self.admin_port}
         )
 
     def _make_server(self) -> Server:
@@ -583,7 +578,6 @@ _LEAST_MEMORY: Final = 192 << 20
 @option(
     "--credentials",
     type=click.Path(file_okay=False, path_type=Path),
-    default=None,
     help="Folder of the mounted Secret with the store's credentials: one file for each environment variable, such as "
     "AWS_ACCESS_KEY_ID. It is read again when it changes.  [default: environment variables only]",
 )
@@ -613,17 +607,8 @@ _LEAST_MEMORY: Final = 192 << 20
     default="stream",
     help="stream: send shard files through the gateway. redirect: send clients a signed URL for one file in the store.",
 )
-@option(
-    "--host",
-    default="127.0.0.1",
-    help="Address to listen on. * or :: means all addresses, IPv4 and IPv6.",
-)
-@option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=7071,
-    help="Port for clients. 0 takes a free port.",
-)
+@option("--host", default="127.0.0.1", help="Address to listen on. * or :: means all addresses, IPv4 and IPv6.")
+@option("--port", type=click.IntRange(0, 65535), default=7071, help="Port for clients. 0 takes a free port.")
 @option(
     "--admin-port",
     type=click.IntRange(0, 65535),

@@ -73,7 +73,6 @@ _AT_ONCE: Final = 16
 @json_option
 @click.option(
     "--generation",
-    default=None,
     type=GenerationAddress(),
     metavar="gN",
     shell_complete=complete_generations,
@@ -356,12 +355,7 @@ def diff(
         generations = choose_generations(dataset, before, after)
         shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
         job = render_difference_job(
-            dataset,
-            shard_set,
-            generations,
-            sampled=sampled,
-            samples=_SAMPLES,
-            deadline_seconds=math.ceil(timeout),
+            dataset, shard_set, generations, sampled=sampled, samples=_SAMPLES, deadline_seconds=math.ceil(timeout)
         )
         ended, log = await run_job(session, dataset.namespace, job, names.DIFF, patience)
         return read_document(log, is_done=ended.phase == "Succeeded", why=ended.why)

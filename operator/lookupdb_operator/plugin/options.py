@@ -67,12 +67,11 @@ def with_cluster(command: F) -> F:
     @click.option(
         "-n",
         "--namespace",
-        default=None,
         callback=check_name,
         help="The namespace; without it, the one of the context. DATASET may be NAMESPACE/NAME instead.",
     )
-    @click.option("--context", default=None, help="The context of the kubeconfig; without it, the current one.")
-    @click.option("--kubeconfig", default=None, help="The kubeconfig; without it, $KUBECONFIG or ~/.kube/config.")
+    @click.option("--context", help="The context of the kubeconfig; without it, the current one.")
+    @click.option("--kubeconfig", help="The kubeconfig; without it, $KUBECONFIG or ~/.kube/config.")
     @wraps(command)
     def wrapped(*args: Any, **rest: Any) -> Any:
         target = _find_target(rest)
@@ -91,7 +90,6 @@ def with_target(command: F) -> F:
         "--data",
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
-        default=None,
         help=f"Ask the `lookupdb up` of this data folder, not a cluster. Default of `lookupdb`: {DATA_DIRECTORY}",
     )(with_cluster(command))
 
