@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_INPUT_BYTES: Final = 4096
+JSON_WORDS: Final = (
+    *b'null true [] {} "" -1 1e400 "../x" "g0" "g1" "2026-01-01T00:00:00Z" \xff , :'.split(),
+    b"9" * 30,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from fuzzing.target import Target
+from fuzzing.target import JSON_WORDS, Target
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import Announcement, Manifest, parse_announcement
@@ -142,44 +142,33 @@ spec:
   shards: 4
 """
 _ANNOUNCEMENT: Final = Announcement("team", "people", "3f2b9c1e", "g12", 17, "2026-11-20T02:04:00Z").to_json()
-_JSON: Final = (
-    b"null",
-    b"true",
-    b"[]",
-    b"{}",
-    b'""',
-    b"-1",
-    b"1e400",
-    b'"../x"',
-    b'"g0"',
-    b'"g1"',
-    b"9" * 30,
-    b"\xff",
-    b",",
-)
 
 TARGETS: Final = (
-    Target("routing-tables", check_table, (orjson.dumps(_TABLE),), (*_JSON, b'"a:0"', b'"[::1]:1"', b'"rollout":"r1"')),
+    Target(
+        "routing-tables", check_table, (orjson.dumps(_TABLE),), (*JSON_WORDS, b'"a:0"', b'"[::1]:1"', b'"rollout":"r1"')
+    ),
     Target(
         "manifests",
         check_manifest,
         (orjson.dumps(_MANIFEST), orjson.dumps({**_MANIFEST, "formatVersion": 2, "refused": _REFUSED})),
-        (*_JSON, b'"overridden":["x"]', b'"refused"', b'"shard-00000-of-00001-3f2b9c1e77aa.lmdb"'),
+        (*JSON_WORDS, b'"overridden":["x"]', b'"refused"', b'"shard-00000-of-00001-3f2b9c1e77aa.lmdb"'),
     ),
-    Target("announcements", check_announcement, (_ANNOUNCEMENT,), (*_JSON, b'"formatVersion":2', b'"g12"', b'"uid"')),
+    Target(
+        "announcements", check_announcement, (_ANNOUNCEMENT,), (*JSON_WORDS, b'"formatVersion":2', b'"g12"', b'"uid"')
+    ),
     Target(
         "claims",
         check_claim,
         (orjson.dumps({"attempt": "a", "beat": 1, "manifest": "{}"}),),
-        (*_JSON, b'"manifest"', b'"attempt"'),
+        (*JSON_WORDS, b'"manifest"', b'"attempt"'),
     ),
-    Target("live-datasets", check_live_datasets, (orjson.dumps(_LIVE),), _JSON),
+    Target("live-datasets", check_live_datasets, (orjson.dumps(_LIVE),), JSON_WORDS),
     Target(
         "resources",
         check_resource,
         (_RESOURCE, orjson.dumps({"apiVersion": "lookupdb.dev/v1alpha1", "kind": "LookupDataset"})),
         (
-            *_JSON,
+            *JSON_WORDS,
             b"---\n",
             b"&a ",
             b"*a",

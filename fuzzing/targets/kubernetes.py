@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from fuzzing.target import Target
+from fuzzing.target import JSON_WORDS, Target
 from lookupdb_operator.cluster.parse import parse_build_result, parse_dataset
 from lookupdb_operator.cluster.workloads import diagnose_warning
 from lookupdb_operator.status import to_json
@@ -55,26 +55,12 @@ def _parse(data: bytes) -> dict[str, Any]:
     return members if isinstance(members, dict) else {}
 
 
-_JSON: Final = (
-    b"null",
-    b"true",
-    b"[]",
-    b"{}",
-    b'""',
-    b"-1",
-    b"1e400",
-    b'"g1"',
-    b"9" * 30,
-    b'"2026-01-01T00:00:00Z"',
-    b",",
-    b":",
-)
 TARGETS: Final = (
     Target(
         "datasets",
         check_dataset,
         (orjson.dumps({"spec": _SPEC, "status": _STATUS}),),
-        (*_JSON, b'"refresh"', b'"gates"'),
+        (*JSON_WORDS, b'"refresh"', b'"gates"'),
     ),
     Target(
         "build-results",
@@ -83,7 +69,7 @@ TARGETS: Final = (
             b'loading\n{"outcome":"built","generation":"g1","records":3,"fileBytes":4096,"seconds":1.5,"builtAt":"2026-01-01T00:00:00Z"}',
             b'{"outcome":"failed","exitCode":3,"reason":"BadSource","message":"no such file"}',
         ),
-        (*_JSON, b'"records"', b'"seconds"', b'"exitCode"', b"1.5", b"\n"),
+        (*JSON_WORDS, b'"records"', b'"seconds"', b'"exitCode"', b"1.5", b"\n"),
     ),
     Target(
         "warnings",
