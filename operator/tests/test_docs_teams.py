@@ -33,7 +33,7 @@ def test_the_gateways_share_of_a_namespace_is_what_admission_gives() -> None:
     short = default("max_requests") // 4
     transfers = default("max_requests") - short
     assert f"{transfers} transfers of files, and {short} short requests" in TEXT
-    assert default("body_memory") == "256MiB", "of which a quarter is for short requests"
+    assert default("memory") == "256MiB", "of which a quarter is for short requests"
     assert "192 MiB for files, 64 MiB for short requests" in TEXT
     assert "a gateway pod (two by default)" in TEXT
     assert VALUES["gateway"]["replicas"] == 2
