@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-LINTS := $(addprefix server/tests/test_,words.py native_sources.py docstrings.py) # tests of the code's text, which `make check` runs
+LINTS := server/tests/test_words.py server/tests/test_native_sources.py server/tests/test_docstrings.py # tests of the code's text, which `make check` runs
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 help: ## list the targets

@@ -17,8 +17,10 @@ def recipe(target: str) -> list[str]:
     """The commands of ``target``, with variables replaced."""
     found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
     assert found, f"there is no target {target}"
-    lines = [line.strip().lstrip("@") for line in found[1].splitlines()]
-    return [line.replace("$(BIN)", ".venv/bin").replace("$(MAKE)", "make") for line in lines]
+    lints = re.search(r"^LINTS := (.+?) #", MAKEFILE, re.M)
+    assert lints
+    text = found[1].replace("$(BIN)", ".venv/bin").replace("$(MAKE)", "make").replace("$(LINTS)", lints[1])
+    return [line.strip().lstrip("@") for line in text.splitlines()]
 
 
 def test_help_lists_every_target_on_a_line_of_its_own() -> None:
