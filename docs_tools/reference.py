@@ -57,7 +57,7 @@ def _cell(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Escape angle brackets in ``text``, and unlink paths of the repository's pages."""
+    """Escape angle brackets in ``text``."""
     return re.sub(r"<(?=[\w/ ])", "&lt;", text)
 
 

@@ -47,13 +47,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=text))
     for source, path in PAGES.items():
         files.append(File.generated(config, path, content=(ROOT / source).read_text(encoding="utf-8")))
-    for path in sorted(_linked_files(files)):
-        files.append(File.generated(config, f"{COPIES}/{path}", abs_src_path=str(ROOT / path)))
+    for path in sorted({*_targets(files)}):
+        if not path.startswith("docs/") and (ROOT / path).is_file():
+            files.append(File.generated(config, f"{COPIES}/{path}", abs_src_path=str(ROOT / path)))
     return files
-
-
-def _linked_files(files: Files) -> Iterator[str]:
-    return (target for target in {*_targets(files)} if not target.startswith("docs/") and (ROOT / target).is_file())
 
 
 def _targets(files: Files) -> Iterator[str]:

@@ -92,13 +92,11 @@ def _parse(kind: type[BatchKeys], data: bytes) -> tuple[Any, ...]:
         keys, partial = parse_batch(data, _MAX_KEYS, kind)
     except HttpProblem as problem:
         return problem.kind.status, problem.detail
-    groups = [_group(keys, steps) for steps in _STEPS]
+    groups = [
+        [(part.shard, part.packed, part.positions) for part in keys.group(make_key_encoder(steps), steps, _SHARDS)]
+        for steps in _STEPS
+    ]
     return keys.to_list(), len(keys), partial, groups
-
-
-def _group(keys: BatchKeys, steps: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    shards = keys.group(make_key_encoder(steps), steps, _SHARDS)
-    return [(keys.shard, keys.packed, keys.positions) for keys in shards]
 
 
 def check_accept(data: bytes) -> None:
