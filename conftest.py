@@ -110,11 +110,7 @@ collect_ignore_glob = (
 """Modules that compare native kernels with the Python fallback: without kernels there is nothing to compare."""
 
 
-TLS_TESTS: tuple[str, ...] = (
-    "test_route_http_connection",
-    "test_route_http_request",
-    "test_route_resp_connection",
-)
+TLS_TESTS: tuple[str, ...] = ("test_route_http_connection", "test_route_http_request", "test_route_resp_connection")
 """The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. Their module-scoped
 fixtures use ``transport``, so that they are made for each."""
 

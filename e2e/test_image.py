@@ -32,13 +32,7 @@ PACKAGES: Final = "import importlib.util as u; print([n for n in ('pip', 'setupt
 
 def test_the_image_holds_what_runs_and_nothing_else(scenario: Scenario) -> None:
     seen = json.loads(scenario.client_run("python", "-c", LOOK))
-    assert seen == {
-        "uid": 10001,
-        "gid": 10001,
-        "written": "OSError",
-        "tmp": "OSError",
-        "tools": [],
-    }
+    assert seen == {"uid": 10001, "gid": 10001, "written": "OSError", "tmp": "OSError", "tools": []}
     assert scenario.client_run("python", "-c", PACKAGES).strip() == "[]"
     assert "(native kernels)" in scenario.client_run("lookupdb", "--version")
 

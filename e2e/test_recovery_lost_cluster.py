@@ -11,12 +11,7 @@ from e2e.support import helm, release, store
 from e2e.support.kubectl import find, until
 from e2e.support.scenario import LDS, Scenario
 
-SPEC: Final = {
-    "shards": 2,
-    "router": {"drainSeconds": 0},
-    "rollout": {"drainSeconds": 0},
-    "deletionPolicy": "Retain",
-}
+SPEC: Final = {"shards": 2, "router": {"drainSeconds": 0}, "rollout": {"drainSeconds": 0}, "deletionPolicy": "Retain"}
 
 
 def test_a_new_cluster_serves_what_the_lost_one_had_in_the_store(scenario: Scenario) -> None:

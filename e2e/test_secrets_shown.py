@@ -27,17 +27,7 @@ DATASET: Final = "records"
 FAILING: Final = "failing"
 SHARDS: Final = 2
 AUDIENCE: Final = "lookupdb:records"
-SEEN: Final = (
-    "LookupDataset ",
-    "Event ",
-    "ConfigMap ",
-    "Pod ",
-    "log ",
-    "router ",
-    "shard ",
-    "gateway ",
-    "operator ",
-)
+SEEN: Final = ("LookupDataset ", "Event ", "ConfigMap ", "Pod ", "log ", "router ", "shard ", "gateway ", "operator ")
 """Prefixes of places that must have been read, or the scenario proves nothing."""
 KINDS: Final = (
     "lookupdatasets.lookupdb.dev",

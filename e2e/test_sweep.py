@@ -21,11 +21,7 @@ def test_a_deleted_dataset_leaves_the_store_and_a_living_one_stays(scenario: Sce
     assert set(folders.values()) <= _folders(scenario), "both are in the store"
 
     scenario.delete(LDS, "dead")
-    until(
-        lambda: folders["dead"] not in _living_folders(),
-        seconds=60,
-        what="the dead dataset off the list",
-    )
+    until(lambda: folders["dead"] not in _living_folders(), seconds=60, what="the dead dataset off the list")
     store.sweep(f"mark-{scenario.namespace}", grace="24h")
     assert set(folders.values()) <= _folders(scenario), "a dataset that has just died may come back"
     store.sweep(f"sweep-{scenario.namespace}", grace="0s")

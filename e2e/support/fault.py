@@ -16,10 +16,7 @@ from e2e.support.scenario import Scenario
 DATASET: Final = "records"
 RECORDS: Final = 300
 KEYS: Final = [f"key-{number:05}" for number in range(RECORDS)]
-SPEC: Final[Mapping[str, Any]] = {
-    "router": {"replicas": 1, "drainSeconds": 0},
-    "rollout": {"drainSeconds": 0},
-}
+SPEC: Final[Mapping[str, Any]] = {"router": {"replicas": 1, "drainSeconds": 0}, "rollout": {"drainSeconds": 0}}
 """For datasets that only have to serve: nothing drains for long."""
 BAD_ROW: Final = 17
 """The line of bad.csv with more fields than columns."""

@@ -27,10 +27,7 @@ BUILDER_LABELS: Final = {
 }
 """Labels by which NetworkPolicies recognize a builder."""
 CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
-PREFERENCE: Final = {
-    "weight": 100,
-    "preference": {"matchExpressions": [{"key": CONTROL_PLANE, "operator": "Exists"}]},
-}
+PREFERENCE: Final = {"weight": 100, "preference": {"matchExpressions": [{"key": CONTROL_PLANE, "operator": "Exists"}]}}
 LABELS: Final = {"lookupdb.dev/e2e": "true"}
 
 

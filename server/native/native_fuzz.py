@@ -35,10 +35,7 @@ SAMPLES: Final = {
         b'\x05{"partial" : true, "keys" : ["\\u00e4", "\\ud83d\\ude00", "\xc3\xa4", "\\n"]}\n',
         b'\x05{"keys":["x"],"partial":false}',
     ),
-    "replies": (
-        b"\x03\x20\x80*3\r\n$1\r\na\r\n$-1\r\n$12\r\nabcdefghijkl\r\n",
-        b"\x01\x20\x80*1\r\n$0\r\n\r\n",
-    ),
+    "replies": (b"\x03\x20\x80*3\r\n$1\r\na\r\n$-1\r\n$12\r\nabcdefghijkl\r\n", b"\x01\x20\x80*1\r\n$0\r\n\r\n"),
     "rows": (
         b'\x00\x80a,"b ""c""\r\nd",\r\n\r\n,e\rf,g\n"h"',
         b'\x05\x20a\t"b\tc\r\n',

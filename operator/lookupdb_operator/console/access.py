@@ -86,11 +86,7 @@ class TokenAccess:
     """Admits service accounts by their tokens, in a header or in the cookie that the login page sets."""
 
     def __init__(
-        self,
-        keys: Keys,
-        audience: str,
-        overseers: Iterable[str],
-        other_audiences: Callable[[], Collection[str]],
+        self, keys: Keys, audience: str, overseers: Iterable[str], other_audiences: Callable[[], Collection[str]]
     ) -> None:
         """``overseers`` see all datasets. ``other_audiences`` returns the audiences of datasets. Raises ValueError for
         an invalid subject."""
@@ -238,11 +234,7 @@ class Door:
         """The pages of the door."""
         if not isinstance(self._access, TokenAccess):
             return []
-        return [
-            web.get(_LOGIN, self._log_in),
-            web.post(_LOGIN, self._log_in),
-            web.post(_LOGOUT, self._log_out),
-        ]
+        return [web.get(_LOGIN, self._log_in), web.post(_LOGIN, self._log_in), web.post(_LOGOUT, self._log_out)]
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:

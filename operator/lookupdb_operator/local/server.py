@@ -226,13 +226,7 @@ def _describe_patch() -> dict[str, Any]:
 class LocalSource:
     """The datasets of a running `up`. ``find_url`` returns the address of a dataset's router."""
 
-    def __init__(
-        self,
-        api: LocalApi,
-        data: Path,
-        find_url: Callable[[str, str], str],
-        pods: PodClient,
-    ) -> None:
+    def __init__(self, api: LocalApi, data: Path, find_url: Callable[[str, str], str], pods: PodClient) -> None:
         self._api, self._data = api, data
         self._find_url = find_url
         self._client = pods

@@ -268,9 +268,7 @@ def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> Chang
     is_waiting = dataset.condition("RolledOut").get("reason") == reasons.CANDIDATE_WAITING
     waits_for_promotion = is_waiting and not dataset.spec.get("suspend") and dataset.candidate == generation
     return ChangeProgress(
-        False,
-        waits_for=_describe(dataset, "RolledOut"),
-        is_taken_up=dataset.is_observed and not waits_for_promotion,
+        False, waits_for=_describe(dataset, "RolledOut"), is_taken_up=dataset.is_observed and not waits_for_promotion
     )
 
 

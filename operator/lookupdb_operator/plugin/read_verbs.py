@@ -19,15 +19,7 @@ from lookupdb_operator.console.facts import clean
 from lookupdb_operator.console.figures import MetricSample
 from lookupdb_operator.model import Pod
 from lookupdb_operator.plugin import views
-from lookupdb_operator.plugin.options import (
-    Verb,
-    json_option,
-    name_argument,
-    print_json,
-    render_json,
-    run,
-    with_target,
-)
+from lookupdb_operator.plugin.options import Verb, json_option, name_argument, print_json, render_json, run, with_target
 from lookupdb_operator.plugin.session import BuildLog, DatasetSession, Target
 
 
@@ -154,11 +146,7 @@ _PODS_AT_ONCE: Final = 8
 @with_target
 @json_option
 @click.option(
-    "--interval",
-    type=Seconds(0.1, 300),
-    default="2s",
-    show_default=True,
-    help="Seconds over which rates are measured.",
+    "--interval", type=Seconds(0.1, 300), default="2s", show_default=True, help="Seconds over which rates are measured."
 )
 @click.option("--all-rollouts", is_flag=True, help="Also show servers that are not in the active routing table.")
 def top(name: str, target: Target, as_json: bool, interval: float, all_rollouts: bool) -> None:

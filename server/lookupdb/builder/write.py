@@ -556,13 +556,7 @@ class ShardWriter:
         self._txn: lmdb.Transaction | None = None
         with write_errors(path):
             self._env = lmdb.open(
-                str(path),
-                subdir=False,
-                lock=False,
-                sync=False,
-                map_size=_FIRST_MAP_BYTES,
-                max_dbs=2,
-                mode=0o644,
+                str(path), subdir=False, lock=False, sync=False, map_size=_FIRST_MAP_BYTES, max_dbs=2, mode=0o644
             )
             self._map_bytes = _FIRST_MAP_BYTES
             self._records = self._env.open_db(RECORDS)
