@@ -26,8 +26,6 @@ from lookupdb import __version__
 
 Attribute: TypeAlias = str | int
 Kind: TypeAlias = Literal["INTERNAL", "SERVER", "CLIENT"]
-Caller: TypeAlias = tuple[int, int, int]
-"""A span of another process: the ids of trace and span, and flags."""
 Count: TypeAlias = Callable[[int, int], None]
 """Called in the exporter's thread with the numbers of spans that were exported and dropped."""
 
@@ -108,11 +106,12 @@ class Spans:
         self,
         name: str,
         kind: Kind = "INTERNAL",
-        parent: Caller | None = None,
+        parent: tuple[int, int, int] | None = None,
         attributes: dict[str, Attribute] | None = None,
         start: int | None = None,
     ) -> TimedSpan:
-        """Begin a span, now or at ``start`` (nanoseconds since 1970); its ``parent`` is in another process."""
+        """Begin a span, now or at ``start`` (nanoseconds since 1970). Its ``parent`` is in another process: the ids of
+        trace and span, and flags."""
         context = None
         if parent is not None:
             trace_id, span_id, flags = parent

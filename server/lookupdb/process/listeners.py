@@ -99,8 +99,7 @@ def _has_ipv6() -> bool:
 
 def bound_port(listener: socket.socket) -> int:
     """Return the port that the socket is bound to."""
-    port: int = listener.getsockname()[1]
-    return port
+    return int(listener.getsockname()[1])
 
 
 def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> UsageError:

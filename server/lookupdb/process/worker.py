@@ -69,8 +69,7 @@ class Counters:
 
     def value(self, name: str, slot: int, block: int = 0) -> int:
         """Return a counter of worker ``slot``."""
-        number: int = self._numbers[slot * self._stride + block * len(self.names) + self.index[name]]
-        return number
+        return self._numbers[slot * self._stride + block * len(self.names) + self.index[name]]
 
     def beat(self, slot: int) -> None:
         """Count a heartbeat of worker ``slot``."""
@@ -78,8 +77,7 @@ class Counters:
 
     def beats(self, slot: int) -> int:
         """Return the heartbeats of worker ``slot``. It is alive while they increase."""
-        number: int = self._numbers[slot * self._stride + self._beat_at]
-        return number
+        return self._numbers[slot * self._stride + self._beat_at]
 
     def values(self, name: str, block: int = 0) -> list[int]:
         """Return a counter of each worker."""
