@@ -55,22 +55,7 @@ from lookupdb.router.http.problems import (
     SLICE_BYTES,
     HttpProblem,
 )
-from lookupdb.router.http.request import (
-    ACCEPT,
-    AUTHORIZATION,
-    CONNECTION,
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    DEADLINE,
-    FETCH_SITE,
-    GENERATION,
-    HOST,
-    IF_NONE_MATCH,
-    ORIGIN,
-    Request,
-    RequestReader,
-    parse_batch,
-)
+from lookupdb.router.http.request import PLAIN_FIELDS, Request, RequestReader, parse_batch
 from lookupdb.router.lookups import OVERLOADED
 
 _COUNTERS: Final = {
@@ -90,7 +75,8 @@ _REFUSALS: Final = {
 
 # Requests that repeat an earlier one skip the parser. A client sends the same head with each request: only the key
 # changes in a lookup; the body and its length change in a batch. A parser reads from the left. So bytes accepted after
-# one target mean the same after any other target of plain characters. The same holds for the bytes after a length.
+# one target mean the same after any other target of plain characters. The same holds for the bytes after a length. An
+# Authorization stays accepted until ``HttpConnection.forget_access``.
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
@@ -98,16 +84,11 @@ _BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
 """The smallest bytes greater than all with this prefix: two comparisons cost half of ``startswith``."""
 _REPEATED_KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
-_FIELDS: Final = frozenset(
-    (HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE, IF_NONE_MATCH, ORIGIN, FETCH_SITE)
-)
-"""Fields that announce no body, upgrade or expectation. An Authorization stays accepted until
-``HttpConnection.forget_access``."""
 _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
 """Maps each character that needs no escape in a path to itself, and all others to something else."""
 
 _POST: Final = b"POST "
-_BATCH_FIELDS: Final = _FIELDS | {CONTENT_TYPE, CONTENT_LENGTH}
+_BATCH_FIELDS: Final = PLAIN_FIELDS | {target.CONTENT_TYPE, target.CONTENT_LENGTH}
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
 _MAX_DIGITS: Final = len(str(SLICE_BYTES))
 """Digits of the longest length that is matched: a repeat fits in a slice."""
@@ -189,7 +170,7 @@ def _recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatc
         head = _GET + request.target
         tail = data[len(head) :]
         whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
-        return RepeatedLookup(tail, exchange) if whole and _FIELDS.issuperset(request.fields) else None
+        return RepeatedLookup(tail, exchange) if whole and PLAIN_FIELDS.issuperset(request.fields) else None
     if isinstance(exchange, BatchExchange):
         head_end = data.find(_END, 0, MAX_REPEATED_HEAD_BYTES)
         if head_end < 0 or not data.startswith(_POST) or not _BATCH_FIELDS.issuperset(request.fields):

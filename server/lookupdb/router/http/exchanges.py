@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -27,21 +25,7 @@ from lookupdb.router.counters import CODES, FAILED, INDEX, REFUSED, find_histogr
 from lookupdb.router.http import problems
 from lookupdb.router.http import request as target
 from lookupdb.router.http.problems import JSON, MAX_HEADS, PERSISTENT, Answers, HttpProblem, missing_detail
-from lookupdb.router.http.request import (
-    ACCEPT,
-    CONTENT_ENCODING,
-    CONTENT_TYPE,
-    DEADLINE,
-    FETCH_SITE,
-    GENERATION,
-    HOST,
-    IF_NONE_MATCH,
-    ORIGIN,
-    AcceptField,
-    Request,
-    parse_accept,
-    parse_batch,
-)
+from lookupdb.router.http.request import CONTENT_TYPE, FETCH_SITE, HOST, ORIGIN, LookupFields, Request
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ScatterGather, ServedGeneration
 
@@ -244,21 +228,6 @@ def _describe_dataset(exchange: Exchange) -> None:
     exchange.respond(200, fields, orjson.dumps(document), _OK)
 
 
-@dataclass(frozen=True, slots=True)
-class LookupFields:
-    """What the header fields of a request say about a lookup or a batch."""
-
-    generation: str | None = None
-    accept: AcceptField | None = None
-    deadline_ms: int | None = None
-    """The client's deadline, if it is shorter than the router's."""
-    condition: bytes | None = None
-    """If-None-Match."""
-
-
-NO_FIELDS: Final = LookupFields()
-
-
 class LookupExchange(Exchange):
     """A lookup of one key: a ``lookups.Waiter``."""
 
@@ -269,7 +238,7 @@ class LookupExchange(Exchange):
         connection: ClientConnection,
         connection_field: bytes,
         key: str,
-        fields: LookupFields = NO_FIELDS,
+        fields: LookupFields = target.NO_FIELDS,
         *,
         bodyless: bool = False,
     ) -> None:
@@ -512,10 +481,6 @@ METHODS: Final = {
 
 _API: Final = b"/v1"
 _KEY_AT: Final = len(target.LOOKUP_KEY)
-_DEADLINE_MS: Final = re.compile(rb"[1-9][0-9]{0,5}")
-
-_JSON_MEDIA_TYPES: Final = (JSON, "application/x-www-form-urlencoded")
-"""``curl -d`` sends the second type for any body."""
 
 
 def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
@@ -628,60 +593,18 @@ def _make_options(request: Request, connection: ClientConnection, resource: byte
 
 
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
-    fields, bodyless = _read_fields(request, connection), request.method == b"HEAD"
+    fields = target.read_fields(request.fields, connection.limits.deadline_milliseconds)
+    bodyless = request.method == b"HEAD"
     return LookupExchange(connection, request.connection_field, key, fields, bodyless=bodyless)
 
 
-def _read_fields(request: Request, connection: ClientConnection) -> LookupFields:
-    fields = request.fields
-    generation = fields.get(GENERATION)
-    return LookupFields(
-        None if generation is None else generation.strip().decode("latin-1"),
-        parse_accept(fields.get(ACCEPT)),
-        _shorter_deadline(request, connection),
-        fields.get(IF_NONE_MATCH),
-    )
-
-
-def _shorter_deadline(request: Request, connection: ClientConnection) -> int | None:
-    """Return the client's deadline in milliseconds if it is shorter than the router's. Invalid values are ignored,
-    because the router's own deadline holds anyway."""
-    field = request.fields.get(DEADLINE)
-    if field is None or not _DEADLINE_MS.fullmatch(field.strip()):
-        return None
-    milliseconds = int(field)
-    return milliseconds if milliseconds < connection.limits.deadline_milliseconds else None
-
-
 def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange:
-    _check_media_type(request.fields)
-    fields = _read_fields(request, connection)
+    target.check_media_type(request.fields)
+    fields = target.read_fields(request.fields, connection.limits.deadline_milliseconds)
     if fields.accept is not None and not fields.accept.allows_batch():
         raise HttpProblem(
             problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON} or {FRAMES}, and Accept rules both out"
         )
     body = request.body
-    keys, partial = parse_batch(body, connection.limits.max_keys, connection.service.keys_type)
+    keys, partial = target.parse_batch(body, connection.limits.max_keys, connection.service.keys_type)
     return BatchExchange(connection, request.connection_field, keys, fields, partial=partial, body_bytes=len(body))
-
-
-def _check_media_type(fields: dict[str, bytes]) -> None:
-    """Accept JSON, a body without Content-Type and what ``curl -d`` sends; refuse any other type."""
-    if fields.get(CONTENT_TYPE) == b"application/json" and CONTENT_ENCODING not in fields:
-        return  # a shortcut for nearly all requests
-    media_type, *parameters = (
-        part.strip() for part in fields.get(CONTENT_TYPE, b"application/json").decode("latin-1").lower().split(";")
-    )
-    charsets = [part.partition("=")[2].strip('" ') for part in parameters if part.startswith("charset")]
-    if media_type not in _JSON_MEDIA_TYPES or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
-        raise HttpProblem(
-            problems.UNSUPPORTED_MEDIA_TYPE,
-            f"a batch is sent with Content-Type: {JSON}, in UTF-8",
-            fields={"Accept-Post": JSON},
-        )
-    if fields.get(CONTENT_ENCODING, b"identity").strip().lower() not in (b"identity", b""):
-        raise HttpProblem(
-            problems.UNSUPPORTED_MEDIA_TYPE,
-            "a batch is sent without Content-Encoding",
-            fields={"Accept-Encoding": "identity"},
-        )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -295,6 +296,10 @@ IF_NONE_MATCH: Final = "if-none-match"
 TRACEPARENT: Final = "traceparent"
 ORIGIN: Final = "origin"
 FETCH_SITE: Final = "sec-fetch-site"
+PLAIN_FIELDS: Final = frozenset(
+    (HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE, IF_NONE_MATCH, ORIGIN, FETCH_SITE)
+)
+"""Fields that announce no body, upgrade or expectation."""
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
@@ -328,6 +333,62 @@ _FIELDS: Final = (
 
 _SLASH: Final = ord("/")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+
+
+_DEADLINE_MS: Final = re.compile(rb"[1-9][0-9]{0,5}")
+_JSON_MEDIA_TYPES: Final = (JSON, "application/x-www-form-urlencoded")
+"""``curl -d`` sends the second type for any body."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupFields:
+    """What the header fields of a request say about a lookup or a batch."""
+
+    generation: str | None = None
+    accept: AcceptField | None = None
+    deadline_ms: int | None = None
+    """The client's deadline, if it is shorter than the router's."""
+    condition: bytes | None = None
+    """If-None-Match."""
+
+
+NO_FIELDS: Final = LookupFields()
+
+
+def read_fields(fields: dict[str, bytes], most_milliseconds: int) -> LookupFields:
+    """Return what ``fields`` say. Deadlines that are invalid or not below ``most_milliseconds``, the router's own, are
+    ignored, because that one holds anyway."""
+    generation, deadline, deadline_ms = fields.get(GENERATION), fields.get(DEADLINE), None
+    if deadline is not None and _DEADLINE_MS.fullmatch(deadline.strip()) and int(deadline) < most_milliseconds:
+        deadline_ms = int(deadline)
+    return LookupFields(
+        None if generation is None else generation.strip().decode("latin-1"),
+        parse_accept(fields.get(ACCEPT)),
+        deadline_ms,
+        fields.get(IF_NONE_MATCH),
+    )
+
+
+def check_media_type(fields: dict[str, bytes]) -> None:
+    """Accept JSON, a body without Content-Type and what ``curl -d`` sends. Raises HttpProblem for any other type."""
+    if fields.get(CONTENT_TYPE) == b"application/json" and CONTENT_ENCODING not in fields:
+        return  # a shortcut for nearly all requests
+    media_type, *parameters = (
+        part.strip() for part in fields.get(CONTENT_TYPE, b"application/json").decode("latin-1").lower().split(";")
+    )
+    charsets = [part.partition("=")[2].strip('" ') for part in parameters if part.startswith("charset")]
+    if media_type not in _JSON_MEDIA_TYPES or any(charset not in ("utf-8", "utf8", "us-ascii") for charset in charsets):
+        raise HttpProblem(
+            problems.UNSUPPORTED_MEDIA_TYPE,
+            f"a batch is sent with Content-Type: {JSON}, in UTF-8",
+            fields={"Accept-Post": JSON},
+        )
+    if fields.get(CONTENT_ENCODING, b"identity").strip().lower() not in (b"identity", b""):
+        raise HttpProblem(
+            problems.UNSUPPORTED_MEDIA_TYPE,
+            "a batch is sent without Content-Encoding",
+            fields={"Accept-Encoding": "identity"},
+        )
 
 
 class Request:
