@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -66,6 +67,8 @@ def test_a_rollout_and_its_cutover() -> None:
     confirmed = replace(written, table=replace(new, confirmed_at=CONFIRMED))
     set_all(metrics, began, written, confirmed, confirmed)
     assert value(metrics, "operator_rollout_duration_seconds_count") == 1
+    seconds = pytest.approx(time.time() - 1767268800, abs=600)
+    assert value(metrics, "operator_rollout_duration_seconds_sum") == seconds
     assert value(metrics, "operator_cutover_duration_seconds_count") == 1
     assert value(metrics, "operator_cutover_duration_seconds_sum") == 3
     assert value(metrics, f"dataset_rollout_started_timestamp_seconds{OF_AIRPORTS}") is None

@@ -178,6 +178,17 @@ def test_a_request_that_came_in_pieces_is_counted_until_it_is_whole(
     assert budget.used == 0
 
 
+def test_a_batch_is_counted_until_it_is_answered(patient_server: Server, patient_client: Client) -> None:
+    lookups = patient_server.lookups
+    lookups.held.add("a")
+    patient_client.send(post("Content-Length: 5000"), b'{"keys": ["a"]}'.rjust(5000))
+    eventually(lambda: lookups.batches)
+    assert lookups.budget.used >= 5000
+    patient_server.call(lookups.release)
+    assert patient_client.response().status == 200
+    assert lookups.budget.used == 0
+
+
 class TestIdle:
     def test_a_connection_without_requests_ends(self, server: Server) -> None:
         with not_before(server, "idle_deadline"), server.connect() as client:
