@@ -164,13 +164,26 @@ async def test_one_that_is_done_is_left_alone_and_then_nothing_runs(counters: me
 
 
 async def test_those_that_are_done_do_not_pile_up_behind_one_that_is_not(counters: memoryview) -> None:
-    deadlines: Any = Deadlines(10, 0.01, counters)
+    deadlines: Any = Deadlines(600, 0, counters)
     deadlines.add(Lookup())
     for _ in range(20_000):
         lookup = Lookup()
         deadlines.add(lookup)
         lookup.is_done = True
-    await soon(lambda: len(deadlines._retry_queue) + len(deadlines._deadline_queue) < 5000, "they are forgotten")
+    await soon(lambda: len(deadlines._retry_queue) == 1, "they are forgotten")
+
+
+async def test_nor_do_those_that_had_a_second_try(counters: memoryview) -> None:
+    deadlines: Any = Deadlines(600, 0.01, counters)
+    first, second = ([Lookup() for _ in range(4000)] for _ in range(2))
+    for lookup in first:
+        deadlines.add(lookup)
+    await soon(lambda: first[-1].tried_after, "the first have had their second try")
+    for lookup in first[1:]:
+        lookup.is_done = True
+    for lookup in second:
+        deadlines.add(lookup)
+    await soon(lambda: second[-1].tried_after and len(deadlines._deadline_queue) == 4001, "the first are forgotten")
 
 
 async def test_what_is_raised_about_one_lookup_costs_no_other_its_end(counters: memoryview) -> None:
