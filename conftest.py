@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +69,20 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop}
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
-    """Send the reports of workers as JSON. xdist would encode each member by itself, in Python, which took some seconds
-    of the whole suite.
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let xdist's workers send one message for a test that passes, not six. The others, which are of use only to
+    ``--durations``, took some seconds of the whole suite.
     """
-    return (data := (yield)) and {"report": json.dumps(data)}
+    if session.config.option.durations is None:
+        for worker in session.config.pluginmanager.get_plugins():
+            if hasattr(worker, "sendevent"):
+                worker.sendevent = partial(_send_results, worker.sendevent)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_from_serializable(data: dict[str, Any]) -> None:
-    """Read what ``pytest_report_to_serializable`` wrote."""
-    data.update(json.loads(data.pop("report")))
+def _send_results(send: Callable[..., None], name: str, **members: Any) -> None:
+    report = members["data"] if name == "testreport" else {"when": "call"}
+    if name not in ("logstart", "logfinish") and (report["when"] == "call" or report["outcome"] != "passed"):
+        send(name, **members)
 
 
 @pytest.hookimpl(wrapper=True)
