@@ -304,7 +304,7 @@ async def test_few_wait_for_keys_that_do_not_come(gateway: Standing) -> None:
 
 
 async def test_a_client_that_does_not_read_is_cut_off(gateway: Standing, bucket: Bucket) -> None:
-    bucket.objects.put(f"{FOLDER}/d/large", bytes(40 * MIB))
+    bucket.objects.put(f"{FOLDER}/d/large", bytes(20 * MIB))
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
     writer.write(head("GET", f"{OWN}/d/large"))
     await until(lambda: gateway.gateway.metrics.requests["read", 499], "the reader to be cut off")

@@ -68,7 +68,7 @@ async def test_clients_that_hold_connections_keep_no_probe_away() -> None:
 
 
 async def test_clients_that_take_no_answers_keep_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 8
+    most = 4
     monkeypatch.setattr(admin, "MAX_CONNECTIONS", most)
     async with serving(status=lambda: {"figures": "x" * (8 << 20)}) as port:
         with contextlib.ExitStack() as exit_stack:
