@@ -229,7 +229,7 @@ class TestRefusals:
         project.describe(source={"url": "volume://people.csv", "volume": {"claimName": "people"}})
         assert project.built("--no-local-files", "--volume", str(project.folder))["records"] == 1000
         project.describe(source={"url": "example://airports.csv.gz"}, key={"columns": ["icao"]})
-        assert project.built("--no-local-files")["records"] > 20_000
+        assert project.build("--no-local-files", "--explain").exit_code == 0
 
     def test_a_store_that_cannot_be_written_for_want_of_rights(
         self, project: Project, monkeypatch: pytest.MonkeyPatch

@@ -133,7 +133,7 @@ def parse(kind: type[BatchKeys], body: bytes) -> Any:
 @example(b'{"keys":["%b","%b"]}' % ("ж".encode() * 9000, b"\\u0436" * 9000))
 @example(b'{"keys":["1",1,"\xc3\xa9"]}')
 @example(b'{"\\u006beys":["a"]}')
-@settings(SAME, max_examples=150)
+@settings(SAME, max_examples=100)
 def test_a_body_means_the_same(body: bytes) -> None:
     listed, packed = kinds()
     assert parse(packed, body) == parse(listed, body)
@@ -181,7 +181,7 @@ def grouped(keys: BatchKeys, normalize: tuple[str, ...], shards: int) -> list[An
 @given(st.lists(texts, max_size=20), steps, st.integers(1, 9))
 @example(["x" * 511, "X" * 512, " " + "x" * 511, "ß" * 255 + "s", "ß" * 256], ("strip", "casefold"), 2)
 @example(["\ud800", "a"], ("nfc",), 1)
-@settings(SAME, max_examples=100)
+@settings(SAME, max_examples=70)
 def test_keys_find_the_same_shards(keys: list[str], normalize: tuple[str, ...], shards: int) -> None:
     listed, packed = (grouped(keys, normalize, shards) for keys in keys_of_both(keys))
     assert packed == listed
@@ -263,7 +263,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @example([bulk(b"a"), b"$1\r\nbb\r\n"], [], b"", 0)
 @example([bulk(b"a"), b"_\r\n"], [], b"", 0)
 @example([bulk(None)], [1, 1226], b"", 1)
-@settings(SAME, max_examples=150)
+@settings(SAME, max_examples=100)
 def test_a_reply_says_the_same_however_it_is_cut(
     elements: list[bytes], places: list[int], noise: bytes, more: int
 ) -> None:
@@ -322,7 +322,7 @@ cases = st.lists(st.tuples(texts.filter(lambda text: text.isprintable()), values
     cases, st.integers(1, 5), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([("g1",), ("g12", "g13")])
 )
 @example([("a", b"1"), ("b", None), ("ü", b"2"), ('"', None), ("c", UNAVAILABLE)], 2, True, False, True, ("g1", "g2"))
-@settings(SAME, max_examples=120)
+@settings(SAME, max_examples=80)
 def test_an_answer_is_the_same(
     cases: list[tuple[str, Any]],
     slice_keys: int,
@@ -348,7 +348,7 @@ def test_an_answer_is_the_same(
 
 @given(cases, st.integers(1, 5), st.booleans())
 @example([("a", b"1"), ("b", None), ("ü", b"2" * 5000), ("c", UNAVAILABLE), ("", b"")], 2, True)
-@settings(SAME, max_examples=100)
+@settings(SAME, max_examples=70)
 def test_an_answer_as_frames_is_the_same(cases: list[tuple[str, Any]], slice_keys: int, in_one_reply: bool) -> None:
     records = dict(cases)
     answers: list[bytes] = []
