@@ -17,8 +17,7 @@ class PanelQuery:
     panel: str
     """Its title."""
     expr: str
-    legend: str = ""
-    is_instant: bool = False
+    legend: str
 
 
 def find_panels(dashboard: Json) -> Iterator[Json]:
@@ -33,12 +32,7 @@ def find_queries(dashboard: Json, variables: Mapping[str, str]) -> list[PanelQue
     """Return every query of every panel. ``variables`` are those of the dashboard and Grafana's own, such as
     ``__rate_interval``. Raises KeyError if one is missing."""
     return [
-        PanelQuery(
-            panel["title"],
-            replace_variables(target["expr"], variables),
-            target.get("legendFormat", ""),
-            target.get("instant", False),
-        )
+        PanelQuery(panel["title"], replace_variables(target["expr"], variables), target.get("legendFormat", ""))
         for panel in find_panels(dashboard)
         for target in panel["targets"]
     ]

@@ -96,12 +96,12 @@ def test_prometheus_parses_each_query(dashboard: Json, tmp_path: Path) -> None:
 
 
 def test_queries_are_found_in_rows_too_and_have_no_variables() -> None:
-    inner = {"type": "stat", "title": "In a row", "targets": [{"expr": "b[$__rate_interval]", "instant": True}]}
+    inner = {"type": "stat", "title": "In a row", "targets": [{"expr": "b[$__rate_interval]"}]}
     outer = {"type": "timeseries", "title": "Outside", "targets": [{"expr": 'a{n=~"${n}"}', "legendFormat": "{{n}}"}]}
     dashboard = {"panels": [outer, {"type": "row", "title": "Row", "panels": [inner]}]}
     first, second = find_queries(dashboard, {"n": "x|y", "__rate_interval": "1m"})
-    assert (first.panel, first.expr, first.legend, first.is_instant) == ("Outside", 'a{n=~"x|y"}', "{{n}}", False)
-    assert (second.panel, second.expr, second.is_instant) == ("In a row", "b[1m]", True)
+    assert (first.panel, first.expr, first.legend) == ("Outside", 'a{n=~"x|y"}', "{{n}}")
+    assert (second.panel, second.expr, second.legend) == ("In a row", "b[1m]", "")
 
 
 def test_an_unknown_variable_is_an_error() -> None:
