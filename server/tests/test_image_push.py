@@ -52,7 +52,7 @@ def push(
 
 def push_to(host: str, generation: Path, config: Any = None, *, shard: int = 0, **options: Any) -> PushedImage:
     with closing(client.Registry(client.parse_repository(f"{host}/lookups"), config or {}, **options)) as target:
-        return push_shard(find_in_folder(generation), shard, target, 0)
+        return push_shard(find_in_folder(generation), shard, target, 0, lambda _: None)
 
 
 @pytest.fixture(scope="module")

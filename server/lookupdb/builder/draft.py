@@ -403,9 +403,9 @@ def draft_manifest(
     base: Path,
     scratch: Path,
     *,
-    name: str | None = None,
-    key: Sequence[str] = (),
-    source_format: str | None = None,
+    name: str | None,
+    key: Sequence[str],
+    source_format: str | None,
 ) -> Draft:
     """Draft a manifest in the folder ``base`` for ``sources``: files, folders, patterns or urls. Reads a bounded part
     of one file. Raises UsageError, BadSource and InvalidManifest."""

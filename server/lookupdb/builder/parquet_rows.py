@@ -316,7 +316,7 @@ def _cast_to(sql_type: str, convert: Convert | None = None) -> TypePlan:
     return TypePlan(lambda expression, _: f"CAST({expression} AS {sql_type})", sql_type, convert)
 
 
-def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: bool = False) -> TypePlan | None:
+def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: bool) -> TypePlan | None:
     """Return how to fetch a column of the DuckDB type ``kind``. None if the type has no JSON form."""
     name = kind.id
     if name in _UNCONVERTED:

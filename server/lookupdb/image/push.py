@@ -476,11 +476,7 @@ class PushedImage:
 
 
 def push_shard(
-    generation: StoredGeneration,
-    shard: int,
-    registry: Registry,
-    patience: float,
-    advance: Callable[[int], None] = lambda _: None,
+    generation: StoredGeneration, shard: int, registry: Registry, patience: float, advance: Callable[[int], None]
 ) -> PushedImage:
     """Push the image of ``shard``; its tag comes last. ``advance`` gets the number of further bytes read, at most twice
     the file's size. Raises RegistryError, StoreError, CorruptFile."""

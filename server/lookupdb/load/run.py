@@ -250,9 +250,7 @@ class LoadDisplay:
         print(f"{self._erase}{line}", end=end, file=sys.stderr, flush=True)
 
 
-def run_load(
-    order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition] = ()
-) -> tuple[dict[str, Any], int]:
+def run_load(order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition]) -> tuple[dict[str, Any], int]:
     """Load a router. Return the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending,
     with a result; the next one ends all at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
     try:

@@ -502,9 +502,7 @@ class CopiedGeneration:
     """Newer generations of the source that are damaged, which is why this one was copied."""
 
 
-def find_addresses(
-    addresses: Sequence[StoreAddress], names: Sequence[str], uid: str | None = None
-) -> Iterator[StoreAddress]:
+def find_addresses(addresses: Sequence[StoreAddress], names: Sequence[str], uid: str | None) -> Iterator[StoreAddress]:
     """Return the ``addresses`` with ``uid`` and one of ``names`` ([namespace/]name), or any name if there are none.
     Raises UsageError if a name matches none."""
     fitting = [address for address in addresses if uid is None or address.uid == uid[:8]]
