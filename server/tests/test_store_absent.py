@@ -34,7 +34,7 @@ apiVersion: lookupdb.dev/v1alpha1
 kind: LookupDataset
 metadata: {name: airports}
 spec:
-  source: {url: "example://airports.csv.gz"}
+  source: {url: airports.csv}
   key: {columns: [icao]}
 """
 
@@ -58,6 +58,7 @@ def test_a_build_waits_for_a_store_that_is_being_installed(
     port = free_port()
     use_server(f"http://127.0.0.1:{port}", monkeypatch)
     (tmp_path / "airports.yaml").write_text(AIRPORTS)
+    (tmp_path / "airports.csv").write_text("icao,name\nKJFK,Kennedy\n")
     server = ExitStack()
     started: list[float] = []
 
