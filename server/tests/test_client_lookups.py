@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.clients import BlockingClient, Kind, blocking
 from support.fleets import fleet, fleet_entry
+from support.http import raw_lookups, serving
 from support.routers import Router, routing
 from support.routing import table_file
 from support.shards import write_generation
@@ -48,28 +49,24 @@ RAW = {"text": b"plain", "bytes": bytes(range(256)), "empty": b"", "json": b'{"a
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
     home = tmp_path_factory.mktemp("json")
     made = write_generation(home, JSON, shards=2, generation="g3", value_format="json", compression="zstd")
     with fleet(made) as shards:
         (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(home / "table.json", "--max-keys", "300") as router:
-            yield f"http://127.0.0.1:{router.port}"
+        with routing(home / "table.json", "--max-keys", "300", "--resp-port", "0") as router:
+            yield router
 
 
 @pytest.fixture(scope="module")
-def raw_url(ports: Router) -> str:
+def url(ports: Router) -> str:
     return f"http://127.0.0.1:{ports.port}"
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
-    home = tmp_path_factory.mktemp("ports")
-    made = write_generation(home, RAW)
-    with fleet(made) as shards:
-        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
-        with routing(home / "table.json", "--resp-port", "0") as router:
-            yield router
+def raw_url() -> Iterator[str]:
+    with serving(raw_lookups(RAW)) as router:
+        yield f"http://127.0.0.1:{router.port}"
 
 
 @pytest.fixture
@@ -371,9 +368,9 @@ def test_a_token_file_that_is_not_there_is_reported_when_it_is_needed(tmp_path: 
         client.get("a")
 
 
-def test_a_dataset_of_one_column_has_no_key_columns(kind: Kind, ports: Router, raw_url: str) -> None:
+def test_a_dataset_of_one_column_has_no_key_columns(kind: Kind, ports: Router, url: str) -> None:
     assert "keys" not in ports.get("/v1/dataset")[1].decode()
-    with blocking(kind, raw_url) as client:
+    with blocking(kind, url) as client:
         for ask in (client.get, lambda key: client.get_many([key])):
-            with pytest.raises(UsageError, match="names no key columns for g1 of default/sample"):
+            with pytest.raises(UsageError, match="names no key columns for g3 of default/sample"):
                 ask(("a", "b"))
