@@ -135,10 +135,6 @@ async def test_what_is_no_shard_file_is_small(gateway: Standing) -> None:
     assert (await gateway.ask("PUT", f"{OWN}/swept.json", body=bytes(most))).status == 200
 
 
-async def test_a_shard_file_may_be_larger(gateway: Standing) -> None:
-    assert (await gateway.ask("PUT", f"{OWN}/g1/a.lmdb", body=bytes(9 * MIB))).status == 200
-
-
 async def iter_body(size: int) -> AsyncIterator[bytes]:
     for start in range(0, size, MIB):
         yield bytes(min(MIB, size - start))
