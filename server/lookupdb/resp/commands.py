@@ -485,13 +485,11 @@ ServerT = TypeVar("ServerT")
 InfoFields = dict[str, Any]
 
 
-def render_sections(
-    sections: Mapping[str, Callable[[ServerT], InfoFields]], server: ServerT, names: Iterable[str]
-) -> str:
-    """Return the ``sections`` that ``names`` lists, each once. Without names, or if one is ``default``, ``all`` or
-    ``everything``, return all sections.
+def reply_info(sections: Mapping[str, Callable[[ServerT], InfoFields]], server: ServerT, command: Command) -> Reply:
+    """Reply to INFO with the ``sections`` that ``command`` names, each once. Without names, or if one is ``default``,
+    ``all`` or ``everything``, reply with all.
     """
-    names = list(dict.fromkeys(name.lower() for name in names))
+    names = list(dict.fromkeys(printable(name).lower() for name in command[1:]))
     if not names or {"default", "all", "everything"} & set(names):
         names = list(sections)
     rendered = []
@@ -499,7 +497,7 @@ def render_sections(
         if name in sections:
             lines = [f"{field}:{value}" for field, value in sections[name](server).items()]
             rendered.append("\r\n".join([f"# {name.capitalize()}", *lines, ""]))
-    return "\r\n".join(rendered)
+    return (bulk("\r\n".join(rendered)),)
 
 
 def describe_server(port: int, started_at: float) -> InfoFields:

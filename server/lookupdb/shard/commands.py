@@ -13,32 +13,10 @@ import lmdb
 
 from lookupdb import native
 from lookupdb.process.worker import REQUEST_BOUNDS
-from lookupdb.resp.commands import (
-    ANY,
-    READS,
-    CommandTable,
-    FieldReader,
-    InfoFields,
-    Reply,
-    RespSession,
-    Transaction,
-    choose_fields,
-    describe_server,
-    find_transaction,
-    printable,
-    render_sections,
-    reply_error,
-)
-from lookupdb.resp.requests import Command, bulk, error, integer
+from lookupdb.resp import commands as resp
+from lookupdb.resp.requests import Command, error, integer
 from lookupdb.shard import limits
-from lookupdb.shard.limits import (
-    CHUNK_BYTES,
-    READ_BYTES,
-    TIME_SLICE_SECONDS,
-    ServerBudget,
-    ServerIdentity,
-    ServerLimits,
-)
+from lookupdb.shard.limits import ServerBudget, ServerIdentity, ServerLimits
 from lookupdb.shardfile import DamagedValue, ShardReader, expand
 
 if TYPE_CHECKING:
@@ -130,7 +108,7 @@ class KeyReplies:
             reply = self._find(key) or nil
             replies.append(reply)
             size += len(reply)
-            if size > CHUNK_BYTES:
+            if size > limits.CHUNK_BYTES:
                 break
         return b"".join(replies), len(replies)
 
@@ -165,9 +143,9 @@ def _open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies 
             shard.path,
             (slot, _PLACES, REQUEST_BOUNDS),
             DAMAGED,
-            read_bytes=READ_BYTES,
-            chunk_bytes=CHUNK_BYTES,
-            slice_seconds=TIME_SLICE_SECONDS,
+            read_bytes=limits.READ_BYTES,
+            chunk_bytes=limits.CHUNK_BYTES,
+            slice_seconds=limits.TIME_SLICE_SECONDS,
         )
     except (OSError, ValueError) as problem:
         log.warning("%s: served by Python, because the native kernel cannot read it: %s", shard.path, problem)
@@ -228,7 +206,7 @@ class WorkerContext:
     port: int = 0
     file_bytes: int = 0
     replies: KeyReplies = field(init=False)
-    fields: FieldReader = field(default_factory=choose_fields)
+    fields: resp.FieldReader = field(default_factory=resp.choose_fields)
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
     unauthenticated: dict[int, Any] = field(default_factory=dict)
@@ -250,7 +228,7 @@ class WorkerContext:
         )
 
 
-class Session(RespSession):
+class Session(resp.RespSession):
     """A client of the shard server."""
 
     __slots__ = ("is_authorised", "unauthenticated_since", "worker")
@@ -269,7 +247,7 @@ class Session(RespSession):
 
     def begin_transaction(self) -> None:
         """Start to queue commands; all of them share the limits of one command."""
-        self.transaction = Transaction(self.limits.max_arguments, self.limits.max_request_bytes)
+        self.transaction = resp.Transaction(self.limits.max_arguments, self.limits.max_request_bytes)
 
     @property
     def limits(self) -> ServerLimits:
@@ -296,7 +274,7 @@ class Session(RespSession):
         return "WRONGPASS invalid username-password pair or user is disabled."
 
 
-def _memory(worker: WorkerContext) -> InfoFields:
+def _memory(worker: WorkerContext) -> resp.InfoFields:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     return {
         # Anonymous memory belongs to this process. The mapped shard belongs to the page cache, and is listed
@@ -311,7 +289,7 @@ def _kib(text: str) -> int:
     return int(text.split()[0]) * 1024
 
 
-def _stats(worker: WorkerContext) -> InfoFields:
+def _stats(worker: WorkerContext) -> resp.InfoFields:
     slot = worker.slot
     return {
         "total_connections_received": slot[limits.CONNECTIONS],
@@ -324,12 +302,12 @@ def _stats(worker: WorkerContext) -> InfoFields:
     }
 
 
-def _lookupdb(worker: WorkerContext) -> InfoFields:
+def _lookupdb(worker: WorkerContext) -> resp.InfoFields:
     return {**asdict(worker.identity), "normalize": ",".join(worker.identity.normalize)}
 
 
-SECTIONS: Final[dict[str, Callable[[WorkerContext], InfoFields]]] = {
-    "server": lambda worker: describe_server(worker.port, worker.started),
+SECTIONS: Final[dict[str, Callable[[WorkerContext], resp.InfoFields]]] = {
+    "server": lambda worker: resp.describe_server(worker.port, worker.started),
     "clients": lambda worker: {
         "connected_clients": len(worker.connections),
         "maxclients": worker.limits.max_connections,
@@ -342,18 +320,18 @@ SECTIONS: Final[dict[str, Callable[[WorkerContext], InfoFields]]] = {
 }
 
 
-def _get(session: Session, command: Command) -> Reply:
+def _get(session: Session, command: Command) -> resp.Reply:
     yield session.worker.replies.find(command[1]) or session.nil
 
 
-def _mget(session: Session, command: Command) -> Reply:
+def _mget(session: Session, command: Command) -> resp.Reply:
     lookups, nil, keys = session.worker.replies, session.nil, command[1:]
     session.worker.slot[limits.LOOKUPS] += len(keys)
     yield b"*%d\r\n" % len(keys)
     yield from lookups.remaining_replies(keys, nil)
 
 
-def _exists(session: Session, command: Command) -> Reply:
+def _exists(session: Session, command: Command) -> resp.Reply:
     found = cost = 0
     for reply in map(session.worker.replies.find, command[1:]):
         if reply is DAMAGED:
@@ -361,7 +339,7 @@ def _exists(session: Session, command: Command) -> Reply:
             return
         found += reply is not None
         cost += _LOOKUP_COST + len(reply or b"")
-        if cost > CHUNK_BYTES:
+        if cost > limits.CHUNK_BYTES:
             cost = 0
             del reply  # no budget counts it while other clients have their turn
             yield b""  # the client's time slice may be over
@@ -372,7 +350,7 @@ _LOOKUP_COST: Final = 256
 """Cost of a lookup, in bytes of a value that could be decompressed in the same time."""
 
 
-def _read(session: Session, command: Command) -> Reply:
+def _read(session: Session, command: Command) -> resp.Reply:
     yield _make_read_reply(session, command)
 
 
@@ -383,13 +361,13 @@ def _make_read_reply(session: Session, command: Command) -> bytes:
     if reply is DAMAGED:
         return reply
     value = None if reply is None else reply[reply.index(b"\n") + 1 : -2]
-    return READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
+    return resp.READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
 
 
-def _exec(session: Session, _: Command) -> Reply:
-    transaction = find_transaction(session)
+def _exec(session: Session, _: Command) -> resp.Reply:
+    transaction = resp.find_transaction(session)
     if isinstance(transaction, str):
-        yield from reply_error(session, transaction)
+        yield from resp.reply_error(session, transaction)
         return
     yield b"*%d\r\n" % len(transaction.commands)
     for command in transaction.commands:
@@ -397,20 +375,17 @@ def _exec(session: Session, _: Command) -> Reply:
     session.end_transaction()  # only now, because queued commands are held until the last reply is made
 
 
-_TABLE: Final = CommandTable[Session](
+_TABLE: Final = resp.CommandTable[Session](
     "the shard server",
     "a shard is immutable: build a new generation of the dataset",
     {
         b"GET": (1, 1, _get),
-        b"MGET": (1, ANY, _mget),
-        **dict.fromkeys((b"EXISTS", b"TOUCH"), (1, ANY, _exists)),
-        **{name: (least, most, _read) for name, (least, most, _) in READS.items()},
+        b"MGET": (1, resp.ANY, _mget),
+        **dict.fromkeys((b"EXISTS", b"TOUCH"), (1, resp.ANY, _exists)),
+        **{name: (least, most, _read) for name, (least, most, _) in resp.READS.items()},
         b"EXEC": (0, 0, _exec),
         b"DBSIZE": (0, 0, lambda session, _: (integer(session.worker.identity.records),)),
-        b"INFO": (
-            *(0, ANY),
-            lambda session, command: (bulk(render_sections(SECTIONS, session.worker, map(printable, command[1:]))),),
-        ),
+        b"INFO": (0, resp.ANY, lambda session, command: resp.reply_info(SECTIONS, session.worker, command)),
     },
 )
 COMMANDS: Final = _TABLE.entries

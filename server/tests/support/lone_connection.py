@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from lookupdb.shard import commands, connection
+from lookupdb.shard import connection
 from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.connection import ACTIVE, WRITE, Poller, RespConnection, RespState
@@ -26,7 +26,7 @@ from support.invariants import check_invariants
 
 def keep_turns_going(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make turns end when a test says so, and not when a busy machine is late."""
-    for module in (connection, commands):
+    for module in (connection, shard_counters):
         monkeypatch.setattr(module, "TIME_SLICE_SECONDS", 3600.0)
 
 

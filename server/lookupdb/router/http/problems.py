@@ -98,9 +98,6 @@ UNAVAILABLE: Final = ProblemType(503, "unavailable", "The key may or may not exi
 TOO_MANY_CONNECTIONS: Final = ProblemType(503, "too-many-connections", "The router has too many connections")
 VERSION: Final = ProblemType(505, "version-not-supported", "The router supports HTTP/1.1 and HTTP/1.0")
 
-ALL: Final = tuple(kind for kind in list(globals().values()) if isinstance(kind, ProblemType))
-"""Every kind of problem, as listed in the OpenAPI document."""
-
 
 class HttpProblem(Exception):
     """A request that is answered with a problem. ``fields`` are header fields, ``members`` additional JSON members."""

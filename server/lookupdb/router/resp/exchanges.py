@@ -16,21 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from lookupdb.credentials import NO_ACCESS_DATA, Admitted, Denial, Denied
-from lookupdb.resp.commands import (
-    ANY,
-    READS,
-    CommandTable,
-    FieldReader,
-    InfoFields,
-    Reply,
-    RespSession,
-    Transaction,
-    choose_fields,
-    describe_server,
-    printable,
-    render_sections,
-    reply_error,
-)
+from lookupdb.resp import commands as resp
 from lookupdb.resp.requests import CRLF, MANY_KEYS, OK, Command, CommandLimits, bulk, error, integer, list_keys
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, Values, choose_keys
@@ -50,7 +36,7 @@ class RespService(ClientService):
     ) -> None:
         super().__init__(lookups, limits, gatekeeper)
         self.keys_type: Final = choose_keys()
-        self.fields: Final[FieldReader] = choose_fields()
+        self.fields: Final[resp.FieldReader] = resp.choose_fields()
         self.read_limits: Final = CommandLimits(MAX_ARGUMENTS, limits.max_body_bytes, MAX_INLINE_BYTES)
         self.port: Final = port
         """The port that clients connect to, for ``INFO``."""
@@ -64,7 +50,7 @@ _UNAUTHENTICATED: Final = INDEX["requests_unauthenticated"]
 _FORBIDDEN: Final = INDEX["requests_forbidden"]
 
 
-class ClientSession(RespSession):
+class ClientSession(resp.RespSession):
     """A client of the router. An accepted token is kept, to judge it again when access changes."""
 
     __slots__ = ("_token", "_until", "_watched", "may_ask", "service")
@@ -85,7 +71,7 @@ class ClientSession(RespSession):
 
     def begin_transaction(self) -> None:
         """Start to queue commands, up to the keys of one MGET and the bytes of one command."""
-        self.transaction = Transaction(self.service.limits.max_keys, self.service.limits.max_body_bytes)
+        self.transaction = resp.Transaction(self.service.limits.max_keys, self.service.limits.max_body_bytes)
 
     def end_transaction(self) -> None:
         """Drop queued commands and watches."""
@@ -323,7 +309,7 @@ class ReadExchange(KeyExchange):
         self._reply(None, generation)
 
     def _reply(self, value: bytes | None, generation: ServedGeneration) -> None:
-        read = READS[self._command[0].upper()][2]
+        read = resp.READS[self._command[0].upper()][2]
         reply = read(self.connection.session, self._command, value, generation.value_format == "json")
         self.connection.answer(self, reply, LOOKUP)
 
@@ -480,7 +466,7 @@ class TransactionExchange(KeysExchange):
 
     __slots__ = ("_commands", "_held_bytes", "_outcome", "_pieces", "_replies", "_reply_bytes")
 
-    def __init__(self, connection: ExchangeOwner, transaction: Transaction) -> None:
+    def __init__(self, connection: ExchangeOwner, transaction: resp.Transaction) -> None:
         keys = [key for command in transaction.commands for key in list_keys(command)]
         super().__init__(connection, connection.service.keys_type.from_bytes(keys), sum(map(len, keys)))
         self._commands = transaction.commands
@@ -558,8 +544,8 @@ class TransactionExchange(KeysExchange):
                 return replies
             case b"EXISTS" | b"TOUCH":
                 return [integer(len(values) - values.count(None))]
-            case _ if name in READS:
-                return [READS[name][2](connection.session, command, values[0], is_json)]
+            case _ if name in resp.READS:
+                return [resp.READS[name][2](connection.session, command, values[0], is_json)]
             case _:
                 return [connection.reply_at_once(command)]
 
@@ -567,11 +553,11 @@ class TransactionExchange(KeysExchange):
 # INFO: the worker and its dataset in Redis' format.
 
 
-def _lookupdb(service: RespService) -> InfoFields:
+def _lookupdb(service: RespService) -> resp.InfoFields:
     dataset = service.lookups.describe_dataset()
     if dataset is None:
         return {"generation": ""}
-    fields: InfoFields = {
+    fields: resp.InfoFields = {
         "dataset": f"{dataset['namespace']}/{dataset['name']}",
         "generation": dataset["generation"],
         "records": dataset["records"],
@@ -587,8 +573,8 @@ def _lookupdb(service: RespService) -> InfoFields:
     return fields
 
 
-SECTIONS: Final[dict[str, Callable[[RespService], InfoFields]]] = {
-    "server": lambda service: describe_server(service.port, service.started_at),
+SECTIONS: Final[dict[str, Callable[[RespService], resp.InfoFields]]] = {
+    "server": lambda service: resp.describe_server(service.port, service.started_at),
     "clients": lambda service: {
         "connected_clients": service.counters[INDEX["connections"]],
         "maxclients": service.limits.max_connections,
@@ -614,32 +600,26 @@ SECTIONS: Final[dict[str, Callable[[RespService], InfoFields]]] = {
 }
 
 
-def _get_dbsize(session: ClientSession, _: Command) -> Reply:
+def _get_dbsize(session: ClientSession, _: Command) -> resp.Reply:
     dataset = session.service.lookups.describe_dataset()
-    return reply_error(session, describe_problem(NO_TABLE)) if dataset is None else (integer(dataset["records"]),)
+    return resp.reply_error(session, describe_problem(NO_TABLE)) if dataset is None else (integer(dataset["records"]),)
 
 
-def _get_info(session: ClientSession, command: Command) -> Reply:
-    """Return the sections that ``command`` names, each once; all for no name, ``default``, ``all`` or
-    ``everything``."""
-    return (bulk(render_sections(SECTIONS, session.service, [printable(name) for name in command[1:]])),)
-
-
-def _await_exchange(_: ClientSession, __: Command) -> Reply:
+def _await_exchange(_: ClientSession, __: Command) -> resp.Reply:
     """Return nothing, because the exchange of the lookup answers."""
     return ()
 
 
-_TABLE: Final = CommandTable[ClientSession](
+_TABLE: Final = resp.CommandTable[ClientSession](
     "the router",
     "a dataset's generations are immutable: build a new one",
     {
         b"GET": (1, 1, _await_exchange),
-        **dict.fromkeys(MANY_KEYS, (1, ANY, _await_exchange)),
-        **{name: (least, most, _await_exchange) for name, (least, most, _) in READS.items()},
+        **dict.fromkeys(MANY_KEYS, (1, resp.ANY, _await_exchange)),
+        **{name: (least, most, _await_exchange) for name, (least, most, _) in resp.READS.items()},
         b"EXEC": (0, 0, _await_exchange),
         b"DBSIZE": (0, 0, _get_dbsize),
-        b"INFO": (0, ANY, _get_info),
+        b"INFO": (0, resp.ANY, lambda session, command: resp.reply_info(SECTIONS, session.service, command)),
         b"READONLY": (0, 0, lambda _, __: (OK,)),
     },
 )
