@@ -20,6 +20,8 @@ import kopf
 from lookupdb import __version__
 from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
+from lookupdb.process import listeners
+from lookupdb.process.admin import ProbeServer
 from lookupdb.telemetry import open_tracing
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError, NotFound
@@ -30,7 +32,7 @@ from lookupdb_operator.cluster.informers import Informers, make_settings
 from lookupdb_operator.loop.observe import Announcements, Observer, RouterPolls
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Decide, Reconciler, TurnTaking
-from lookupdb_operator.metrics import Health, HealthServer, Metrics
+from lookupdb_operator.metrics import Health, Metrics
 from lookupdb_operator.model import Config, StoreAccess
 from lookupdb_operator.plan import plan, turns
 from lookupdb_operator.plan.turns import TurnQueues
@@ -323,9 +325,9 @@ class _Operator:
             is_alive=self._is_alive,
             longest_look=lambda: self._queue.longest_look,
         )
-        health_server = HealthServer(health, self._metrics, host=options.host, port=options.port)
-        self._started.push_async_callback(health_server.close)
-        await health_server.open()
+        listener = listeners.bind(options.host, options.port)
+        probes = await ProbeServer(health.answer).start(listener)
+        self._started.push_async_callback(probes.cleanup)
         cluster = options.config.cluster or await _retry_until_done(lambda: self._cluster.namespace_uid(_SYSTEM))
         config = replace(options.config, cluster=cluster)
         if options.create_store_secret:
@@ -387,7 +389,8 @@ class _Operator:
             task.add_done_callback(_log_defect)
             self._started.push_async_callback(_cancel, task)
             self._tasks.append(task)
-        log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, health_server.bound_port)
+        port = listeners.bound_port(listener)
+        log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, port)
 
     def _is_alive(self) -> bool:
         if self._workers is None:

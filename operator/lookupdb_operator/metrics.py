@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from lookupdb import __version__
-from lookupdb.process import listeners
+from lookupdb.process.admin import CONTENT_TYPE, ProbeAnswer
 from lookupdb_operator.model import Unattended, parse_moment
 from lookupdb_operator.status import DatasetStatus
 
@@ -29,8 +28,6 @@ _OUTCOMES: Final = {
 }
 """The label of each counted outcome of a build."""
 _TRUTHS: Final = ("True", "False", "Unknown")
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
@@ -277,7 +274,7 @@ class _DatasetCollector(Collector):
         yield from (built, refreshed, limits, sources, cutovers, rollouts)
 
 
-# Health, and the server for ``/healthz`` and ``/metrics``.
+# Health, and the answers to ``/healthz`` and ``/metrics``.
 
 
 _PATIENCE: Final = 900.0
@@ -314,41 +311,10 @@ class Health:
             return f"a reconcile pass has not ended for {age:.0f} s"
         return None
 
-
-class HealthServer:
-    """Serves health and metrics until it is closed."""
-
-    def __init__(self, health: Health, metrics: Metrics, *, host: str, port: int) -> None:
-        self._health = health
-        self._metrics = metrics
-        self._host = host
-        self._port = port
-        self._runner: web.AppRunner | None = None
-
-    @property
-    def bound_port(self) -> int:
-        """The listening port; a free one if 0 was requested."""
-        return int(self._runner.addresses[0][1]) if self._runner else self._port
-
-    async def open(self) -> None:
-        """Listen; ``::`` includes IPv4. Raises UsageError if the port is taken."""
-        listener = listeners.bind(self._host, self._port)
-        app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/metrics", self._scrape)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
-
-    async def close(self) -> None:
-        """Stop listening."""
-        if self._runner:
-            await self._runner.cleanup()
-            self._runner = None
-
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        problem = self._health.find_problem()
-        return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
-
-    async def _scrape(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+    async def answer(self, path: str) -> ProbeAnswer | None:
+        """Answer ``/healthz`` and ``/metrics``; None for any other path."""
+        if path == "/metrics":
+            return ProbeAnswer(self._metrics.render(), content_type=CONTENT_TYPE)
+        problem = self.find_problem()
+        answer = ProbeAnswer(f"{problem or 'ok'}\n".encode(), 503 if problem else 200)
+        return answer if path == "/healthz" else None

@@ -276,7 +276,7 @@ class BuildFailed(LookupdbError):
 async def _operate(api: LocalApi, cluster: Cluster, config: Config, announcer: Announcer) -> None:
     """Run the operator's loop over ``api`` until cancelled: no kopf, no informers; changes of objects go straight into
     its cache."""
-    from lookupdb_operator.metrics import Metrics  # loads aiohttp, after servers have started
+    from lookupdb_operator.metrics import Metrics  # loads prometheus_client, after servers have started
 
     cache, queue = ObjectCache(), LookQueue[Key]()
     polls, announcements = RouterPolls(cluster, queue.add), Announcements(announcer, queue.add)
