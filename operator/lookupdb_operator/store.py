@@ -73,22 +73,21 @@ class StoreAccessReader:
 
     async def refresh(self) -> bool:
         """Read the Secret and return whether anything changed. If it raises Unreachable, ``access`` stays."""
-        before = self.access
+        before, self.access = self.access, await self._read()
+        return self.access != before
+
+    async def _read(self) -> StoreAccess:
         if not self._secret:
-            self.access = make_access(self._environment, self._salt)
-            return self.access != before
+            return make_access(self._environment, self._salt)
         where = f"Secret {self._secret} in namespace {self._namespace}"
         try:
             found = await self._cluster.get_secret(self._namespace, self._secret)
         except Refused as error:
-            self.access = StoreAccess(problem=f"the operator may not read {where}: {error.message}")
-            return self.access != before
+            return StoreAccess(problem=f"the operator may not read {where}: {error.message}")
         if found is None:
             problem = f"{where} does not exist; create it with the store's credentials, as environment variables"
-            self.access = StoreAccess(problem=problem)
-        else:
-            self.access = merge_secret(self._environment, found.get("data") or {}, where, self._salt)
-        return self.access != before
+            return StoreAccess(problem=problem)
+        return merge_secret(self._environment, found.get("data") or {}, where, self._salt)
 
 
 def make_access(environment: Mapping[str, str], salt: str) -> StoreAccess:
