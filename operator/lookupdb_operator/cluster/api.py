@@ -3,7 +3,7 @@ whose client loads neither aiohttp nor kubernetes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -41,6 +41,21 @@ class Requests(Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+async def read_pages(
+    api: Requests, path: str, *, subject: str, query: Mapping[str, str], limit: int, accept: str = JSON
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the pages of a list, each with at most ``limit`` objects. Raises what ``request`` raises."""
+    more = ""
+    while True:
+        asked = {**query, "limit": str(limit)} | ({"continue": more} if more else {})
+        page = await api.request("GET", path, subject=subject, query=asked, accept=accept)
+        more = str((page.get("metadata") or {}).get("continue") or "")
+        yield page
+        del page  # before the next one arrives
+        if not more:
+            return
 
 
 class ApiError(Exception):

@@ -23,6 +23,7 @@ from lookupdb_operator.cluster.api import (
     NotFound,
     Requests,
     read_at_most,
+    read_pages,
 )
 from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport, format_moment
 from lookupdb_operator.names import Kind
@@ -340,22 +341,11 @@ class Listing:
         kind."""
         found: set[str] = set()
         for namespace in self._namespaces:
-            query = {"limit": str(_PAGE)}
-            if kind != names.DATASET_KIND:
-                query["labelSelector"] = names.DATASET
-            more = ""
-            while True:
-                page = await self._api.request(
-                    "GET",
-                    kind.path(namespace),
-                    subject=f"all {kind.plural}",
-                    query=query | ({"continue": more} if more else {}),
-                    accept=METADATA_ONLY,
-                )
+            query = {} if kind == names.DATASET_KIND else {"labelSelector": names.DATASET}
+            path, subject = kind.path(namespace), f"all {kind.plural}"
+            pages = read_pages(self._api, path, subject=subject, query=query, limit=_PAGE, accept=METADATA_ONLY)
+            async for page in pages:
                 found.update(item["metadata"]["uid"] for item in page.get("items") or ())
-                more = page.get("metadata", {}).get("continue", "")
-                if not more:
-                    break
         return frozenset(found)
 
     async def is_discovered(self, kind: Kind) -> bool:

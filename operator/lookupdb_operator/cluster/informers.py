@@ -20,7 +20,7 @@ import orjson
 from lookupdb.backoff import Backoff
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import ApiError, Expired, Unreachable
+from lookupdb_operator.cluster.api import ApiError, Expired, Unreachable, read_pages
 from lookupdb_operator.cluster.cache import Key, ObjectCache
 from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.cluster.cluster import Listing
@@ -110,24 +110,14 @@ class Reflector:
 
     async def _list(self) -> None:
         known, uids = self._sink.known_headers(self.kind, self._namespace), set[str]()
-        query, version = self._query | {"limit": str(PAGE)}, ""
+        version, subject = "", f"all {self.kind.plural}"
         async with self._turns:
-            more = ""
-            while True:
-                answer = await self._api.request(
-                    "GET",
-                    self._path,
-                    subject=f"all {self.kind.plural}",
-                    query=query | ({"continue": more} if more else {}),
-                )
-                for body in answer.get("items") or ():
+            async for page in read_pages(self._api, self._path, subject=subject, query=self._query, limit=PAGE):
+                for body in page.get("items") or ():
                     uids.add(body["metadata"]["uid"])
                     self._sink.on_changed(self.kind, body)
-                meta = answer.get("metadata") or {}
-                version, more = str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
-                del answer  # before the next page arrives
-                if not more:
-                    break
+                version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+                del page  # before the next one arrives
         self._sink.on_unlisted(self.kind, [header for uid, header in known.items() if uid not in uids])
         self._version = version
         self._backoff.reset()

@@ -25,7 +25,15 @@ from lookupdb.up.run_state import (
     state_file,
 )
 from lookupdb_operator import names
-from lookupdb_operator.cluster.api import MERGE_PATCH, NotFound, Refused, Requests, Unauthorized, Unreachable
+from lookupdb_operator.cluster.api import (
+    MERGE_PATCH,
+    NotFound,
+    Refused,
+    Requests,
+    Unauthorized,
+    Unreachable,
+    read_pages,
+)
 from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.console.dataset import STOPPED, Dataset, DatasetPods
 from lookupdb_operator.console.facts import clean
@@ -135,15 +143,8 @@ class DatasetSession(ABC):
 
 async def list_pages(api: Requests, path: str, subject: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """Return the items of a list, page by page. Raises ApiError."""
-    bodies: list[Mapping[str, Any]] = []
-    page: Mapping[str, Any] = {}
-    while True:
-        more = (page.get("metadata") or {}).get("continue")
-        if page and not more:
-            return bodies
-        asked = {**query, "limit": str(_A_PAGE)} | ({"continue": more} if more else {})
-        page = await api.request("GET", path, subject=subject, query=asked)
-        bodies += page.get("items") or ()
+    pages = read_pages(api, path, subject=subject, query=query, limit=_A_PAGE)
+    return [body async for page in pages for body in page.get("items") or ()]
 
 
 # Polls while a command waits. The API server may be restarting or busy, so polling continues after a failure, and
