@@ -291,8 +291,7 @@ def make_conditions_page() -> str:
     _undescribed.extend(f"{reason} of reason_advice.toml is no reason, or has a remedy" for reason in advice)
     for group, rows in groups.items():
         parts += [f"### {group}", _table(("reason", "means", "do"), rows)]
-    phases = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.planner.PHASES]
-    phases.append((product.planner.PENDING, "none of these; something begins"))
+    phases = [(name, _describe(f"phase {name}", means)) for name, means in product.planner.PHASES.items()]
     parts += ["## In one word", _PHASES, _table(("phase", "means"), phases)]
     return "\n\n".join(parts) + "\n"
 

@@ -26,8 +26,7 @@ that it lacks the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -65,6 +64,7 @@ from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
     BUILT,
+    CONDITIONS,
     DEGRADED,
     READY,
     ROLLED_OUT,
@@ -374,119 +374,70 @@ def remaining_freshness(status: DatasetStatus, situation: Situation) -> float | 
 # The one word that ``kubectl get`` shows of a dataset: a summary for people. No decision reads it.
 #
 # Several phases may hold at once, for example a refresh that is built while a generation is pinned. The word is the
-# first of ``PHASES`` that holds: problems that need a person come before states that end by themselves.
+# first that holds: problems that need a person come before states that end by themselves.
 
 
-_ROLLING_OUT: Final = frozenset({reasons.STARTING_SERVERS, reasons.CONFIRMING, reasons.DRAINING})
-_WAITING_FOR_PREDECESSOR: Final = frozenset({reasons.WAITING_FOR_PREDECESSOR, reasons.PREDECESSOR_ORPHANED})
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything that a phase depends on: the conditions, and the status and the spec that they are about."""
-
-    status: DatasetStatus
-    spec: Mapping[str, Any]
-
-    def truth(self, kind: str) -> str:
-        """True, False or Unknown; empty while there is no such condition."""
-        condition = self.status.condition(kind)
-        return condition.status if condition is not None else ""
-
-    def reason(self, kind: str) -> str:
-        """Why; empty while there is no such condition."""
-        condition = self.status.condition(kind)
-        return condition.reason if condition is not None else ""
-
-    def fails(self, kind: str) -> bool:
-        """Return whether the condition reports a failure."""
-        return bool(self.reason(kind)) and self.reason(kind) not in reasons.HEALTHY_REASONS
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One word, and when it holds."""
-
-    name: str
-    means: str
-    holds: Callable[[Facts], bool]
-
-
-PHASES: Final = (
-    Phase(
-        "Invalid",
-        "the spec is unusable; the active generation keeps serving",
-        lambda facts: facts.reason(BUILT) == reasons.INVALID_SPEC,
-    ),
-    Phase(
-        "Waiting",
-        "an earlier dataset of this name is not gone yet",
-        lambda facts: facts.reason(BUILT) in _WAITING_FOR_PREDECESSOR,
-    ),
-    Phase(
-        "Recovering",
-        "the status was lost; existing servers are kept until a new generation serves",
-        lambda facts: facts.reason(READY) == reasons.STATUS_LOST,
-    ),
-    Phase(
-        "Unavailable",
-        "lookups are not answered, though a generation was rolled out",
-        lambda facts: facts.truth(READY) == "False" and facts.status.table is not None,
-    ),
-    Phase("Suspended", "`spec.suspend`: nothing is built or rolled out", lambda facts: bool(facts.spec.get("suspend"))),
-    Phase(
-        "GateClosed",
-        "the newest generation did not pass a gate",
-        lambda facts: facts.status.failure is not None and facts.status.failure.reason == reasons.GATE_CLOSED,
-    ),
-    Phase(
-        "Stuck",
-        "a build or a rollout failed, or makes no progress",
-        lambda facts: facts.fails(BUILT) or facts.fails(ROLLED_OUT),
-    ),
-    Phase("Degraded", "something else is wrong; lookups are answered", lambda facts: facts.truth(DEGRADED) == "True"),
-    Phase(
-        "RollingOut",
-        "the servers of a rollout start, take over or end",
-        lambda facts: facts.reason(ROLLED_OUT) in _ROLLING_OUT,
-    ),
-    Phase(
-        "Queued",
-        "it waits for a build slot or a rollout slot",
-        lambda facts: reasons.WAITING_FOR_TURN in (facts.reason(BUILT), facts.reason(ROLLED_OUT)),
-    ),
-    Phase(
-        "CandidateWaiting",
-        "a generation waits for promotion, beside the active one",
-        lambda facts: facts.reason(ROLLED_OUT) == reasons.CANDIDATE_WAITING,
-    ),
-    Phase("Pinned", "`spec.generation` serves, whatever is built", lambda facts: bool(facts.spec.get("generation"))),
-    Phase(
-        "RolledBack",
-        "the newest generation was replaced by a rollback, and waits for another source",
-        lambda facts: facts.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
-    ),
-    Phase(
-        "Rejected",
-        "the newest generation was rejected, and waits for another source",
-        lambda facts: facts.reason(ROLLED_OUT) == reasons.REJECTED,
-    ),
-    Phase(
-        "WaitingForSource",
-        "the success file of the source is not there yet",
-        lambda facts: facts.reason(BUILT) == reasons.WAITING_FOR_SOURCE,
-    ),
-    Phase("Building", "a build is under way, or about to begin", lambda facts: facts.reason(BUILT) == reasons.BUILDING),
-    Phase("Ready", "the desired generation serves", lambda facts: facts.reason(ROLLED_OUT) == reasons.UP_TO_DATE),
-)
-PENDING: Final = "Pending"
-"""The phase if none of these holds."""
+PHASES: Final = {
+    "Invalid": "the spec is unusable; the active generation keeps serving",
+    "Waiting": "an earlier dataset of this name is not gone yet",
+    "Recovering": "the status was lost; existing servers are kept until a new generation serves",
+    "Unavailable": "lookups are not answered, though a generation was rolled out",
+    "Suspended": "`spec.suspend`: nothing is built or rolled out",
+    "GateClosed": "the newest generation did not pass a gate",
+    "Stuck": "a build or a rollout failed, or makes no progress",
+    "Degraded": "something else is wrong; lookups are answered",
+    "RollingOut": "the servers of a rollout start, take over or end",
+    "Queued": "it waits for a build slot or a rollout slot",
+    "CandidateWaiting": "a generation waits for promotion, beside the active one",
+    "Pinned": "`spec.generation` serves, whatever is built",
+    "RolledBack": "the newest generation was replaced by a rollback, and waits for another source",
+    "Rejected": "the newest generation was rejected, and waits for another source",
+    "WaitingForSource": "the success file of the source is not there yet",
+    "Building": "a build is under way, or about to begin",
+    "Ready": "the desired generation serves",
+    "Pending": "none of these; something begins",
+}
+"""Phase → what it means, in the order of ``find_phase``."""
+_NO_CONDITION: Final = Condition("", "Unknown", "", "")
 
 
 def find_phase(status: DatasetStatus, spec: Mapping[str, Any]) -> str:
     """Return the word for ``status``, whose conditions must be up to date, and ``spec``, which may be unusable."""
-    facts = Facts(status, spec)
-    return next((phase.name for phase in PHASES if phase.holds(facts)), PENDING)
+    found = {condition.type: condition for condition in status.conditions}
+    ready, built, rolled_out, degraded = (found.get(kind, _NO_CONDITION) for kind in CONDITIONS)
+    if built.reason == reasons.INVALID_SPEC:
+        return "Invalid"
+    if built.reason in (reasons.WAITING_FOR_PREDECESSOR, reasons.PREDECESSOR_ORPHANED):
+        return "Waiting"
+    if ready.reason == reasons.STATUS_LOST:
+        return "Recovering"
+    if ready.status == "False" and status.table is not None:
+        return "Unavailable"
+    if spec.get("suspend"):
+        return "Suspended"
+    if status.failure is not None and status.failure.reason == reasons.GATE_CLOSED:
+        return "GateClosed"
+    if {built.reason, rolled_out.reason} - reasons.HEALTHY_REASONS - {""}:
+        return "Stuck"
+    if degraded.status == "True":
+        return "Degraded"
+    if rolled_out.reason in (reasons.STARTING_SERVERS, reasons.CONFIRMING, reasons.DRAINING):
+        return "RollingOut"
+    if reasons.WAITING_FOR_TURN in (built.reason, rolled_out.reason):
+        return "Queued"
+    if rolled_out.reason == reasons.CANDIDATE_WAITING:
+        return "CandidateWaiting"
+    if spec.get("generation"):
+        return "Pinned"
+    if rolled_out.reason == reasons.ROLLED_BACK:
+        return "RolledBack"
+    if rolled_out.reason == reasons.REJECTED:
+        return "Rejected"
+    if built.reason == reasons.WAITING_FOR_SOURCE:
+        return "WaitingForSource"
+    if built.reason == reasons.BUILDING:
+        return "Building"
+    return "Ready" if rolled_out.reason == reasons.UP_TO_DATE else "Pending"
 
 
 _MAX_MESSAGE_CHARACTERS: Final = 4000
