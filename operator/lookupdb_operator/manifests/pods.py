@@ -205,18 +205,18 @@ def render_template(
     dataset: ObservedDataset,
     config: Config,
     component: str,
-    selector: Mapping[str, str],
-    labels: Mapping[str, str],
-    containers: Mapping[str, Any],
+    members: Mapping[str, Any],
     volumes: Sequence[Mapping[str, Any]],
     *,
+    labels: Mapping[str, str] | None = None,
+    selector: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     spreads: bool = True,
     takes_volumes: bool = True,
     pull_secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a pod template. ``containers`` are members of the pod's spec, such as its list of containers; ``selector``
-    selects the pods that are placed apart.
+    """Return a pod template. ``members`` are members of the pod's spec, such as its containers; ``labels`` are added to
+    those of the component. ``selector`` selects the pods that are placed apart; by default those of the component.
 
     Without ``takes_volumes`` the kubelet does not change the group of mounted volumes.
     """
@@ -225,9 +225,10 @@ def render_template(
     secrets = dict.fromkeys([*own_secrets, *pull_secrets, *config.image_pull_secrets])
     user = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
     security = {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}}
+    chosen = selector or names.selector(dataset.name, dataset.uid, component)
     spec: dict[str, Any] = {
-        **containers,
-        **render_placement(dataset.spec["scheduling"], pod, selector, spreads=spreads),
+        **members,
+        **render_placement(dataset.spec["scheduling"], pod, chosen, spreads=spreads),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": security,
@@ -235,7 +236,8 @@ def render_template(
         **drop_empty(imagePullSecrets=[{"name": name} for name in secrets]),
     }
     # Labels for selectors take precedence, whatever the CRD allows.
-    pod_labels = {**config.pod_labels, **pod.get("labels", {}), **labels}
+    own_labels = names.labels(dataset.name, dataset.uid, component) | dict(labels or {})
+    pod_labels = {**config.pod_labels, **pod.get("labels", {}), **own_labels}
     pod_annotations = {**(annotations or {}), **pod.get("annotations", {})}
     return {"metadata": {"labels": pod_labels, **drop_empty(annotations=pod_annotations)}, "spec": spec}
 
@@ -416,19 +418,17 @@ def _render_template(
     container = render_container(
         dataset, config, component, "build", arguments, amounts, mounts, **drop_empty(envFrom=secrets)
     )
-    labels = names.labels(dataset.name, dataset.uid, component) | {names.GENERATION: build.generation}
     return render_template(
         dataset,
         config,
         component,
-        names.selector(dataset.name, dataset.uid, component),
-        labels,
         {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": [objects.grant(container, dataset, config)],
         },
         [*volumes, *objects.render_volumes(dataset, config)],
+        labels={names.GENERATION: build.generation},
         spreads=False,
         takes_volumes=not source.get("volume"),
     )

@@ -85,23 +85,19 @@ def _render_deployment(
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
                 "selector": {"matchLabels": selector},
-                "template": _render_template(dataset, config, password_keys, selector),
+                "template": _render_template(dataset, config, password_keys),
             },
         )
     )
     return scale_routers(manifest, dataset, 0)
 
 
-def _render_template(
-    dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...], selector: dict[str, str]
-) -> dict[str, Any]:
+def _render_template(dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...]) -> dict[str, Any]:
     keys = [objects.router_volume(dataset, password_keys)] if password_keys else []
     return pods.render_template(
         dataset,
         config,
         names.ROUTER,
-        selector,
-        names.labels(dataset.name, dataset.uid, names.ROUTER),
         {
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + _SPARE_SECONDS,
             "containers": [_render_container(dataset, config, password_keys)],

@@ -187,14 +187,13 @@ def _render_template(
         dataset,
         config,
         names.PUSHER,
-        names.selector(dataset.name, dataset.uid, names.PUSHER),
-        names.labels(dataset.name, dataset.uid, names.PUSHER) | labels,
         {
             "restartPolicy": "OnFailure",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": [objects.grant(container, dataset, config)],
         },
         [*volumes, *objects.render_volumes(dataset, config)],
+        labels=labels,
         annotations=pods.SAFE_TO_EVICT,
         spreads=False,
     )
@@ -299,22 +298,19 @@ def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...
                     "revisionHistoryLimit": 2,
                     "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": _UNAVAILABLE}},
                     "selector": {"matchLabels": selector},
-                    "template": _render_sync_template(dataset, config, selector),
+                    "template": _render_sync_template(dataset, config),
                 },
             )
         ),
     )
 
 
-def _render_sync_template(dataset: ObservedDataset, config: Config, selector: dict[str, str]) -> dict[str, Any]:
-    labels = names.labels(dataset.name, dataset.uid, names.SYNC) | {names.SYNC_LABEL: dataset.name}
+def _render_sync_template(dataset: ObservedDataset, config: Config) -> dict[str, Any]:
     # The content of the folder on each node is the contract of docs/how-to/sync.md.
     template = pods.render_template(
         dataset,
         config,
         names.SYNC,
-        selector,
-        labels,
         {"terminationGracePeriodSeconds": _GRACE_SECONDS, "containers": [_render_container(dataset, config)]},
         [
             {
@@ -328,6 +324,7 @@ def _render_sync_template(dataset: ObservedDataset, config: Config, selector: di
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *objects.render_volumes(dataset, config),
         ],
+        labels={names.SYNC_LABEL: dataset.name},
         spreads=False,
     )
     root = {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -566,22 +563,20 @@ def _labels(rollout: RolloutStatus, shard: int | None = None) -> dict[str, str]:
 def _render_server_template(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config, shard: int
 ) -> dict[str, Any]:
-    labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
     amounts = pods.server(dataset.spec, generation.largest_shard_bytes)
     delivered = _render_delivery(dataset, generation, config, shard, amounts)
-    selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return pods.render_template(
         dataset,
         config,
         names.SHARDS,
-        selector,
-        labels,
         {
             "terminationGracePeriodSeconds": _SERVER_GRACE_SECONDS,
             **drop_empty(initContainers=list(delivered.init_containers)),
             "containers": [_render_server(dataset, rollout, config, shard, amounts, delivered)],
         },
         delivered.volumes,
+        labels=_labels(rollout, shard),
+        selector=names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard),
         annotations=pods.SAFE_TO_EVICT,
         takes_volumes=delivered.takes_volumes,
         pull_secrets=delivered.pull_secrets,
