@@ -112,11 +112,10 @@ class Metrics:
 
     def forget(self, namespace: str, name: str) -> None:
         """Remove a dataset that is gone or not acted on."""
-        self._datasets.statuses.pop((namespace, name), None)
-        self._datasets.cutovers.pop((namespace, name), None)
+        known = self._datasets
+        for kept in (known.statuses, known.cutovers, known.limits, known.unattended):
+            kept.pop((namespace, name), None)
         self.events.forget(namespace, name)
-        self._datasets.limits.pop((namespace, name), None)
-        self._datasets.unattended.pop((namespace, name), None)
 
     def render(self) -> bytes:
         """Return all metrics in the Prometheus text format."""

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final, Self
 
 
@@ -124,7 +123,7 @@ def read_figures(text: str, dataset: str) -> PodReading:
             reading.requests += number
             reading.failed += number * ('outcome="failed"' in labels)
         elif (found := _BOUND.search(labels)) is not None:
-            bound = _parse_bound(found[1])
+            bound = math.inf if found[1] == "+Inf" else _parse(found[1])
             if bound in reading.buckets or len(reading.buckets) < MAX_BUCKETS:
                 reading.buckets[bound] = reading.buckets.get(bound, 0.0) + number
     return reading
@@ -133,12 +132,6 @@ def read_figures(text: str, dataset: str) -> PodReading:
 def _is_of_other(labels: str, dataset: str) -> bool:
     found = _DATASET.search(labels)
     return found is not None and found[1] != dataset
-
-
-@lru_cache(maxsize=64)
-def _parse_bound(text: str) -> float:
-    """Return one shared object for equal bounds, because thousands of pods may have them."""
-    return math.inf if text == "+Inf" else _parse(text)
 
 
 def _parse(text: str) -> float:

@@ -674,14 +674,19 @@ def parse_mode(header: str | None) -> Any:
     return members
 
 
-def _parse_copy(text: bytes | bytearray) -> tuple[str, str]:
-    """Return the source and target path of a copy. Raises RequestProblem."""
+def _read_members(text: bytes | bytearray) -> Mapping[str, Any]:
+    """Return the members of the body; none if it is not an object. Raises RequestProblem."""
     try:
         members = orjson.loads(text)
     except ValueError as error:
         raise invalid("the body is not JSON") from error
-    is_pair = isinstance(members, dict) and members.keys() == {"from", "to"}
-    paths = [members["from"], members["to"]] if is_pair else []
+    return members if isinstance(members, dict) else {}
+
+
+def _parse_copy(text: bytes | bytearray) -> tuple[str, str]:
+    """Return the source and target path of a copy. Raises RequestProblem."""
+    members = _read_members(text)
+    paths = [members["from"], members["to"]] if members.keys() == {"from", "to"} else []
     if not paths or not all(isinstance(path, str) and path.endswith(REDIRECTED_SUFFIX) for path in paths):
         raise invalid('expected {"from": …, "to": …}, both with the path of a shard file')
     if paths[0] == paths[1]:
@@ -691,11 +696,7 @@ def _parse_copy(text: bytes | bytearray) -> tuple[str, str]:
 
 def parse_paths(text: bytes | bytearray) -> list[str]:
     """Return the paths of a deletion. Raises RequestProblem."""
-    try:
-        members = orjson.loads(text)
-    except ValueError as error:
-        raise invalid("the body is not JSON") from error
-    paths = members.get("paths") if isinstance(members, dict) else None
+    paths = _read_members(text).get("paths")
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise invalid('expected {"paths": […]}')
     if len(paths) > MAX_DELETED_PATHS:

@@ -5,7 +5,6 @@ the announcement in the store; and when to look again after a refused write, or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from lookupdb.manifest import Announcement
@@ -43,19 +42,11 @@ SILENT_RECHECK_SECONDS: Final = 10.0
 watched, so each pass reads them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectChanges:
-    """Objects to write, in this order, and objects to delete afterwards."""
-
-    apply: tuple[Manifest, ...]
-    delete: tuple[ObjectRef, ...]
-
-
 def plan_changes(
     status: DatasetStatus, target: PassTarget, secrets: tuple[Manifest, ...], situation: Situation
-) -> ObjectChanges:
-    """Return the writes and deletions that leave exactly the objects that ``status`` requires. ``secrets`` are the
-    Secrets that are due: the store's, and the password key's."""
+) -> tuple[tuple[Manifest, ...], tuple[ObjectRef, ...]]:
+    """Return the objects to write, in this order, and those to delete afterwards. That leaves exactly the objects that
+    ``status`` requires. ``secrets`` are the Secrets that are due: the store's, and the password key's."""
     observed, dataset, config = situation.observed, situation.dataset, situation.config
     # In the order in which they are written. Builds, rollouts and routing tables that are as they should be are left
     # out: rendering a thousand shards takes long.
@@ -96,13 +87,10 @@ def plan_changes(
         for pod in routing_tables.list_live_routers(observed)
         if status.table is not None and pod.table_version != str(status.table.version)
     )
-    return ObjectChanges(
-        apply=(*secrets, *without_contested_manifests(repairs, observed), *nudges),
-        delete=(
-            *find_garbage(status, without_permanent_objects(observed) if is_suspended else observed, manifests_due),
-            *rollouts.list_overdue_pushes(status, situation),
-        ),
-    )
+    known = without_permanent_objects(observed) if is_suspended else observed
+    overdue = rollouts.list_overdue_pushes(status, situation)
+    apply = (*secrets, *without_contested_manifests(repairs, observed), *nudges)
+    return apply, (*find_garbage(status, known, manifests_due), *overdue)
 
 
 def _list_build_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:

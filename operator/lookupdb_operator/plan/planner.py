@@ -99,14 +99,13 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     status, key_secret, next_key_write_in = objects.plan_key_secret(status, situation)
     deadlines += [next_store_write_in, next_key_write_in]
     status = objects.note_announced(status, situation)
-    changes = objects.plan_changes(status, target, (*store_secret, *key_secret), situation)
-    reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
-    deadlines.append(objects.next_look_in(changes.apply, reported_situation.observed))
+    apply, delete = objects.plan_changes(status, target, (*store_secret, *key_secret), situation)
+    reported_situation = replace(situation, observed=objects.with_pending_refusals(apply, observed))
+    deadlines.append(objects.next_look_in(apply, reported_situation.observed))
     deadlines.append(rollouts.next_push_in(status, situation))
     status = with_serving_status(status, observed)
     oldest = _find_oldest(status)
     status = replace(status, last_refreshed="" if oldest is None else oldest.refreshed_at)
-    lost_pods = find_lost_pods(observed)
     ready = assess(status, reported_situation)
     built = builds.assess(status, target, reported_situation)
     rolled_out = cutover.assess(status, target, reported_situation)
@@ -115,8 +114,8 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     return Plan(
         ask_routers=cutover.needs_reports(status),
         status=set_conditions(status, reported_situation, serving=ready, build=built, rollout=rolled_out),
-        apply=changes.apply,
-        delete=(*changes.delete, *lost_pods),
+        apply=apply,
+        delete=(*delete, *find_lost_pods(observed)),
         next_look_in=reasons.find_earliest(deadlines),
         announce=objects.find_due(status, situation),
     )
