@@ -26,7 +26,7 @@ from lookupdb.telemetry import open_tracing
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import ApiError, NotFound
 from lookupdb_operator.cluster.cache import Key, ObjectCache
-from lookupdb_operator.cluster.client import REFRESH_SECONDS, AccountKeys, Api
+from lookupdb_operator.cluster.client import REFRESH_SECONDS, Api, Keys
 from lookupdb_operator.cluster.cluster import Cluster, Listing
 from lookupdb_operator.cluster.informers import Informers, make_settings
 from lookupdb_operator.loop.observe import Announcements, Observer, RouterPolls
@@ -164,7 +164,7 @@ class Resync:
     listing: Listing
     store: StoreAccessReader | None
     live_datasets: LiveDatasetsWriter | None
-    account_keys: AccountKeys
+    account_keys: Keys
     shard_key: ShardKeyReader | None = None
     metrics: Metrics
     health: Health
@@ -342,7 +342,7 @@ class _Operator:
             await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.identity.labels(config.identity).set(1)
-        account_keys, announcements = AccountKeys(self._api), None
+        account_keys, announcements = Keys(self._api), None
         if options.gateway_token is not None and config.gateway:
             announcer = GatewayAnnouncer(config.gateway, config.cluster, options.gateway_token)
             self._started.push_async_callback(announcer.close)

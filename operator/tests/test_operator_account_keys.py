@@ -10,7 +10,7 @@ import pytest
 from support.signers import ec_signer, jwks, rsa_signer
 
 from lookupdb_operator.cluster.api import Answer, Unreachable
-from lookupdb_operator.cluster.client import MAX_BYTES, AccountKeys, Api
+from lookupdb_operator.cluster.client import MAX_BYTES, Api, Keys
 
 
 class Server:
@@ -28,7 +28,7 @@ class Server:
 
 async def test_keys_are_the_same_text_whatever_the_order_of_their_members() -> None:
     server = Server(jwks(ec_signer(), rsa_signer()))
-    keys = AccountKeys(cast(Api, server))
+    keys = Keys(cast(Api, server))
     assert keys.text == ""
     assert await keys.refresh()
     assert json.loads(keys.text) == jwks(ec_signer(), rsa_signer())
@@ -53,7 +53,7 @@ async def test_what_cannot_be_read_leaves_the_last_keys_and_is_logged_once(
     failing: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server(jwks(ec_signer()))
-    keys = AccountKeys(cast(Api, server))
+    keys = Keys(cast(Api, server))
     await keys.refresh()
     before = keys.text
     server.status, server.body = failing.status, failing.body

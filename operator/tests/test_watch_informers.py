@@ -11,7 +11,7 @@ from operator_support.running import until
 
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cache import Key, ObjectCache
-from lookupdb_operator.cluster.client import AccountKeys, Api
+from lookupdb_operator.cluster.client import Api, Keys
 from lookupdb_operator.cluster.cluster import Listing
 from lookupdb_operator.cluster.informers import Informers, make_settings
 from lookupdb_operator.loop.queue import LookQueue
@@ -125,7 +125,7 @@ def resync(bench: Bench, relisted: list[str]) -> tuple[Resync, Metrics]:
         listing=cast(Listing, bench.lists),
         store=cast(StoreAccessReader, Unchanged()),
         live_datasets=None,
-        account_keys=cast(AccountKeys, Unchanged()),
+        account_keys=cast(Keys, Unchanged()),
         metrics=metrics,
         health=Health(metrics, resync=600, is_alive=lambda: True, longest_look=lambda: 0.0),
         seconds=0.01,

@@ -3,8 +3,8 @@
 The kubernetes client provides credentials, certificates and kubeconfig; it rereads a rotated service account token
 every minute. Nothing is retried here. After a ``Retry-After``, all requests wait.
 
-``AccountKeys`` reads the keys for routers, which never call the API server. ``Keys`` reads them for the gateway and the
-console, which check tokens themselves.
+``Keys`` reads the keys for the gateway and the console, which check tokens themselves, and for routers, which never
+call the API server: the operator passes the text on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from lookupdb import __version__
-from lookupdb.account_tokens import VerificationKey, are_same, parse_keys
+from lookupdb.account_tokens import VerificationKey, parse_keys
 from lookupdb.errors import UsageError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, Answer, ApiError, Unreachable
@@ -208,42 +208,6 @@ MAX_BYTES: Final = 256 << 10
 """Maximum bytes of the keys: a quarter of what fits into a ConfigMap."""
 
 
-async def _read_jwks(api: Api) -> bytes:
-    """Return the keys, not parsed. Raises ApiError, or ValueError if there are too many."""
-    answer = await api.fetch(_JWKS_PATH, subject=_SUBJECT)
-    if answer.status != 200:
-        raise answer.make_error(_SUBJECT)
-    if len(answer.body) > MAX_BYTES:
-        raise ValueError(f"they have {len(answer.body)} bytes, the limit is {MAX_BYTES}")
-    return answer.body
-
-
-class AccountKeys:
-    """The keys as last read; if reading fails, the last ones are kept."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._problem = ""
-        self.text = ""
-        """A JWKS in canonical form; empty until read."""
-
-    async def refresh(self) -> bool:
-        """Read the keys. Return whether they changed."""
-        try:
-            body = await _read_jwks(self._api)
-            parse_keys(body)
-        except (ApiError, ValueError) as error:
-            problem = f"{_SUBJECT} cannot be read, and routers keep those that they have: {error}"
-            if problem != self._problem:  # once: most datasets need no keys
-                log.warning("%s", problem)
-            self._problem = problem
-            return False
-        self._problem = ""
-        text = orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
-        is_changed, self.text = text != self.text, text
-        return is_changed
-
-
 _KEYS_REREAD_SECONDS: Final = 600.0
 UNKNOWN_KEY_SECONDS: Final = 10.0
 """Minimum seconds between two reads for unknown keys."""
@@ -254,7 +218,7 @@ _READ_SECONDS: Final = 10.0
 
 
 class Keys:
-    """The keys as last read through ``api``."""
+    """The keys as last read through ``api``; if reading fails, the last ones are kept."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -262,9 +226,12 @@ class Keys:
         self._tried_at: float | None = None
         self._reading: asyncio.Task[bool] | None = None
         self._waiting = 0
+        self._problem = ""
         self.read_timestamp: float | None = None
         """Seconds since 1970 of the last read; None before the first."""
         self.current: Mapping[str, VerificationKey] = {}
+        self.text = ""
+        """A JWKS in canonical form; empty until read."""
 
     @property
     def age(self) -> float | None:
@@ -276,6 +243,12 @@ class Keys:
         while True:
             is_read = await self._read_shared()
             await asyncio.sleep(_KEYS_REREAD_SECONDS if is_read else _RETRY_SECONDS)
+
+    async def refresh(self) -> bool:
+        """Read the keys. Return whether they changed."""
+        before = self.text
+        await self._read_shared()
+        return self.text != before
 
     async def look_again(self) -> bool:
         """Read the keys because one is unknown, unless that was just tried. Return whether the known keys are current;
@@ -303,12 +276,21 @@ class Keys:
         self._tried_at = time.monotonic()
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                keys = parse_keys(await _read_jwks(self._api))
+                answer = await self._api.fetch(_JWKS_PATH, subject=_SUBJECT)
+            if answer.status != 200:
+                raise answer.make_error(_SUBJECT)
+            if len(answer.body) > MAX_BYTES:
+                raise ValueError(f"they have {len(answer.body)} bytes, the limit is {MAX_BYTES}")
+            keys = parse_keys(answer.body)
         except (ApiError, TimeoutError, ValueError) as error:
-            log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")
+            problem = str(error) or "no answer in time"
+            if problem != self._problem:  # once: most datasets need no keys
+                log.warning("%s cannot be read, and the last ones stay: %s", _SUBJECT, problem)
+            self._problem = problem
             return False
-        self._read_at, self.read_timestamp = time.monotonic(), time.time()
-        if not are_same(keys, self.current):
+        self._problem, self._read_at, self.read_timestamp = "", time.monotonic(), time.time()
+        text = orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
+        if text != self.text:
             log.info("read the keys of service accounts", extra={"keys": len(keys)})
-            self.current = keys
+            self.current, self.text = keys, text
         return True
