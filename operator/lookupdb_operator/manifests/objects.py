@@ -275,8 +275,7 @@ def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str,
 
 
 _DATA_KEY: Final = "key"
-_VOLUME: Final = "password-keys"
-ROUTER_MOUNT: Final = {"name": _VOLUME, "mountPath": names.PASSWORD_KEYS_PATH, "readOnly": True}
+KEYS_VOLUME: Final = "password-keys"
 
 
 def password_key(dataset: ObservedDataset, config: Config) -> str:
@@ -325,7 +324,7 @@ def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dic
         }
         for mark in password_keys
     ]
-    return {"name": _VOLUME, "projected": {"sources": sources}}
+    return {"name": KEYS_VOLUME, "projected": {"sources": sources}}
 
 
 def _derive_key(dataset: ObservedDataset, config: Config) -> bytes:

@@ -18,6 +18,8 @@ from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStat
 _CERTIFICATE_VOLUME: Final = "tls"
 _CLIENT_CA_VOLUME: Final = "tls-client-ca"
 _PATHS: Final = {
+    "table": names.TABLE_PATH,
+    objects.KEYS_VOLUME: names.PASSWORD_KEYS_PATH,
     "tokens": names.TOKENS_PATH,
     "keys": names.KEYS_PATH,
     _CERTIFICATE_VOLUME: names.TLS_PATH,
@@ -78,23 +80,7 @@ def _render_deployment(
     metadata: dict[str, Any],
     selector: dict[str, str],
 ) -> Manifest:
-    manifest = stamp(
-        names.DEPLOYMENT.make(
-            metadata,
-            spec={
-                "revisionHistoryLimit": 2,
-                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-                "selector": {"matchLabels": selector},
-                "template": _render_template(dataset, config, password_keys),
-            },
-        )
-    )
-    return scale_routers(manifest, dataset, 0)
-
-
-def _render_template(dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...]) -> dict[str, Any]:
-    keys = [objects.router_volume(dataset, password_keys)] if password_keys else []
-    return pods.render_template(
+    template = pods.render_template(
         dataset,
         config,
         names.ROUTER,
@@ -102,23 +88,34 @@ def _render_template(dataset: ObservedDataset, config: Config, password_keys: tu
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + _SPARE_SECONDS,
             "containers": [_render_container(dataset, config, password_keys)],
         },
-        # Optional: routers start before the first routing table exists. Mounted whole, because the kubelet does not
-        # update single files.
-        [
-            {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
-            *keys,
-            *_render_volumes(dataset),
-        ],
+        _render_volumes(dataset, password_keys),
         annotations=pods.SAFE_TO_EVICT,
     )
+    manifest = stamp(
+        names.DEPLOYMENT.make(
+            metadata,
+            spec={
+                "revisionHistoryLimit": 2,
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+                "selector": {"matchLabels": selector},
+                "template": template,
+            },
+        )
+    )
+    return scale_routers(manifest, dataset, 0)
 
 
-def _render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Return the volumes for TLS and for the authentication of clients. They are optional: a router without one reports
-    that itself. They are mounted whole, because the kubelet does not update single files."""
+def _render_volumes(dataset: ObservedDataset, password_keys: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the volumes for the routing table, shard passwords, TLS and the authentication of clients. They are
+    optional: routers start before the first routing table exists, and a router without another one reports that itself.
+    They are mounted whole, because the kubelet does not update single files."""
     router = dataset.spec["router"]
     tls, auth = router.get("tls"), router.get("auth") or {}
-    volumes: list[dict[str, Any]] = []
+    volumes: list[dict[str, Any]] = [
+        {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}}
+    ]
+    if password_keys:
+        volumes.append(objects.router_volume(dataset, password_keys))
     if tls is not None:
         volumes.append({"name": _CERTIFICATE_VOLUME, "secret": {"secretName": tls["secretName"], "optional": True}})
         if client_ca := tls.get("clientCA"):
@@ -155,7 +152,6 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
     if accounts := auth.get("serviceAccounts"):
         arguments += ["--auth-keys", f"{names.KEYS_PATH}/{names.KEYS_FILE}", "--auth-audience", accounts["audience"]]
         arguments += [word for subject in accounts["subjects"] for word in ("--auth-subject", subject)]
-    keys = [objects.ROUTER_MOUNT] if password_keys else []
     resp = [pods.render_port(names.RESP, names.RESP_PORT)] if config.router_resp else []
     return pods.render_container(
         dataset,
@@ -165,12 +161,8 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         arguments,
         pods.router(dataset.spec),
         [
-            {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},
-            *keys,
-            *(
-                {"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True}
-                for volume in _render_volumes(dataset)
-            ),
+            {"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True}
+            for volume in _render_volumes(dataset, password_keys)
         ],
         ports=[pods.render_port("http", names.ROUTER_PORT), *resp, pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
