@@ -21,6 +21,8 @@ from lookupdb_operator.console.dataset import AbsentKey, Dataset, DatasetPods, L
 from lookupdb_operator.console.facts import (
     BuildFacts,
     GenerationFacts,
+    RolloutFacts,
+    ShardFacts,
     StatusFacts,
     clean,
     format_age,
@@ -38,27 +40,35 @@ _MOST_BUILDS: Final = 5
 _MOST_TROUBLES: Final = 5
 _INDENT: Final = "  "
 
+Rows = Sequence[Sequence[str]]
+"""Rows of a section, each with its cells."""
+
 
 def render(view: DatasetPods, now: datetime) -> str:
     """Return the screen."""
     facts = console_facts.describe_dataset(view)
-    parts = (
-        _head(facts, now),
-        _section("Pods cannot be listed", [(facts.problem,)] if facts.problem else []),
-        _section(
-            "Waited for, when it stopped" if view.dataset.is_stopped else "Waits for",
-            _waits(view.dataset, facts, now),
-        ),
-        _conditions(facts, now),
-        _generations(facts, now),
-        _rejected(view.dataset, facts, now),
-        _candidate(view.dataset, facts, now),
-        _rollouts(facts, now),
-        _shards(facts),
-        _routers(facts),
-        _builds(facts, now),
+    title_of_waits = "Waited for, when it stopped" if view.dataset.is_stopped else "Waits for"
+    running = sum(build.is_running for build in facts.builds)
+    lacking = [
+        (rollout, shard) for rollout in facts.rollouts for shard in rollout.shards if shard.ready < len(shard.pods)
+    ]
+    sections: tuple[tuple[str, Rows], ...] = (
+        ("Pods cannot be listed", [(facts.problem,)] if facts.problem else []),
+        (title_of_waits, _list_waits(view.dataset, facts, now)),
+        ("Conditions", _list_conditions(facts, now)),
+        ("Generations", _list_generations(facts, now)),
+        ("Rejected by a gate", _describe_rejected(view.dataset, facts, now)),
+        ("Candidate", _describe_candidate(view.dataset, facts, now)),
+        ("Rollouts", _list_rollouts(facts, now)),
+        ("Shards that lack servers", _list_lacking_shards(lacking)),
+        ("Why", _list_troubles([pod for _, shard in lacking for pod in shard.pods])),
+        ("Routers", _describe_routers(facts)),
+        ("Builds", [_describe_build(build, facts, now) for build in facts.builds[: running + _MOST_BUILDS]]),
     )
-    return "\n".join(line for part in parts for line in part)
+    lines = [*_head(facts, now)]
+    for title, rows in sections:
+        lines += [f"{title}:", *format_columns(rows, _INDENT)] if rows else []
+    return "\n".join(lines)
 
 
 def summarize(view: DatasetPods) -> dict[str, Any]:
@@ -87,16 +97,18 @@ def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
         yield clean(f"{_INDENT}{facts.endpoint}")
 
 
-def _waits(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[tuple[str]]:
-    """Yield what the dataset waits for. The error of a failed build keeps its lines."""
+def _list_waits(dataset: Dataset, facts: StatusFacts, now: datetime) -> Rows:
+    """Return what the dataset waits for. The error of a failed build keeps its lines."""
     error = str((dataset.status.get("failure") or {}).get("message", ""))
     joined, (first, *others) = reasons.join_lines(error), error.splitlines() or [""]
+    rows: list[tuple[str]] = []
     for wait in facts.waits:
         text = wait.describe(now)
         if others and joined in text:
             before, _, after = text.partition(joined)
             text = f"\n{_INDENT}".join((before + first, *others, after.lstrip(".; ")))
-        yield from ((line,) for line in text.splitlines() if line)
+        rows += [(line,) for line in text.splitlines() if line]
+    return rows
 
 
 def _split(message: str) -> list[str]:
@@ -109,8 +121,8 @@ def _is_shown(text: str, facts: StatusFacts) -> bool:
     return all(part and any(part in wait.detail for wait in facts.waits) for part in parts)
 
 
-def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    """Yield the conditions, without sentences that are already shown among what the dataset waits for."""
+def _list_conditions(facts: StatusFacts, now: datetime) -> Rows:
+    """Return the conditions, without sentences that are already shown among what the dataset waits for."""
     shown = {sentence for wait in facts.waits for sentence in _split(wait.detail)}
     rows = []
     for found in facts.conditions:
@@ -122,11 +134,11 @@ def _conditions(facts: StatusFacts, now: datetime) -> Iterator[str]:
         rows.append(
             (found["type"], found["status"], found["reason"], format_age(found["lastTransitionTime"], now), message)
         )
-    yield from _section("Conditions", rows)
+    return rows
 
 
-def _generations(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    rows = [
+def _list_generations(facts: StatusFacts, now: datetime) -> Rows:
+    return [
         (
             found.generation,
             format_count(found.records, "record"),
@@ -136,12 +148,11 @@ def _generations(facts: StatusFacts, now: datetime) -> Iterator[str]:
         )
         for found in facts.generations
     ]
-    yield from _section("Generations", rows)
 
 
-def _rejected(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[str]:
+def _describe_rejected(dataset: Dataset, facts: StatusFacts, now: datetime) -> Rows:
     if not facts.rejected:
-        return
+        return []
     generation, message = facts.rejected["generation"], str(facts.rejected.get("message", ""))
     override = dataset.command("override-gates", generation)
     commands = (override, f"{names.OVERRIDE_GATES}={generation} --overwrite")
@@ -149,25 +160,22 @@ def _rejected(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[s
     lines = [f"{generation} of {records}, built {built} ago"]
     lines += [] if _is_shown(message, facts) else [message]
     lines += [] if any(_is_shown(text, facts) for text in commands) else [f"to override the gate: {override}"]
-    yield from _section("Rejected by a gate", ((line,) for line in lines))
+    return [(line,) for line in lines]
 
 
-def _candidate(dataset: Dataset, facts: StatusFacts, now: datetime) -> Iterator[str]:
+def _describe_candidate(dataset: Dataset, facts: StatusFacts, now: datetime) -> Rows:
     if not facts.candidate:
-        return
+        return []
     generation, since = dataset.candidate, format_age(facts.candidate["since"], now)
-    yield from _section(
-        "Candidate",
-        [
-            (f"{generation} of {facts.candidate['rollout']} has waited for promotion for {since}",),
-            (f"look at it:  {dataset.command('get', 'KEY', '--generation', generation)}",),
-            (f"then:        {dataset.command('promote', generation)}, or {dataset.command('reject', generation)}",),
-        ],
-    )
+    return [
+        (f"{generation} of {facts.candidate['rollout']} has waited for promotion for {since}",),
+        (f"look at it:  {dataset.command('get', 'KEY', '--generation', generation)}",),
+        (f"then:        {dataset.command('promote', generation)}, or {dataset.command('reject', generation)}",),
+    ]
 
 
-def _rollouts(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    rows = [
+def _list_rollouts(facts: StatusFacts, now: datetime) -> Rows:
+    return [
         (
             found.rollout,
             found.generation,
@@ -178,38 +186,28 @@ def _rollouts(facts: StatusFacts, now: datetime) -> Iterator[str]:
         )
         for found in facts.rollouts
     ]
-    yield from _section("Rollouts", rows)
 
 
-def _shards(facts: StatusFacts) -> Iterator[str]:
-    """Yield shards with servers that are not ready, and the reasons of the first pods that have one."""
-    lacking = [
-        (rollout, shard) for rollout in facts.rollouts for shard in rollout.shards if shard.ready < len(shard.pods)
-    ]
+def _list_lacking_shards(lacking: Sequence[tuple[RolloutFacts, ShardFacts]]) -> Rows:
     rows = [
         (f"{rollout.rollout} shard {shard.shard}", f"{shard.ready}/{len(shard.pods)} servers ready")
         for rollout, shard in lacking
     ]
     more = [(f"and {len(rows) - _MOST_SHARDS} more",)] if len(rows) > _MOST_SHARDS else []
-    yield from _section("Shards that lack servers", [*rows[:_MOST_SHARDS], *more])
-    troubles = console_facts.list_troubles([pod for _, shard in lacking for pod in shard.pods])
-    yield from _section("Why", ((line,) for line in troubles[:_MOST_TROUBLES]))
+    return [*rows[:_MOST_SHARDS], *more]
 
 
-def _routers(facts: StatusFacts) -> Iterator[str]:
-    if facts.routers is not None:
-        troubles = console_facts.list_troubles([pod for pod in facts.routers.pods if not pod.ready])
-        lines = (facts.routers.describe(), *troubles[:_MOST_TROUBLES])
-        yield from _section("Routers", ((line,) for line in lines))
+def _list_troubles(pods: Sequence[Pod]) -> Rows:
+    return [(line,) for line in console_facts.list_troubles(pods)[:_MOST_TROUBLES]]
 
 
-def _builds(facts: StatusFacts, now: datetime) -> Iterator[str]:
-    running = sum(build.is_running for build in facts.builds)
-    rows = [_build(build, facts, now) for build in facts.builds[: running + _MOST_BUILDS]]
-    yield from _section("Builds", rows)
+def _describe_routers(facts: StatusFacts) -> Rows:
+    if facts.routers is None:
+        return []
+    return [(facts.routers.describe(),), *_list_troubles([pod for pod in facts.routers.pods if not pod.ready])]
 
 
-def _build(build: BuildFacts, facts: StatusFacts, now: datetime) -> tuple[str, ...]:
+def _describe_build(build: BuildFacts, facts: StatusFacts, now: datetime) -> tuple[str, ...]:
     if build.is_running:
         why = f"{build.stall} for {format_age(build.stalled_since, now)}" if build.stall else ""
         return build.generation, build.outcome, f"for {format_age(build.at, now)}", why
@@ -220,13 +218,6 @@ def _build(build: BuildFacts, facts: StatusFacts, now: datetime) -> tuple[str, .
     records = format_count(build.records, "record") if build.records else ""
     ended = f"{format_age(build.at, now)} ago{took}"
     return build.generation, build.result, ended, ": ".join(filter(None, (records, why)))
-
-
-def _section(title: str, rows: Any) -> Iterator[str]:
-    lines = format_columns(rows, _INDENT)
-    if lines:
-        yield f"{title}:"
-        yield from lines
 
 
 # The builds and generations of one dataset.
