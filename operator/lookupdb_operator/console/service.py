@@ -43,7 +43,7 @@ from lookupdb_operator.console.access import (
     Visitor,
     read_accounts,
 )
-from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup, UnavailableKey
+from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup
 from lookupdb_operator.console.server import LOOPBACK, make_app
 from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
 from lookupdb_operator.console.watch import Watch
@@ -189,11 +189,8 @@ class ClusterSource:
         router = dataset.spec.get("router") or {}
         port = (router.get("service") or {}).get("port", names.HTTP_PORT)
         url = names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=dataset.speaks_tls)
-        try:
-            found = await self._client.look_up(f"{url}/v1/lookup", key, generation, token)
-        except LookupdbError as error:
-            return UnavailableKey(key, f"{error.message}. If spec.router.clients is set, it must list the console")
-        return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
+        advice = ". If spec.router.clients is set, it must list the console"
+        return await self._client.look_up(dataset, f"{url}/v1/lookup", key, generation, token, advice)
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
         """Return the command, because the console can neither create Jobs nor read the store."""

@@ -14,6 +14,7 @@ from lookupdb_operator.console.dataset import (
     Dataset,
     DatasetPods,
     Lookup,
+    UnavailableKey,
     read_answer,
     read_detail,
     read_refusal,
@@ -81,21 +82,26 @@ class PodClient:
             raise LookupdbError(f"{url} answers {answer.status}")
         return answer.body.decode(errors="replace")
 
-    async def look_up(self, url: str, key: str, generation: str | None, token: str = "") -> Lookup | str:
-        """Return the answer of the router at ``url`` about ``key``, or a sentence with the reason if it gives none.
-        ``token`` is sent unless it is empty. Raises LookupdbError if no router answers."""
+    async def look_up(
+        self, dataset: Dataset, url: str, key: str, generation: str | None, token: str = "", advice: str = ""
+    ) -> Lookup | Elsewhere:
+        """Return the answer of the router of ``dataset`` at ``url`` about ``key``. An empty ``token`` is not sent;
+        ``advice`` is added if no router answers."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if generation:
             headers[GENERATION_HEADER] = generation
         try:
             answer = await self._get(url, {"key": key}, headers, _LOOKUP_SECONDS, _MAX_VALUE_BYTES)
         except TooLarge:
-            return f"The value has more than {_MAX_VALUE_BYTES:,} bytes, which is too large for a page."
+            why = f"The value has more than {_MAX_VALUE_BYTES:,} bytes, which is too large for a page."
+            return Elsewhere(why, render_get(dataset, key, generation))
+        except LookupdbError as error:
+            return UnavailableKey(key, f"{error.message}{advice}")
         if (found := read_answer(key, answer.status, answer.headers, answer.body)) is not None:
             return found
         refusal = read_refusal(answer.status, answer.body)
         why = refusal[0] if refusal else read_detail(answer.body) or f"a router answers {answer.status}"
-        return f"The routers refuse: {why}."
+        return Elsewhere(f"The routers refuse: {why}.", render_get(dataset, key, generation))
 
     async def _get(
         self, url: str, query: Mapping[str, str], headers: Mapping[str, str], seconds: float, at_most: int

@@ -35,9 +35,9 @@ from lookupdb.up.run_state import shorten_name
 from lookupdb_operator import names
 from lookupdb_operator.cluster.api import JSON, ApiError, Conflict, NotFound, Refused, Unauthorized, Unreachable
 from lookupdb_operator.cluster.workloads import parse_pod
-from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup, UnavailableKey
+from lookupdb_operator.console.dataset import Dataset, DatasetPods, Lookup
 from lookupdb_operator.console.server import LOOPBACK, make_app, set_source
-from lookupdb_operator.console.source import Difference, Elsewhere, PodClient, render_get
+from lookupdb_operator.console.source import Difference, Elsewhere, PodClient
 from lookupdb_operator.console.watch import Watch
 from lookupdb_operator.local.api import ADDRESS, LocalApi, parse_local
 from lookupdb_operator.local.kubelet import HOST, child_environment
@@ -262,11 +262,8 @@ class LocalSource:
     async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Lookup | Elsewhere:
         """See ``ConsoleSource``."""
         url = self._find_url(dataset.namespace, dataset.name)
-        try:
-            found = await self._client.look_up(f"{url}{'' if '/v1/' in url else '/v1'}/lookup", key, generation)
-        except LookupdbError as error:
-            return UnavailableKey(key, error.message)
-        return Elsewhere(found, render_get(dataset, key, generation)) if isinstance(found, str) else found
+        target = f"{url}{'' if '/v1/' in url else '/v1'}/lookup"
+        return await self._client.look_up(dataset, target, key, generation)
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
         """See ``ConsoleSource``. A separate process compares, so that it can be ended."""
