@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -48,10 +48,8 @@ from lookupdb_operator.plan import reasons
 # a container              its image, its start, its exit; init containers first
 
 
-# All causes with their sentences for people.
-#
-# A sentence says what was found, where, and what to do. It holds nothing that changes by itself (back-off times,
-# counts, random pod names), because each new sentence is a write of the status.
+# The sentence of a trouble says what was found, where, and what to do. It holds nothing that changes by itself
+# (back-off times, counts, random pod names), because each new sentence is a write of the status.
 
 
 RESOURCE_FIELDS: Final = {
@@ -69,92 +67,11 @@ VOLUME_FIELDS: Final = {
     names.SHARDS: "spec.serving.storageClassName or spec.serving.delivery.volume",
 }
 """The field for each component's volumes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A reason, and a sentence with placeholders for facts."""
-
-    reason: str
-    sentence: str
-
-    def trouble(self, **facts: str) -> Trouble:
-        """Return the trouble with ``facts`` filled in."""
-        return Trouble(self.reason, self.sentence.format(**facts))
-
-
-# Pods cannot be created.
-QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} cannot create its pods: {why}; {remedy}")
-PODS_REFUSED: Final = Cause(
-    reasons.APPLY_REFUSED, "{workload} cannot create its pods: {why}; see what the namespace's policies allow"
-)
-PODS_LACK: Final = Cause(
-    reasons.APPLY_REFUSED, "{workload} cannot create its pods: {why}; create what is missing, or correct what names it"
-)
-
-# A pod is not placed.
-UNSCHEDULABLE: Final = Cause(
-    reasons.UNSCHEDULABLE,
-    "no node takes pod {pod}: {why}; add nodes, make room on them, or change resources or spec.scheduling",
-)
-CLAIM_UNBOUND: Final = Cause(
-    reasons.VOLUME_MISSING, "pod {pod} waits for its volume: {why}; create what it names, or correct {field}"
-)
-
-# A placed pod lacks something that it needs to start.
-SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
-VOLUME_MISSING: Final = Cause(
-    reasons.VOLUME_MISSING,
-    "pod {pod} needs {missing}; create it, or correct what names it: spec.source.volume, spec.serving.delivery.volume"
-    " or extraEnv",
-)
-MOUNT_FAILED: Final = Cause(
-    reasons.VOLUME_MISSING,
-    "a volume of pod {pod} cannot be mounted: {why}; see spec.source.volume, spec.serving.storageClassName or"
-    " spec.serving.delivery.volume",
-)
-IMAGE_PULL_FAILED: Final = Cause(
-    reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"
-)
-IMAGE_NOT_FOUND: Final = Cause(
-    reasons.IMAGE_NOT_FOUND,
-    "image {image}, which pod {pod} should mount, is not in its registry{why}; it is pushed again, after longer"
-    " and longer pauses, unless the spec has changed the pods since",
-)
-SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
-START_FAILED: Final = Cause(
-    reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"
-)
-
-# Kubernetes ended it.
-JOB_TOO_LONG: Final = Cause(
-    reasons.DEADLINE_EXCEEDED,
-    "the build took longer than {seconds} seconds and was ended; raise spec.build.deadlineSeconds",
-)
-POD_TOO_LONG: Final = Cause(
-    reasons.DEADLINE_EXCEEDED, "pod {pod} took too long and was ended; raise spec.build.deadlineSeconds"
-)
-DISK_EXCEEDED: Final = Cause(reasons.OUT_OF_DISK, "pod {pod} was evicted: {why}; raise {field}")
-EVICTED: Final = Cause(reasons.EVICTED, "pod {pod} was ended by its cluster: {why}; another one takes its place")
-CONTAINER_LOST: Final = Cause(reasons.EVICTED, "container {container} of pod {pod} was lost by its node")
-OUT_OF_MEMORY: Final = Cause(
-    reasons.OUT_OF_MEMORY,
-    "container {container} of pod {pod} was killed{how} for using more memory than its limit{limit};"
-    " raise {field}.limits.memory",
-)
-
-# It ended by itself.
-BUILD_FAILED: Final = Cause(reasons.BUILD_FAILED, "pod {pod} ended without a result ({how}); look at its log")
-CRASH_LOOPING: Final = Cause(reasons.CRASH_LOOPING, "container {container} of pod {pod} ended ({how}); look at its log")
-FETCH_FAILED: Final = Cause(reasons.FETCH_FAILED, "pod {pod} cannot fetch its shard ({how}); it tries again")
 _FETCH_REASONS: Final = frozenset(
     {reasons.STORE_DENIED, reasons.STORE_UNAVAILABLE, reasons.OUT_OF_DISK, reasons.NOT_ENOUGH_ROOM}
     | reasons.DAMAGE_REASONS
 )
 """The reasons in a fetcher's termination message that count; any other is a FetchFailed."""
-NOT_SERVED: Final = Cause(
-    reasons.NOT_ON_VOLUME, "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
-)
 _SERVING_REASONS: Final = {
     reasons.NOT_ON_VOLUME: reasons.NOT_ON_VOLUME,
     reasons.STORE_UNAVAILABLE: reasons.NOT_ON_VOLUME,
@@ -163,19 +80,6 @@ _SERVING_REASONS: Final = {
 """By the reason in the termination message of a server whose volume somebody else fills. If such a volume cannot be
 read, the shared store is not to blame, so the cause is never a failure of the store.
 """
-PUSH_FAILED: Final = Cause(
-    reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
-)
-PUSH_ENDED: Final = Cause(
-    reasons.PUSH_FAILED,
-    "Job {name}, which pushes the images of its rollout, should never fail, but Kubernetes ended it ({why}); it will be"
-    " made again. Make sure that no policy sets its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
-)
-PUSH_SUSPENDED: Final = Cause(
-    reasons.PUSH_FAILED,
-    "Job {name}, which pushes the images of its rollout, is suspended (its spec.suspend is true): resume"
-    " it, or delete it so that it is made again",
-)
 _PUSH_REASONS: Final = _FETCH_REASONS | {reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED}
 """The reasons in a pusher's termination message that count; any other is a PushFailed."""
 
@@ -225,7 +129,8 @@ def diagnose_warning(kind: str, name: str, reason: str, message: str, *, compone
         case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
             return _diagnose_mount(name, message)
         case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
-            return SANDBOX_FAILED.trouble(pod=name, why=_flatten_stable(message))
+            why = _flatten_stable(message)
+            return Trouble(reasons.CRASH_LOOPING, f"pod {name} cannot be started on its node: {why}; look at the node")
     return None
 
 
@@ -234,24 +139,38 @@ def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
     is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
     why = flatten(_NO_HELP.sub("", message))
     if is_claim_unbound:
-        return CLAIM_UNBOUND.trouble(pod=pod, why=why, field=VOLUME_FIELDS.get(component, "its volumes"))
-    return UNSCHEDULABLE.trouble(pod=pod, why=why)
+        advice = f"create what it names, or correct {VOLUME_FIELDS.get(component, 'its volumes')}"
+        return Trouble(reasons.VOLUME_MISSING, f"pod {pod} waits for its volume: {why}; {advice}")
+    advice = "add nodes, make room on them, or change resources or spec.scheduling"
+    return Trouble(reasons.UNSCHEDULABLE, f"no node takes pod {pod}: {why}; {advice}")
 
 
 def _diagnose_mount(pod: str, message: str) -> Trouble:
     """Diagnose the kubelet's message about a Secret, ConfigMap or claim that it cannot mount."""
     missing, is_secret = next(_find_missing(message), ("", False))
-    if not missing:
-        return MOUNT_FAILED.trouble(pod=pod, why=flatten(message))
-    cause = SECRET_MISSING if is_secret else VOLUME_MISSING
-    return cause.trouble(pod=pod, missing=missing)
+    if is_secret:
+        return Trouble(reasons.SECRET_MISSING, f"pod {pod} needs {missing}; create it")
+    if missing:
+        return Trouble(
+            reasons.VOLUME_MISSING,
+            f"pod {pod} needs {missing}; create it, or correct what names it: spec.source.volume,"
+            " spec.serving.delivery.volume or extraEnv",
+        )
+    return Trouble(
+        reasons.VOLUME_MISSING,
+        f"a volume of pod {pod} cannot be mounted: {flatten(message)}; see spec.source.volume,"
+        " spec.serving.storageClassName or spec.serving.delivery.volume",
+    )
 
 
 def _diagnose_start(pod: str, container: str, message: str) -> Trouble:
     """Diagnose the kubelet's message about a container that it cannot create or start."""
     if any(_find_missing(message)):
         return _diagnose_mount(pod, message)
-    return START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
+    why = _flatten_stable(message)
+    return Trouble(
+        reasons.CRASH_LOOPING, f"container {container} of pod {pod} cannot be started: {why}; correct the image"
+    )
 
 
 def flatten(message: str) -> str:
@@ -276,9 +195,11 @@ def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -
                 name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified
             )
             remedy = "set " + " and ".join(f"{field}.{member}" for member in members)
-        return QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=remedy)
-    cause = PODS_LACK if _LACKING.search(why) else PODS_REFUSED
-    return cause.trouble(workload=workload, why=why)
+        return Trouble(reasons.QUOTA_EXCEEDED, f"{workload} cannot create its pods: {why}; {remedy}")
+    advice = "see what the namespace's policies allow"
+    if _LACKING.search(why):
+        advice = "create what is missing, or correct what names it"
+    return Trouble(reasons.APPLY_REFUSED, f"{workload} cannot create its pods: {why}; {advice}")
 
 
 def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
@@ -347,7 +268,8 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
     pod_status = read_status(pod.body)
     reason, message = pod_status.get("reason") or "", pod_status.get("message") or ""
     if reason == reasons.DEADLINE_EXCEEDED:
-        return POD_TOO_LONG.trouble(pod=pod.name)
+        what = f"pod {pod.name} took too long and was ended; raise spec.build.deadlineSeconds"
+        return Trouble(reasons.DEADLINE_EXCEEDED, what)
     target, has_failed = find_condition(pod.body, "DisruptionTarget"), pod_status.get("phase") == "Failed"
     is_disrupted = target.get("status") == "True" and (has_failed or is_deleting(pod.body))
     if not is_disrupted and not (reason and has_failed):
@@ -356,8 +278,8 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
     if "exceeds the" in why and "limit" in why and ("torage" in why or "EmptyDir" in why):
         is_builder = pod.component in (names.BUILDER, names.EXECUTOR)
         field = "spec.build.scratchSize" if is_builder else "the ephemeral-storage limit"
-        return DISK_EXCEEDED.trouble(pod=pod.name, why=why, field=field)
-    return EVICTED.trouble(pod=pod.name, why=why)
+        return Trouble(reasons.OUT_OF_DISK, f"pod {pod.name} was evicted: {why}; raise {field}")
+    return Trouble(reasons.EVICTED, f"pod {pod.name} was ended by its cluster: {why}; another one takes its place")
 
 
 def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
@@ -371,8 +293,16 @@ def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
         mounted = [(volume.get("image") or {}).get("reference") for volume in volumes]
         shown = next((reference for reference in mounted if reference and reference in message), "")
         if shown and _NOT_FOUND.search(message) and not _OF_NODE.search(message):
-            return IMAGE_NOT_FOUND.trouble(pod=pod.name, image=shown, why=why)
-        return IMAGE_PULL_FAILED.trouble(pod=pod.name, image=shown or container.get("image") or "", why=why)
+            return Trouble(
+                reasons.IMAGE_NOT_FOUND,
+                f"image {shown}, which pod {pod.name} should mount, is not in its registry{why}; it is pushed again,"
+                " after longer and longer pauses, unless the spec has changed the pods since",
+            )
+        image = shown or container.get("image") or ""
+        return Trouble(
+            reasons.IMAGE_PULL_FAILED,
+            f"image {image} of pod {pod.name} cannot be pulled{why}; correct the image or imagePullSecrets",
+        )
     if reason in _STARTING:
         return _diagnose_start(pod.name, container.get("name") or "", message)
     return None
@@ -387,7 +317,7 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
         return None
     name, reason = container.get("name") or "", terminated.get("reason") or ""
     if reason in _LOST and pod.result is None:
-        return CONTAINER_LOST.trouble(container=name, pod=pod.name)
+        return Trouble(reasons.EVICTED, f"container {name} of pod {pod.name} was lost by its node")
     # A container without probes that was killed without a message was killed for its memory, even if nothing says so.
     has_no_probes = pod.component in _WITHOUT_PROBES or name == FETCH
     is_killed_silently = terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes
@@ -406,16 +336,17 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
     how = f"exit code {terminated['exitCode']}" + (f": {sentence}" if sentence else "")
     reported = str(members.get("reason"))
     if container == FETCH:
-        cause = replace(FETCH_FAILED, reason=reported) if reported in _FETCH_REASONS else FETCH_FAILED
-        return cause.trouble(pod=pod.name, how=how)
+        reason = reported if reported in _FETCH_REASONS else reasons.FETCH_FAILED
+        return Trouble(reason, f"pod {pod.name} cannot fetch its shard ({how}); it tries again")
     if pod.component == names.PUSHER:
-        cause = replace(PUSH_FAILED, reason=reported) if reported in _PUSH_REASONS else PUSH_FAILED
-        return cause.trouble(pod=pod.name, how=how)
-    if pod.component == names.SHARDS and (reason := _SERVING_REASONS.get(reported)):
-        return replace(NOT_SERVED, reason=reason).trouble(pod=pod.name, how=how)
+        reason = reported if reported in _PUSH_REASONS else reasons.PUSH_FAILED
+        return Trouble(reason, f"pod {pod.name} cannot push the images of its rollout ({how}); it tries again")
+    if pod.component == names.SHARDS and reported in _SERVING_REASONS:
+        what = f"pod {pod.name} cannot serve its shard from its volume ({how}); it tries again"
+        return Trouble(_SERVING_REASONS[reported], what)
     if pod.component == names.BUILDER:
-        return BUILD_FAILED.trouble(pod=pod.name, how=how)
-    return CRASH_LOOPING.trouble(container=container, pod=pod.name, how=how)
+        return Trouble(reasons.BUILD_FAILED, f"pod {pod.name} ended without a result ({how}); look at its log")
+    return Trouble(reasons.CRASH_LOOPING, f"container {container} of pod {pod.name} ended ({how}); look at its log")
 
 
 def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> Trouble:
@@ -425,12 +356,11 @@ def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> T
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     found: Container = next((item for item in containers if item.get("name") == container), {})
     limit = ((found.get("resources") or {}).get("limits") or {}).get("memory")
-    return OUT_OF_MEMORY.trouble(
-        container=container,
-        pod=pod.name,
-        how="" if is_certain else " (exit code 137), most likely",
-        limit=f" of {limit}" if limit else "",
-        field=RESOURCE_FIELDS.get(pod.component, "its resources"),
+    how, of_limit = "" if is_certain else " (exit code 137), most likely", f" of {limit}" if limit else ""
+    return Trouble(
+        reasons.OUT_OF_MEMORY,
+        f"container {container} of pod {pod.name} was killed{how} for using more memory than its limit{of_limit};"
+        f" raise {RESOURCE_FIELDS.get(pod.component, 'its resources')}.limits.memory",
     )
 
 
@@ -510,7 +440,8 @@ def parse_job(body: Body) -> BuildJob:
     # For any other reason, such as BackoffLimitExceeded, only the pod knows the cause.
     if state == "Failed" and find_condition(body, "Failed").get("reason") == reasons.DEADLINE_EXCEEDED:
         seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
-        failure = JOB_TOO_LONG.trouble(seconds=str(seconds))
+        what = f"the build took longer than {seconds} seconds and was ended; raise spec.build.deadlineSeconds"
+        failure = Trouble(reasons.DEADLINE_EXCEEDED, what)
     return BuildJob(
         ref=ObjectRef("Job", header.name, header.uid),
         generation=names.read_build(header.name),
@@ -525,11 +456,20 @@ def parse_push(body: Body) -> ExistingObject:
     """Parse the Job ``body`` that pushes a rollout's images. Jobs are immutable, so fields are not compared."""
     header, state, trouble = parse_header(body), _job_state(body), None
     if state == "Running" and (body.get("spec") or {}).get("suspend") is True:
-        trouble = PUSH_SUSPENDED.trouble(name=header.name)
+        trouble = Trouble(
+            reasons.PUSH_FAILED,
+            f"Job {header.name}, which pushes the images of its rollout, is suspended (its spec.suspend is true):"
+            " resume it, or delete it so that it is made again",
+        )
     elif state == "Failed":
         failed = find_condition(body, "Failed")
         said = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
-        trouble = PUSH_ENDED.trouble(name=header.name, why=flatten(said) or "no reason is given")
+        trouble = Trouble(
+            reasons.PUSH_FAILED,
+            f"Job {header.name}, which pushes the images of its rollout, should never fail, but Kubernetes ended it"
+            f" ({flatten(said) or 'no reason is given'}); it will be made again. Make sure that no policy sets its"
+            " activeDeadlineSeconds, backoffLimit or podFailurePolicy",
+        )
     return ExistingObject(
         ref=ObjectRef("Job", header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
