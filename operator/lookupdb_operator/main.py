@@ -428,6 +428,7 @@ class _Operator:
         """Stop, and close all connections, even if kopf was cancelled before it called ``stop``."""
         await self.stop()
         await self._cluster.close()
+        await self._api.close()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

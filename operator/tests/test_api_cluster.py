@@ -240,7 +240,8 @@ async def test_an_answer_that_is_not_json() -> None:
 
 
 async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
-    cluster = Cluster(Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}")), admin_port=unused_tcp_port)
+    api = Api(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}"))
+    cluster = Cluster(api, admin_port=unused_tcp_port)
     try:
         with pytest.raises(Unreachable, match="does not answer"):
             await cluster.apply(CONFIG_MAP)
@@ -249,6 +250,7 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
         assert "does not answer" in report.problem
     finally:
         await cluster.close()
+        await api.close()
 
 
 async def test_a_token_that_was_rotated_is_read_again(tmp_path: Path) -> None:

@@ -39,9 +39,6 @@ class Requests(Protocol):
         Raises NotFound, Conflict, Refused or Unreachable.
         """
 
-    async def close(self) -> None:
-        """Close all connections."""
-
 
 async def read_pages(
     api: Requests, path: str, *, subject: str, query: Mapping[str, str], limit: int, accept: str = JSON

@@ -282,10 +282,9 @@ class Cluster:
         return str(answer["metadata"]["uid"])
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to routers."""
         if self._routers is not None:
             await self._routers.close()
-        await self._api.close()
 
 
 def _owner_uids(manifest: Manifest) -> set[str]:

@@ -94,13 +94,11 @@ def busy(detail: str) -> RequestProblem:
 
 def from_store(error: StoreError) -> RequestProblem:
     """Return the problem for the store's error, with its message for the client."""
-    match error:
-        case StoreDenied():
-            kind = ErrorKind.STORE_DENIED
-        case StoreUnreachable():
-            kind = ErrorKind.STORE_UNREACHABLE
-        case _:
-            kind = ErrorKind.STORE_FAILED
+    kind = ErrorKind.STORE_FAILED
+    if isinstance(error, StoreDenied):
+        kind = ErrorKind.STORE_DENIED
+    elif isinstance(error, StoreUnreachable):
+        kind = ErrorKind.STORE_UNREACHABLE
     return RequestProblem(kind, error.message)
 
 

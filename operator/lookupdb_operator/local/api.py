@@ -148,7 +148,8 @@ class LocalApi:
         if (problem := self._write(place)) and old is not None and must_save:
             self._objects[place] = old
             raise Refused(place[2], f"nothing is changed: {problem}; correct this, and try again")
-        self._notify("MODIFIED" if old else "ADDED", new)
+        for watcher in self.watchers:
+            watcher("MODIFIED" if old else "ADDED", new)
         if place[0] == names.EVENT.name and old is None:
             for event in [place for place in self._objects if place[0] == names.EVENT.name][:-_MOST_EVENTS]:
                 del self._objects[event]
@@ -164,7 +165,8 @@ class LocalApi:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(next(self._versions))}}
-        self._notify("DELETED", last)
+        for watcher in self.watchers:
+            watcher("DELETED", last)
 
     def put_status(self, item: Object, status: Mapping[str, Any]) -> None:
         """Replace the status of ``item``, unless it is gone."""
@@ -222,13 +224,6 @@ class LocalApi:
         if "dryRun" in query:
             return new
         return self.put(new, must_save=kind == names.DATASET_KIND)  # a command's change; the operator writes the status
-
-    async def close(self) -> None:
-        """Do nothing: there is no connection."""
-
-    def _notify(self, event: str, item: Object) -> None:
-        for watcher in self.watchers:
-            watcher(event, item)
 
     def _find_file(self, item: Object) -> Path | None:
         """Return the file of an object; None if it has none."""
@@ -339,9 +334,6 @@ class FolderApi:
     async def fetch(self, path: str, *, subject: str) -> bytes:
         """Return the answer to GET ``path``. Raises ApiError."""
         return await self._send("GET", path, subject, JSON, None)
-
-    async def close(self) -> None:
-        """Do nothing: each request has a connection of its own."""
 
     async def _send(self, method: str, target: str, subject: str, content_type: str, body: bytes | None) -> bytes:
         ends_at = time.monotonic() + _START_SECONDS

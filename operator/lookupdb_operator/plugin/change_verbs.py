@@ -31,8 +31,6 @@ from lookupdb_operator.plugin.options import (
 from lookupdb_operator.plugin.session import DatasetSession, Polls, Target
 from lookupdb_operator.plugin.views import summarize_dataset
 
-Judge = Callable[[Dataset], ChangeProgress]
-
 _EVERY: Final = 0.5
 """Seconds between polls while a command waits."""
 _SILENCE_SECONDS: Final = 10.0
@@ -244,7 +242,9 @@ async def _get(session: DatasetSession, name: str, *, waits: bool) -> Dataset:
     return dataset
 
 
-async def _wait(session: DatasetSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
+async def _wait(
+    session: DatasetSession, dataset: Dataset, judge: Callable[[Dataset], ChangeProgress], timeout: float
+) -> tuple[Dataset, str]:
     """Wait until ``judge`` finds the change done. Return the dataset and the outcome. Raises LookupdbError if it fails,
     or takes too long."""
     name = dataset.name

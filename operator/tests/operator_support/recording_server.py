@@ -59,3 +59,4 @@ async def connected() -> AsyncIterator[tuple[Server, Cluster]]:
             yield server, cluster
         finally:
             await cluster.close()
+            await api.close()
