@@ -337,8 +337,15 @@ class _Operator:
             shard_key = ShardKeyReader(self._cluster, options.namespace, options.shard_key_secret)
             await _retry_until_done(shard_key.refresh)
             config = replace(config, shard_key=shard_key.key)
-        store = self._store_access_reader(config)
-        if store:
+        store = None
+        if not config.gateway:  # else only the gateway has the credentials
+            store = StoreAccessReader(
+                self._cluster,
+                namespace=options.namespace,
+                secret=options.store_secret,
+                environment=options.store_environment,
+                salt=f"{config.store} {config.cluster}",
+            )
             await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.identity.labels(config.identity).set(1)
@@ -368,13 +375,23 @@ class _Operator:
         )
         if shard_key:
             shard_key.on_change = lambda key: reconciler.use_config(replace(config, shard_key=key))
+        live_datasets = None
+        if options.living_list:
+            live_datasets = LiveDatasetsWriter(
+                self._cache,
+                self._cluster,
+                namespace=options.namespace,
+                name=options.living_list,
+                cluster_id=config.cluster,
+                namespaces=options.namespaces,
+            )
         resync = Resync(
             cache=self._cache,
             queue=self._queue,
             informers=self.informers,
             listing=self._listing,
             store=store,
-            live_datasets=self._live_datasets_writer(config),
+            live_datasets=live_datasets,
             shard_key=shard_key,
             account_keys=account_keys,
             metrics=self._metrics,
@@ -396,29 +413,6 @@ class _Operator:
         if self._workers is None:
             return True  # starting; a slow start shows in the age of the last success
         return self._workers.alive and not any(task.done() for task in self._tasks)
-
-    def _store_access_reader(self, config: Config) -> StoreAccessReader | None:
-        if config.gateway:
-            return None  # only the gateway has the credentials
-        return StoreAccessReader(
-            self._cluster,
-            namespace=self._options.namespace,
-            secret=self._options.store_secret,
-            environment=self._options.store_environment,
-            salt=f"{config.store} {config.cluster}",
-        )
-
-    def _live_datasets_writer(self, config: Config) -> LiveDatasetsWriter | None:
-        if not self._options.living_list:
-            return None
-        return LiveDatasetsWriter(
-            self._cache,
-            self._cluster,
-            namespace=self._options.namespace,
-            name=self._options.living_list,
-            cluster_id=config.cluster,
-            namespaces=self._options.namespaces,
-        )
 
     async def stop(self) -> None:
         """Stop what ``start`` started. May be called more than once."""
