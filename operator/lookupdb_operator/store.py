@@ -155,14 +155,12 @@ _DATA_KEY: Final = "key"
 class ShardKeyReader:
     """The key as last read; empty before that."""
 
-    def __init__(
-        self, cluster: Cluster, namespace: str, name: str, on_change: Callable[[bytes], None] = lambda key: None
-    ) -> None:
-        """``on_change`` is called with each new key."""
+    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
-        self.on_change = on_change
+        self.on_change: Callable[[bytes], None] = lambda key: None
+        """Called with each new key."""
         self.key = b""
 
     async def refresh(self) -> bool:
@@ -236,8 +234,7 @@ class LiveDatasetsWriter:
         if _needs_writing(desired, self._written):
             text = orjson.dumps(desired).decode()  # not indented: 1 MiB holds 6,000 datasets instead of 4,000
             metadata = {"namespace": self.namespace, "name": self.name, "labels": dict(names.OPERATOR_LABELS)}
-            kind = {"apiVersion": names.CONFIG_MAP.api_version, "kind": names.CONFIG_MAP.name}
-            await self.cluster.apply({**kind, "metadata": metadata, "data": {DATA_KEY: text}})
+            await self.cluster.apply(names.CONFIG_MAP.make(metadata, data={DATA_KEY: text}))
             self._written = desired
 
     async def _read(self) -> Mapping[str, Any] | None:

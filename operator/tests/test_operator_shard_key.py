@@ -39,7 +39,9 @@ class Secrets:
 
 def reader_of(secrets: Secrets) -> tuple[ShardKeyReader, list[bytes]]:
     told: list[bytes] = []
-    return ShardKeyReader(cast(Cluster, secrets), "lookupdb", "lookupdb-shard-key", told.append), told
+    reader = ShardKeyReader(cast(Cluster, secrets), "lookupdb", "lookupdb-shard-key")
+    reader.on_change = told.append
+    return reader, told
 
 
 def secret_of(value: Any, name: str = "key") -> Manifest:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from lookupdb.manifest import find_generations
 from lookupdb_operator import names
-from lookupdb_operator.cluster.workloads import awaits_images, diagnose_pod, diagnose_warning
+from lookupdb_operator.cluster.workloads import FETCH, awaits_images, diagnose_pod, diagnose_warning
 from lookupdb_operator.console.dataset import Dataset, Members, NotPossible
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
@@ -114,7 +114,6 @@ _SENDER_MEMORY: Final = 256
 _SUFFIX_BYTES: Final = 4
 _KEPT_SECONDS: Final = 600
 _GRACE_SECONDS: Final = 2
-_FETCHER: Final = "fetch"
 _FOLDERS_IN_STORE: Final = 4
 """Segments of a generation's folder: cluster, namespace, dataset, generation."""
 _POD_MEMBERS: Final = (
@@ -343,14 +342,14 @@ def _find_fetcher(shard_set: Members) -> Members:
     server itself, which may have the store on a volume."""
     template = shard_set["spec"]["template"]["spec"]
     containers = (*template.get("initContainers", ()), *template["containers"])
-    fetcher: Members = next((container for container in containers if container["name"] == _FETCHER), containers[-1])
+    fetcher: Members = next((container for container in containers if container["name"] == FETCH), containers[-1])
     return fetcher
 
 
 def _read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
     """Return the options that name the store of ``dataset``. Raises NotPossible if its servers have no access to it."""
     of_dataset, words = ["--uid", dataset.uid], fetcher["args"]
-    if fetcher["name"] == _FETCHER:
+    if fetcher["name"] == FETCH:
         flags = ("--store", "--cluster-id")
         return [*(word for flag in flags for word in (flag, words[words.index(flag) + 1])), *of_dataset]
     folder = PurePosixPath(words[1])
