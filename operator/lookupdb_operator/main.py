@@ -337,16 +337,7 @@ class _Operator:
             shard_key = ShardKeyReader(self._cluster, options.namespace, options.shard_key_secret)
             await _retry_until_done(shard_key.refresh)
             config = replace(config, shard_key=shard_key.key)
-        store = None
-        if not config.gateway:  # else only the gateway has the credentials
-            store = StoreAccessReader(
-                self._cluster,
-                namespace=options.namespace,
-                secret=options.store_secret,
-                environment=options.store_environment,
-                salt=f"{config.store} {config.cluster}",
-            )
-            await _retry_until_done(store.refresh)
+        store = await self._read_store_access(config)
         await wait_for_api(self._listing)
         self._metrics.identity.labels(config.identity).set(1)
         account_keys, announcements = Keys(self._api), None
@@ -408,6 +399,19 @@ class _Operator:
             self._tasks.append(task)
         port = listeners.bound_port(listener)
         log.info("operating cluster %s as %s, on port %d", config.cluster, config.identity, port)
+
+    async def _read_store_access(self, config: Config) -> StoreAccessReader | None:
+        if config.gateway:
+            return None  # only the gateway has the credentials
+        store = StoreAccessReader(
+            self._cluster,
+            namespace=self._options.namespace,
+            secret=self._options.store_secret,
+            environment=self._options.store_environment,
+            salt=f"{config.store} {config.cluster}",
+        )
+        await _retry_until_done(store.refresh)
+        return store
 
     def _is_alive(self) -> bool:
         if self._workers is None:

@@ -113,8 +113,8 @@ class Metrics:
     def forget(self, namespace: str, name: str) -> None:
         """Remove a dataset that is gone or not acted on."""
         known = self._datasets
-        for kept in (known.statuses, known.cutovers, known.limits, known.unattended):
-            kept.pop((namespace, name), None)
+        for by_name in (known.statuses, known.cutovers, known.limits, known.unattended):
+            by_name.pop((namespace, name), None)
         self.events.forget(namespace, name)
 
     def render(self) -> bytes:
