@@ -366,23 +366,13 @@ class _Operator:
         )
         if shard_key:
             shard_key.on_change = lambda key: reconciler.use_config(replace(config, shard_key=key))
-        live_datasets = None
-        if options.living_list:
-            live_datasets = LiveDatasetsWriter(
-                self._cache,
-                self._cluster,
-                namespace=options.namespace,
-                name=options.living_list,
-                cluster_id=config.cluster,
-                namespaces=options.namespaces,
-            )
         resync = Resync(
             cache=self._cache,
             queue=self._queue,
             informers=self.informers,
             listing=self._listing,
             store=store,
-            live_datasets=live_datasets,
+            live_datasets=self._live_datasets_writer(config),
             shard_key=shard_key,
             account_keys=account_keys,
             metrics=self._metrics,
@@ -412,6 +402,18 @@ class _Operator:
         )
         await _retry_until_done(store.refresh)
         return store
+
+    def _live_datasets_writer(self, config: Config) -> LiveDatasetsWriter | None:
+        if not self._options.living_list:
+            return None
+        return LiveDatasetsWriter(
+            self._cache,
+            self._cluster,
+            namespace=self._options.namespace,
+            name=self._options.living_list,
+            cluster_id=config.cluster,
+            namespaces=self._options.namespaces,
+        )
 
     def _is_alive(self) -> bool:
         if self._workers is None:
