@@ -116,7 +116,7 @@ VALUES = st.one_of(st.none(), st.binary(max_size=40), st.integers(0, 9000).map(l
 HISTORIES = st.lists(st.dictionaries(KEYS, VALUES, max_size=120), max_size=4)
 
 
-@settings(SAME, max_examples=80)
+@settings(SAME, max_examples=50)
 @given(history=HISTORIES, absent=st.lists(KEYS, max_size=40))
 def test_random_histories_read_as_lmdb_reads_them(
     tmp_path_factory: pytest.TempPathFactory, history: list[Changes], absent: list[bytes]

@@ -173,7 +173,7 @@ def stored_values(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, bytes(stored) + draw(st.sampled_from([b"", b"", b"\0", b"$1\r\nx\r\n"]))
 
 
-@settings(SAME, max_examples=120)
+@settings(SAME, max_examples=80)
 @given(value=st.one_of(stored_values(), st.tuples(st.sampled_from(sorted(DICTIONARIES)), st.binary(max_size=60))))
 @example(value=("none", b""))
 def test_random_values_get_the_same_verdict(twins: dict[str, Twins], value: tuple[str, bytes]) -> None:

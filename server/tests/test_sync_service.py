@@ -187,7 +187,7 @@ class TestUid:
         failures: list[BaseException] = []
 
         def read() -> None:
-            while not ended.wait(0.001):
+            while not ended.wait(0.003):
                 try:
                     text = read_current(root)
                 except FileNotFoundError:
