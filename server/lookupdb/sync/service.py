@@ -23,15 +23,7 @@ from lookupdb.process.launch import call_in_thread
 from lookupdb.router.routing_table import InvalidTable
 from lookupdb.store import Store, open_store
 from lookupdb.store.generations import Throttle
-from lookupdb.sync.feeds import (
-    NamespaceListings,
-    StoreFeed,
-    Subscription,
-    SyncTarget,
-    TableFeed,
-    absent_error,
-    choose_newer,
-)
+from lookupdb.sync import feeds
 from lookupdb.sync.folder import DatasetFolder
 from lookupdb.sync.keeper import AnnouncementLook, DatasetKeeper, KeeperContext, Look, SyncFigures
 from lookupdb.wording import strip_secrets
@@ -45,7 +37,7 @@ class SyncState:
     store_url: str
     keepers: dict[tuple[str, str], DatasetKeeper] = field(default_factory=dict)
     """(namespace, name) → keeper."""
-    tables: list[TableFeed] = field(default_factory=list)
+    tables: list[feeds.TableFeed] = field(default_factory=list)
     figures: SyncFigures = field(default_factory=SyncFigures)
     is_ending: bool = False
 
@@ -202,7 +194,7 @@ class SyncOptions:
     """The options of `lookupdb sync`."""
 
     root: Path
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[feeds.Subscription, ...]
     tables: tuple[Path, ...]
     store_url: str
     cluster: str
@@ -222,9 +214,9 @@ class SyncService:
         self._options = options
         self._store: Store = open_store(options.store_url, options.cluster)
         self.state = SyncState(options.root, options.store_url)
-        self._listings = NamespaceListings(self._store)
-        self._table_of: dict[tuple[str, str], TableFeed] = {}
-        self._feed_of: dict[tuple[str, str], StoreFeed] = {}
+        self._listings = feeds.NamespaceListings(self._store)
+        self._table_of: dict[tuple[str, str], feeds.TableFeed] = {}
+        self._feed_of: dict[tuple[str, str], feeds.StoreFeed] = {}
         self._running: set[DatasetKeeper] = set()
         self._tasks: list[asyncio.Task[None]] = []
         throttle = Throttle(options.rate, self._pause)
@@ -302,7 +294,7 @@ class SyncService:
             if not keeper.has_generation:
                 if problem := keeper.problem:
                     raise problem.error
-                raise absent_error(self._store, keeper.namespace, keeper.name, keeper.uid)
+                raise feeds.absent_error(self._store, keeper.namespace, keeper.name, keeper.uid)
             if keeper.current is not None and not keeper.is_settled:
                 stays = {"dataset": str(keeper), "generation": keeper.current.generation}
                 log.warning("the present generation stays", extra=stays)
@@ -329,7 +321,7 @@ class SyncService:
                 self._run(keeper)
 
     def _watch(self, path: Path) -> None:
-        table = TableFeed(path, lambda: self._take_table(table))
+        table = feeds.TableFeed(path, lambda: self._take_table(table))
         self.state.tables.append(table)
         table.watcher.start()
 
@@ -343,7 +335,7 @@ class SyncService:
         self._running.add(keeper)
         self._tasks.append(asyncio.create_task(keeper.run(self._poll_seconds)))
 
-    def _take_table(self, table: TableFeed) -> None:
+    def _take_table(self, table: feeds.TableFeed) -> None:
         """Keep the dataset of a table once the table is read. If two tables name the same dataset, the first one
         counts. If the dataset is also named on the command line, its announcement counts, too."""
         if table.dataset is None:
@@ -363,36 +355,36 @@ class SyncService:
             keeper.look = self._table_look(table, self._feed_of[address])
         keeper.wake()
 
-    def _table_look(self, table: TableFeed, feed: StoreFeed | None) -> Look:
+    def _table_look(self, table: feeds.TableFeed, feed: feeds.StoreFeed | None) -> Look:
         """Return a function that finds the generation of the table, or of the announcement of ``feed`` if that is
         newer."""
         announced = None if feed is None else AnnouncementLook(feed, self._look_slots)
 
-        async def look() -> SyncTarget | None:
+        async def look() -> feeds.SyncTarget | None:
             if table.dataset is None:
                 return None
             uid = table.dataset.uid[:8]
             if feed is not None and feed.uid not in (None, uid):
                 raise InvalidTable(f"{table.path} belongs to the dataset with uid {uid}, expected {feed.uid}")
             found = None if announced is None else await announced.find(uid)
-            target = choose_newer(table.target, found)
+            target = feeds.choose_newer(table.target, found)
             if table.problem is not None and target is table.target:
                 raise table.problem
             return target
 
         return look
 
-    def _store_look(self, subscription: Subscription) -> Look:
+    def _store_look(self, subscription: feeds.Subscription) -> Look:
         wanted = (subscription.namespace, subscription.name, subscription.uid)
-        feed = self._feed_of[wanted[:2]] = StoreFeed(self._store, self._listings, *wanted)
+        feed = self._feed_of[wanted[:2]] = feeds.StoreFeed(self._store, self._listings, *wanted)
 
-        async def look() -> SyncTarget | None:
+        async def look() -> feeds.SyncTarget | None:
             # A table that was not read yet may name this dataset, and another generation than the newest.
             takes_newest = all(table.dataset is not None for table in self.state.tables)
             async with self._look_slots:
                 target = await call_in_thread(feed.look, takes_newest=takes_newest)
             if target is None:
-                raise await call_in_thread(absent_error, self._store, *wanted)
+                raise await call_in_thread(feeds.absent_error, self._store, *wanted)
             return target
 
         return look
