@@ -61,6 +61,13 @@ def test_every_answer_has_the_policy(console: Console, path: str) -> None:
     assert console.ask(path, "HEAD").data == b""
 
 
+@pytest.mark.parametrize("name", ["", "nothing", "x" * 300, "%2e%2e/templates/base.html", "a%00b"])
+def test_another_file_is_not_found(console: Console, name: str) -> None:
+    answer = console.ask(f"/static/{name}")
+    assert (answer.status, answer.headers["Cache-Control"]) == (404, "no-store")
+    assert b"Not Found" in answer.data
+
+
 @pytest.mark.parametrize("path", PAGES[:4])
 def test_pages_have_no_script_or_style_of_their_own_and_ask_nobody_else(console: Console, path: str) -> None:
     found: list[tuple[str, dict[str, str | None]]] = []

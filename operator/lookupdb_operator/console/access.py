@@ -241,7 +241,7 @@ class Door:
         """Admit the visitor, or refuse the request."""
         resource = request.match_info.route.resource
         path = resource.canonical if resource else ""
-        if path in (STATIC, _LOGIN, _LOGOUT):
+        if path.startswith(STATIC) or path in (_LOGIN, _LOGOUT):
             return await handler(request)
         credentials = request.headers.getall("Authorization", [])
         try:

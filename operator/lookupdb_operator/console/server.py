@@ -9,7 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -48,7 +50,7 @@ _HEADERS: Final = {
 }
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """The names by which this machine reaches itself."""
-STATIC: Final = "/static"
+STATIC: Final = "/static/"
 """The path of the style, the script and the icon."""
 MAX_BODY_BYTES: Final = 16 << 10
 REQUEST_SECONDS: Final = 50.0
@@ -81,7 +83,7 @@ def make_app(
             web.post(f"{dataset}/lookup", look_up),
             web.get(f"{dataset}/diff", compare),
             web.post(f"{dataset}/diff", compare),
-            web.static(STATIC, pages.FOLDER / "static"),
+            *(web.get(STATIC + path.name, partial(_send, path)) for path in (pages.FOLDER / "static").iterdir()),
             *routes,
         ]
     )
@@ -172,6 +174,10 @@ def render(request: web.Request, template: str, *, status: int = 200, **values: 
 def show_error(request: web.Request, status: int, text: str) -> web.Response:
     """Return the page of an error."""
     return render(request, "error.html", status=status, title=HTTPStatus(status).phrase, text=text)
+
+
+async def _send(path: Path, _request: web.Request) -> web.FileResponse:
+    return web.FileResponse(path)
 
 
 def _json(document: Any) -> web.Response:
