@@ -45,16 +45,7 @@ from lookupdb.router.http.exchanges import (
     make_exchange,
     make_refusal,
 )
-from lookupdb.router.http.problems import (
-    CLOSE,
-    CONTINUE,
-    MAX_HELD_ANSWERS_BYTES,
-    MAX_PIPELINE,
-    MAX_REPEATED_HEAD_BYTES,
-    PERSISTENT,
-    SLICE_BYTES,
-    HttpProblem,
-)
+from lookupdb.router.http.problems import CLOSE, PERSISTENT, SLICE_BYTES, HttpProblem
 from lookupdb.router.http.request import PLAIN_FIELDS, Request, RequestReader, parse_batch
 from lookupdb.router.lookups import OVERLOADED
 
@@ -165,14 +156,14 @@ def _recognise_repeats(data: bytes, request: Request, exchange: Exchange, unmatc
     if request.connection_field is CLOSE or not is_worth_it or exchange.lookups is not exchange.connection.lookups:
         return None
     if isinstance(exchange, LookupExchange):
-        if len(data) > MAX_REPEATED_HEAD_BYTES or request.method != b"GET":
+        if len(data) > problems.MAX_REPEATED_HEAD_BYTES or request.method != b"GET":
             return None
         head = _GET + request.target
         tail = data[len(head) :]
         whole = data.startswith(_BEGINNING) and data.startswith(head) and tail.find(_END) == len(tail) - len(_END)
         return RepeatedLookup(tail, exchange) if whole and PLAIN_FIELDS.issuperset(request.fields) else None
     if isinstance(exchange, BatchExchange):
-        head_end = data.find(_END, 0, MAX_REPEATED_HEAD_BYTES)
+        head_end = data.find(_END, 0, problems.MAX_REPEATED_HEAD_BYTES)
         if head_end < 0 or not data.startswith(_POST) or not _BATCH_FIELDS.issuperset(request.fields):
             return None
         body_at = head_end + len(_END)
@@ -364,11 +355,11 @@ class HttpConnection(ConnectionLife):
 
     def _on_continue(self) -> None:
         # 100 Continue precedes the answer to the same request.
-        answer = partial(self.answer, answer=CONTINUE)
+        answer = partial(self.answer, answer=problems.CONTINUE)
         self._submit(ImmediateExchange(self, PERSISTENT, answer, bodyless=True, histogram=NOT_COUNTED))
 
     def _submit(self, exchange: Exchange) -> None:
-        at_once = self._answered_at_once < MAX_PIPELINE
+        at_once = self._answered_at_once < problems.MAX_PIPELINE
         if self._pending or self._waiting or self.is_blocked or self.service.draining or not at_once:
             self._enqueue(exchange)
         else:
@@ -383,7 +374,7 @@ class HttpConnection(ConnectionLife):
             self._fail(exchange, error)
         if not pending:
             self._answered_at_once += 1
-            if self._answered_at_once == MAX_PIPELINE:
+            if self._answered_at_once == problems.MAX_PIPELINE:
                 asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
@@ -414,13 +405,13 @@ class HttpConnection(ConnectionLife):
     def _may_begin(self, exchange: Exchange) -> bool:
         """Return whether the limits allow ``exchange`` beside the pending ones."""
         pending = self._pending
-        if self.is_blocked or self._waiting_answer_bytes > MAX_HELD_ANSWERS_BYTES:
+        if self.is_blocked or self._waiting_answer_bytes > problems.MAX_HELD_ANSWERS_BYTES:
             return False
-        if self._answered_at_once >= MAX_PIPELINE:
+        if self._answered_at_once >= problems.MAX_PIPELINE:
             return False
         if not pending:
             return True
-        most = MAX_PIPELINE if self.budget.used <= self.budget.batch_mark else 1
+        most = problems.MAX_PIPELINE if self.budget.used <= self.budget.batch_mark else 1
         return not (len(pending) >= most or exchange.is_alone or pending[-1].is_alone)
 
     def answer(self, exchange: Exchange, answer: Answer, counter: int | None = None) -> None:

@@ -25,19 +25,7 @@ import orjson
 from lookupdb.records import FRAMES
 from lookupdb.router.batch_keys import BatchKeys
 from lookupdb.router.http import problems
-from lookupdb.router.http.problems import (
-    CLOSE,
-    JSON,
-    KEEP_ALIVE,
-    MAX_CHUNK_OVERHEAD_BYTES,
-    MAX_HEAD_BYTES,
-    MAX_REMEMBERED_HOST_BYTES,
-    MAX_TARGET_BYTES,
-    OCTETS,
-    PERSISTENT,
-    HttpProblem,
-    ProblemType,
-)
+from lookupdb.router.http.problems import CLOSE, JSON, MAX_TARGET_BYTES, OCTETS, PERSISTENT, HttpProblem, ProblemType
 
 # The Accept header field (RFC 9110, 12.5.1).
 
@@ -493,13 +481,14 @@ class RequestReader:
             return
         self.held_bytes += size
         if self._is_in_body:
-            if self.held_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
+            if self.held_bytes - 17 * self._body_bytes > problems.MAX_CHUNK_OVERHEAD_BYTES + problems.MAX_HEAD_BYTES:
                 raise self._refuse(problems.HEAD_TOO_LARGE, "chunk extensions or trailers are too large")
-        elif self.held_bytes > MAX_HEAD_BYTES:
+        elif self.held_bytes > problems.MAX_HEAD_BYTES:
             if self._request is not None and len(self._request.target) > MAX_TARGET_BYTES:
                 raise self._target_too_long()
             raise self._refuse(
-                problems.HEAD_TOO_LARGE, f"request line and header fields are larger than {MAX_HEAD_BYTES} bytes"
+                problems.HEAD_TOO_LARGE,
+                f"request line and header fields are larger than {problems.MAX_HEAD_BYTES} bytes",
             )
 
     def close(self) -> None:
@@ -602,7 +591,7 @@ class RequestReader:
         elif host != self._known_host:
             if not _HOST.fullmatch(host):
                 raise self._refuse(problems.MALFORMED, "the header field Host is not a host and a port")
-            if len(host) <= MAX_REMEMBERED_HOST_BYTES:
+            if len(host) <= problems.MAX_REMEMBERED_HOST_BYTES:
                 self._known_host = host
         if self._authorize is not None:
             is_probe = to_origin_form(target).partition(b"?")[0] in PROBES and request.method in (b"GET", b"HEAD")
@@ -627,7 +616,7 @@ class RequestReader:
         if not self._parser.should_keep_alive():
             request.connection_field = CLOSE
         elif version == "1.0":
-            request.connection_field = KEEP_ALIVE
+            request.connection_field = problems.KEEP_ALIVE
         fields = request.fields
         coding = fields.get(_CODING)
         if coding is not None and version == "1.0":

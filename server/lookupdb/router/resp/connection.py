@@ -40,25 +40,8 @@ from lookupdb.router.clients import (
 )
 from lookupdb.router.counters import FAILED, INDEX, REFUSED
 from lookupdb.router.lookups import OVERLOADED
-from lookupdb.router.resp.exchanges import (
-    BATCH,
-    COMMANDS,
-    LOOKUP,
-    OTHER,
-    ClientSession,
-    ExistsExchange,
-    GetsExchange,
-    KeyExchange,
-    KeysExchange,
-    ReadExchange,
-    RespExchange,
-    RespService,
-    TransactionExchange,
-    describe_problem,
-    find_outcome,
-    find_refusal,
-    queue,
-)
+from lookupdb.router.resp import exchanges
+from lookupdb.router.resp.exchanges import BATCH, LOOKUP, OTHER, GetsExchange, KeyExchange, KeysExchange
 from lookupdb.router.resp.reader import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, CommandReader, LookupCommands
 
 _ERRORS: Final = INDEX["resp_errors"]
@@ -93,13 +76,13 @@ class RedisClientConnection(ConnectionLife):
         "session",
     )
 
-    def __init__(self, service: RespService, registry: ClientFront) -> None:
+    def __init__(self, service: exchanges.RespService, registry: ClientFront) -> None:
         super().__init__(service, registry)
-        self.service: RespService = service
+        self.service: exchanges.RespService = service
         self.lookups = service.lookups
-        self.session = ClientSession(service)
+        self.session = exchanges.ClientSession(service)
         self._reader = CommandReader(service.keys_type, self.session.limits)
-        self._exchange: RespExchange | None = None
+        self._exchange: exchanges.RespExchange | None = None
         """The pending exchange; nothing else begins meanwhile."""
         self._replies: list[bytes] = []
         self._reply_bytes = 0
@@ -266,7 +249,7 @@ class RedisClientConnection(ConnectionLife):
         if refusal is not None:
             self.counters[_ERRORS] += commands
             self._send(error(refusal) * commands)
-            histogram = (BATCH if is_mget else LOOKUP) + find_outcome(refusal)
+            histogram = (BATCH if is_mget else LOOKUP) + exchanges.find_outcome(refusal)
             self.observe(histogram, self.arrived, commands)
         elif is_mget:
             self._begin(KeysExchange(self, lookups.keys, lookups.size))
@@ -278,13 +261,13 @@ class RedisClientConnection(ConnectionLife):
     def _execute(self, command: Command) -> None:
         """Answer ``command`` or queue it for EXEC. ``command`` is neither a GET nor a valid MGET."""
         session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
-        refusal = find_refusal(session, command)
+        refusal = exchanges.find_refusal(session, command)
         if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:
             refusal = _refuse_keys(len(command) - 1, max_keys)
         if refusal is None and session.transaction is not None and self.budget.used > self.budget.batch_mark:
             self.counters[_OVERLOADED] += 1
-            refusal = describe_problem(OVERLOADED)
-        if (reply := queue(session, command, refusal)) is not None:
+            refusal = exchanges.describe_problem(OVERLOADED)
+        if (reply := exchanges.queue(session, command, refusal)) is not None:
             self._reply(reply)
         elif refusal is not None:
             session.count_error()
@@ -293,9 +276,9 @@ class RedisClientConnection(ConnectionLife):
             self._execute_transaction()
         elif name in MANY_KEYS:
             keys = command[1:]
-            self._begin(ExistsExchange(self, self.service.keys_type.from_bytes(keys), sum(map(len, keys))))
+            self._begin(exchanges.ExistsExchange(self, self.service.keys_type.from_bytes(keys), sum(map(len, keys))))
         elif name in LOOKUPS:
-            self._begin(ReadExchange(self, command))
+            self._begin(exchanges.ReadExchange(self, command))
         else:
             self._reply(self.reply_at_once(command))
             if session.is_closing:
@@ -312,27 +295,27 @@ class RedisClientConnection(ConnectionLife):
         elif is_outdated:
             self._reply(NO_ARRAY[session.protocol], BATCH)
         else:
-            self._begin(TransactionExchange(self, transaction))
+            self._begin(exchanges.TransactionExchange(self, transaction))
 
     def _reply(self, reply: bytes, histogram: int = OTHER) -> None:
         """Send the ``reply`` to a command that no exchange answers, and count it."""
         self._send(reply)
         if reply.startswith(b"-"):
-            histogram += find_outcome(reply[1:].decode("utf-8", "replace"))
+            histogram += exchanges.find_outcome(reply[1:].decode("utf-8", "replace"))
         self.observe(histogram, self.arrived)
 
     def reply_at_once(self, command: Command) -> bytes:
         """Return the reply to ``command``, which is valid and not a lookup."""
-        return b"".join(COMMANDS[command[0].upper()][2](self.session, command))
+        return b"".join(exchanges.COMMANDS[command[0].upper()][2](self.session, command))
 
-    def _begin(self, exchange: RespExchange) -> None:
+    def _begin(self, exchange: exchanges.RespExchange) -> None:
         self._exchange = exchange
         try:
             exchange.start()
         except Exception as problem:
             self._fail(exchange, problem)
 
-    def answer(self, exchange: RespExchange, answer: Answer, histogram: int, commands: int = 1) -> None:
+    def answer(self, exchange: exchanges.RespExchange, answer: Answer, histogram: int, commands: int = 1) -> None:
         """Send ``answer``, the last part of the answer to ``exchange``, and count ``commands`` in ``histogram``."""
         if exchange.charge:
             self.budget.release(exchange.charge)
@@ -352,12 +335,12 @@ class RedisClientConnection(ConnectionLife):
             return
         self._advance()
 
-    def send_part(self, exchange: RespExchange, answer: Answer) -> None:
+    def send_part(self, exchange: exchanges.RespExchange, answer: Answer) -> None:
         """Send ``answer``, a part of the answer to ``exchange``."""
         if exchange is self._exchange:
             self._send(answer)
 
-    def replace(self, exchange: RespExchange, other: RespExchange) -> None:
+    def replace(self, exchange: exchanges.RespExchange, other: exchanges.RespExchange) -> None:
         """Make ``other`` answer instead of ``exchange``."""
         if exchange is self._exchange:
             other.charge, exchange.charge = exchange.charge, 0
