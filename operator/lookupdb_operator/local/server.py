@@ -49,7 +49,6 @@ _METRICS: Final = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+):[0-9]+/p
 _CODES: Final = ((Unauthorized, 401), (NotFound, 404), (Conflict, 409), (Unreachable, 503), (Refused, 422))
 _MAX_BODY_BYTES: Final = 4 << 20
 _HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
-_SHORT_NAMES: Final = ("lds",)
 _VERBS: Final = ("get", "list", "create", "update", "patch", "delete")
 _MAX_COMPARISONS: Final = 2
 """Comparisons of generations at the same time; others wait."""
@@ -201,7 +200,7 @@ def _discover(path: str, prefix: str) -> dict[str, Any] | None:
             "kind": kind.name,
             "namespaced": True,
             "verbs": _VERBS,
-            "shortNames": _SHORT_NAMES if kind == names.DATASET_KIND else (),
+            "shortNames": ("lds",) if kind == names.DATASET_KIND else (),
         }
         for kind in kinds
     ]

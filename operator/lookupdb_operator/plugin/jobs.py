@@ -104,8 +104,7 @@ KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"
 _KEYS_PATH: Final = "/etc/lookupdb/load"
 _CA_PATH: Final = "/etc/lookupdb/load-ca"
 _CA_FILE: Final = "ca.crt"
-_SCRATCH: Final = "/scratch"
-_SCRATCH_MOUNTS: Final = [{"name": "scratch", "mountPath": path} for path in (_SCRATCH, "/tmp")]  # noqa: S108 - of the pod's own
+_SCRATCH_MOUNTS: Final = [{"name": "scratch", "mountPath": path} for path in (names.SCRATCH_PATH, "/tmp")]  # noqa: S108 - of the pod's own
 _SPARE_BYTES: Final = 64 << 20
 _STORAGE: Final = "ephemeral-storage"
 _BASE_MEMORY: Final = 256
@@ -188,7 +187,7 @@ def _render_store_job(
             "limits": {**limits, **(storage if _STORAGE in limits else {})},
         },
         "args": [*words, *_read_store_words(fetcher, dataset), *options],
-        "env": [*fetcher.get("env", ()), {"name": "TMPDIR", "value": _SCRATCH}],
+        "env": [*fetcher.get("env", ()), {"name": "TMPDIR", "value": names.SCRATCH_PATH}],
         "volumeMounts": [*_SCRATCH_MOUNTS, *_find_store_access(fetcher.get("volumeMounts", ()))],
     }
     volumes = [
@@ -237,7 +236,7 @@ def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOption
     scratch_bytes = str(_SPARE_BYTES + (options.largest_shard_bytes if is_sampled else 0))
     # Kubernetes would replace $(NAME) by a variable such as the token, and $$ by $.
     words = ["load", str(endpoint), *(word.replace("$", "$$") for word in options.words), "--json"]
-    environment: list[Members] = [{"name": "TMPDIR", "value": _SCRATCH}]
+    environment: list[Members] = [{"name": "TMPDIR", "value": names.SCRATCH_PATH}]
     mounts: list[Members] = [*_SCRATCH_MOUNTS]
     volumes: list[Members] = [{"name": "scratch", "emptyDir": {"sizeLimit": scratch_bytes}}]
     if options.keys is None:
