@@ -36,6 +36,9 @@ os.environ["PYTHONFAULTHANDLER"] = "1"
 # the processor time of the whole suite.
 gc.disable()
 
+# Messages name this program. In one process, too, it shall not be pytest.
+sys.argv[0] = "-c"
+
 # Restore the signals that the tests were started with ignored: SIGINT by a shell's background job, SIGHUP by nohup.
 # Otherwise the child processes of tests would ignore them too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
