@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,6 +268,13 @@ def test_a_redis_port_is_reported(table: Path) -> None:
             assert "this looks like a Redis port" in said
             assert "8080" in said
             assert "\n\n" not in said.strip(), "no empty line"
+
+
+def test_keys_of_a_file_need_no_temporary_folder(key_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    ended = run_here("load", f"http://127.0.0.1:{free_port()}", "--keys", key_file)
+    assert ended.returncode == 4
+    assert b"refuses connections" in ended.stderr
 
 
 def test_more_than_the_default_bound_can_be_asked_for(url: str, key_file: str) -> None:

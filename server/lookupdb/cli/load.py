@@ -20,7 +20,7 @@ from lookupdb.cli.addressing import (
     locator_options,
 )
 from lookupdb.cli.options import F, GenerationAddress, Seconds, option, token_file
-from lookupdb.cli.program import temporary_folder
+from lookupdb.cli.program import ended_in_time, temporary_folder
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load.plan import (
     DEFAULT_SAMPLE,
@@ -246,7 +246,7 @@ _REPORT_SUFFIXES: Final = (".html", ".svg", _JSON)
 
 
 def _read_keys(
-    ctx: click.Context, router: str, facts: DatasetFacts, options: Mapping[str, Any], scratch: Path
+    ctx: click.Context, router: str, facts: DatasetFacts, options: Mapping[str, Any]
 ) -> tuple[list[str], str]:
     """Return the keys and a description of their source. Raises UsageError, StoreError, CorruptFile.
 
@@ -273,7 +273,9 @@ def _read_keys(
         except LookupdbError as error:
             error.hint = f"{error.hint}; or {_OTHER_KEYS}" if error.hint else _OTHER_KEYS
             raise
-    return sample_generation(generation, scratch, seed, options["sample_size"]), f"a sample of {generation.where}"
+    with temporary_folder("lookupdb-load-") as scratch:
+        keys = sample_generation(generation, scratch, seed, options["sample_size"])
+    return keys, f"a sample of {generation.where}"
 
 
 def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
@@ -348,8 +350,8 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
             )
     if any(path.suffix != _JSON for path in reports):
         from lookupdb.load import report  # noqa: F401 - fail before the load if its library is missing
-    with temporary_folder("lookupdb-load-") as scratch:
-        order = _prepare(ctx, router, options, scratch)
+    with ended_in_time():
+        order = _prepare(ctx, router, options)
     document, ended_by = run_load(order, LoadDisplay(), conditions)
     exceeded = list_exceeded(conditions, document)
     _write_result(document, reports, as_json=options["as_json"])
@@ -359,14 +361,14 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         raise LimitExceeded("\n".join(exceeded))
 
 
-def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: Path) -> LoadOrder:
+def _prepare(ctx: click.Context, router: str, options: dict[str, Any]) -> LoadOrder:
     """Ask the router once and read the keys."""
     plan = make_plan(ctx, options)
     generation, ca_file = options["generation"], options["ca_file"]
     target = make_target(find_router_url(router, options["data_dir"]), options["token"], generation, options["headers"])
     preflight = Preflight(target, ca_file)
     facts = preflight.read_dataset(generation)
-    keys, source = _read_keys(ctx, router, facts, options, scratch)
+    keys, source = _read_keys(ctx, router, facts, options)
     if len(keys) < plan.batch:
         raise UsageError(
             f"a batch has {format_count(plan.batch, 'key')}, found only {len(keys):,} in {source}",
