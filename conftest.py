@@ -18,6 +18,7 @@ import pytest
 import uvloop
 
 from lookupdb import native
+from lookupdb.process import launch
 
 if native.kernels() is None and "built from other code" in native.describe():
     raise pytest.UsageError(f"{native.describe()}: run `make native`, or set {native.VARIABLE}=0 to test Python alone")
@@ -38,6 +39,9 @@ gc.disable()
 
 # Messages name this program. In one process, too, it shall not be pytest.
 sys.argv[0] = "-c"
+
+# A command that a test runs in this process must not end the process.
+vars(launch)["end_at_once"] = sys.exit
 
 # Restore the signals that the tests were started with ignored: SIGINT by a shell's background job, SIGHUP by nohup.
 # Otherwise the child processes of tests would ignore them too.

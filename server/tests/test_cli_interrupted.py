@@ -73,3 +73,22 @@ def test_a_verb_whose_bucket_does_not_answer_ends_soon(
     if verb == "fetch":
         result = orjson.loads(written)
         assert (result["outcome"], result["reason"], result["exitCode"]) == ("failed", "Interrupted", code)
+
+
+PROGRAM = """
+import atexit, contextlib, time
+from lookupdb.cli.program import run_program
+from lookupdb.errors import UsageError
+from lookupdb.process.launch import call_interruptibly
+def run():
+    with contextlib.suppress(TimeoutError):
+        call_interruptibly(time.sleep, 60, seconds=0.01)
+    raise UsageError("no answer")
+atexit.register(print, "shutdown of Python")
+run_program(run)
+"""
+
+
+def test_a_call_that_still_runs_does_not_meet_the_shutdown_of_python() -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "error: no answer\n")

@@ -32,7 +32,7 @@ from lookupdb.cli.options import GenerationAddress, ManifestPath, Size, log_form
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, describe_left_out, parse_resource, read_resource
 from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
 from lookupdb.manifest import Announcement, generation_number
-from lookupdb.process import launch, listeners
+from lookupdb.process import listeners
 from lookupdb.process.launch import call_in_thread, drop_unwritten
 from lookupdb.store import StoredDataset, sweep
 from lookupdb.store.dataset import read_announcement, write_announcement
@@ -740,8 +740,6 @@ def command(**values: Any) -> None:
         sys.exit(error.exit_code)
     finally:
         drop_unwritten()
-    if launch.are_unfinished():
-        launch.end_at_once(0)
 
 
 async def _run_until_signal(up: Up) -> None:

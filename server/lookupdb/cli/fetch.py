@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -24,11 +23,10 @@ from lookupdb.cli.options import (
 )
 from lookupdb.cli.program import report_outcome
 from lookupdb.dataset.spec import LOCAL
-from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.process import launch
+from lookupdb.errors import UsageError
 from lookupdb.store import StoreAddress
 from lookupdb.store.generations import fetch_shard
-from lookupdb.wording import check_path, escape_controls
+from lookupdb.wording import check_path
 
 
 @click.command()
@@ -98,7 +96,6 @@ def _find_names(namespace: str | None, dataset: str) -> tuple[str, str]:
     return own, name
 
 
-_LAST_CALLS_SECONDS: Final = 0.3
 _UMASK: Final = 0o022  # other users can read a folder from the moment it exists, even if this process is killed then
 
 
@@ -207,26 +204,5 @@ def sync(
         wait_seconds=store_wait,
     )
     os.umask(_UMASK)
-    code = 0
-    try:
-        service = SyncService(options)
-        asyncio.run(service.run_once() if once else service.run())
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except LookupdbError as error:
-        if not _has_calls_left():
-            raise
-        click.echo(escape_controls(f"error: {error}"), err=True)
-        code = error.exit_code
-    if _has_calls_left():
-        launch.end_at_once(code)
-    if code:
-        raise SystemExit(code)
-
-
-def _has_calls_left() -> bool:
-    """Return whether a check or a fetch still waits for a store. Calls that have their answer get a moment to end."""
-    deadline = time.monotonic() + _LAST_CALLS_SECONDS
-    while launch.are_unfinished() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return launch.are_unfinished()
+    service = SyncService(options)
+    asyncio.run(service.run_once() if once else service.run())

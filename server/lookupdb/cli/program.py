@@ -35,10 +35,19 @@ from lookupdb.wording import escape_controls, render_json, to_utf8
 def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError], str] = str) -> NoReturn:
     """Run ``run``, which returns its exit code or nothing, and exit. ``describe`` formats an error.
 
-    The exit code stays the same if standard error cannot be written.
+    The exit code stays the same if standard error cannot be written, or while a call that was given up still runs.
     """
     open_closed_streams()
     drop_refused_messages()
+    try:
+        _run_to_exit(run, describe)
+    except SystemExit as end:
+        if launch.are_unfinished():
+            launch.end_at_once(int(end.code or 0))
+        raise
+
+
+def _run_to_exit(run: Callable[[], int | None], describe: Callable[[LookupdbError], str]) -> NoReturn:
     try:
         sys.exit(run() or 0)
     except click.exceptions.Exit as end:

@@ -221,14 +221,15 @@ def end_at_once(code: int) -> NoReturn:
 
 def _start(function: Callable[..., T], *arguments: Any) -> Future[T]:
     outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()
 
     def run() -> None:
-        if outcome.set_running_or_notify_cancel():
-            try:
-                outcome.set_result(function(*arguments))
-            except BaseException as error:  # raised in the task that waits for it
-                outcome.set_exception(error)
+        try:
+            end = partial(outcome.set_result, function(*arguments))
+        except BaseException as error:  # raised in the task that waits for it
+            end = partial(outcome.set_exception, error)
         _unfinished.discard(thread)
+        end()
 
     thread = threading.Thread(target=run, name="call", daemon=True)
     _unfinished.add(thread)
