@@ -388,52 +388,86 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
         next_attempt_in = remaining_seconds(status.failure.retry_at, situation.now)
     next_rebuild_in = None if status.build else generations.remaining_rebuild_wait(status, situation)
     return Assessment(
-        judge_built(status, target, situation),
+        reasons.judge(BUILT_CHECKS, status, target, situation),
         (diagnose_build(status, situation),),
         (next_attempt_in, next_rebuild_in),
         outlook=describe_next_attempt(status, situation),
     )
 
 
-def judge_built(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
-    """Judge Built. The first case that applies gives the verdict."""
-    desired, failure = situation.desired, status.failure
+def _check_trouble(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     trouble = diagnose_build(status, situation)
-    if trouble is not None:  # the build is stuck, gave its slot up, or failed
-        text = reasons.write_sentence(trouble.reason, trouble.message)
-        return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
-    if turns.is_waiting(status.build_ticket):
-        message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
-        return Verdict("False", reasons.WAITING_FOR_TURN, message)
-    if status.build is not None:
-        message = f"The build of {status.build.generation} started at {status.build.started_at}."
-        return Verdict("False", reasons.BUILDING, message)
-    if failure is not None and is_waiting_for_source(status):
-        text = reasons.write_sentence(reasons.WAITING_FOR_SOURCE, failure.message)
-        return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{text} The next check for it is at {failure.retry_at}.")
-    is_needed, waiting, rollout = generations.is_build_needed(status, desired), target.generation, target.rollout
-    if waiting is not None and rollout is not None and waits_for_rollout(target):
-        message = (
-            f"{waiting.generation} holds {_describe_contents(waiting)}; it is rolled out"
-            f" when {rollouts.describe_rollout(situation.dataset, rollout)} is in effect."
-        )
-        if not is_needed:
-            return Verdict("True", reasons.GENERATION_BUILT, message)
-        return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
-    generation = generations.up_to_date_generation(status, desired)
-    if desired.is_suspended and (generation is None or is_needed):
-        return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
+    if trouble is None:
+        return None
+    text = reasons.write_sentence(trouble.reason, trouble.message)
+    return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
+
+
+def _check_queued(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if not turns.is_waiting(status.build_ticket):
+        return None
+    message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
+    return Verdict("False", reasons.WAITING_FOR_TURN, message)
+
+
+def _check_under_way(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    build = status.build
+    if build is None:
+        return None
+    return Verdict("False", reasons.BUILDING, f"The build of {build.generation} started at {build.started_at}.")
+
+
+def _check_source_missing(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    failure = status.failure
+    if failure is None or not is_waiting_for_source(status):
+        return None
+    message = reasons.write_sentence(reasons.WAITING_FOR_SOURCE, failure.message)
+    return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} The next check for it is at {failure.retry_at}.")
+
+
+def _check_rollout_first(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    generation, rollout = target.generation, target.rollout
+    if generation is None or rollout is None or not waits_for_rollout(target):
+        return None
+    message = (
+        f"{generation.generation} holds {_describe_contents(generation)}; it is rolled out"
+        f" when {rollouts.describe_rollout(situation.dataset, rollout)} is in effect."
+    )
+    if not generations.is_build_needed(status, situation.desired):
+        return Verdict("True", reasons.GENERATION_BUILT, message)
+    return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
+
+
+def _check_suspended(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if not situation.desired.is_suspended or not _is_missing(status, situation):
+        return None
+    return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
+
+
+def _check_damaged(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    generation = generations.up_to_date_generation(status, situation.desired)
     damage = None if generation is None else generations.diagnose_damage(generation, status, situation)
-    if generation is not None and damage is not None:
-        message = f"{generation.generation} was built, but the store no longer has it whole: {damage.message}"
-        text = reasons.write_sentence(damage.reason, message)
-        if desired.pinned_generation:
-            text += " Nothing is built in its place while a generation is pinned: remove spec.generation."
-        elif status.lost is not None and generations.remaining_rebuild_wait(status, situation):
-            text += f" It is built again at {status.lost.retry_at}."
-        return Verdict("False", damage.reason, text)
-    if generation is None or is_needed:
-        return Verdict("False", reasons.BUILDING, "A build is about to begin.")
+    if generation is None or damage is None:
+        return None
+    message = f"{generation.generation} was built, but the store no longer has it whole: {damage.message}"
+    text = reasons.write_sentence(damage.reason, message)
+    if situation.desired.pinned_generation:
+        text += " Nothing is built in its place while a generation is pinned: remove spec.generation."
+    elif status.lost is not None and generations.remaining_rebuild_wait(status, situation):
+        text += f" It is built again at {status.lost.retry_at}."
+    return Verdict("False", damage.reason, text)
+
+
+def _check_about_to_begin(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if not _is_missing(status, situation):
+        return None
+    return Verdict("False", reasons.BUILDING, "A build is about to begin.")
+
+
+def _check_built(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    generation = generations.up_to_date_generation(status, situation.desired)
+    if generation is None:
+        return None
     annotation, refused, useless = situation.dataset.override_gates, status.refused, ""
     if refused is not None and refused.generation == annotation:
         why = "which cannot be accepted: its spec has changed, or its source was read again since"
@@ -444,6 +478,26 @@ def judge_built(status: DatasetStatus, target: PassTarget, situation: Situation)
     found = "The source has not changed: " if is_unchanged else ""
     message = f"{found}{generation.generation} holds {_describe_contents(generation)}.{useless}"
     return Verdict("True", reasons.GENERATION_BUILT, message)
+
+
+BUILT_CHECKS: Final = (
+    _check_trouble,  # the build is stuck, gave its slot up, or failed
+    _check_queued,  # it waits for a build slot
+    _check_under_way,
+    _check_source_missing,  # the success file is not there yet
+    _check_rollout_first,  # an earlier generation is rolled out before the next build
+    _check_suspended,
+    _check_damaged,  # the store has lost what was built
+    _check_about_to_begin,
+    _check_built,
+)
+"""The checks of Built, in order: the first that applies gives the verdict."""
+
+
+def _is_missing(status: DatasetStatus, situation: Situation) -> bool:
+    """Return whether the store lacks the desired generation; one that it has lost counts as missing."""
+    desired = situation.desired
+    return generations.up_to_date_generation(status, desired) is None or generations.is_build_needed(status, desired)
 
 
 def _describe_contents(generation: GenerationStatus) -> str:

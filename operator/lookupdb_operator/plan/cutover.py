@@ -16,6 +16,7 @@ from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.turns import Situation
 from lookupdb_operator.status import (
     ALL,
+    CandidateStatus,
     DatasetStatus,
     RolloutStatus,
     TableStatus,
@@ -171,7 +172,7 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     if kept is not None:
         release_in = seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now)
     return Assessment(
-        judge_rolled_out(status, target, situation),
+        reasons.judge(ROLLED_OUT_CHECKS, status, target, situation),
         (
             generations.diagnose_pin(status, situation.desired),
             rollouts.diagnose_candidate(status, target, situation),
@@ -187,51 +188,39 @@ def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> A
     )
 
 
-def judge_rolled_out(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
-    """Judge RolledOut. The first case that applies gives the verdict."""
-    desired, table, rollout = situation.desired, status.table, target.rollout
-    keeps = f"{windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
-    missing = generations.diagnose_pin(status, desired)
-    if missing is not None:
-        message = f"{reasons.write_sentence(missing.reason, missing.message)} {keeps}".rstrip()
-        return Verdict("False", missing.reason, message)
-    if turns.is_waiting(status.rollout_ticket) and (rollout is None or not rollout.is_starting):
-        return rollouts.judge_waiting(status, target, situation)
-    if desired.is_suspended and not needs_reports(status):  # nothing is under way, and nothing begins
-        return rollouts.judge_serving(table, status, situation)
-    reason, why = generations.explain_target(status, desired)
-    if rollout is None and table is None and reason in (reasons.ROLLED_BACK, reasons.REJECTED):
-        return Verdict("False", reason, f"Nothing is rolled out or replaced.{why}")
-    if table is not None and _waits_for_last_window(status, target, situation):
-        return _judge_last_window(table, status, situation)
-    if rollout is None or generations.is_pin_missing(status, desired):
-        serves = f" Until then {keeps}" if keeps else ""
-        return Verdict("False", reasons.WAITING_FOR_BUILD, f"The desired generation is not built yet.{serves}")
-    waiting = None if generations.promoted_candidate(status, desired) else status.candidate
-    if waiting is not None and (table is None or table.confirmed_at):
-        return routing_tables.judge_waiting(status, waiting, situation)
-    if table is None or (waiting is None and rollouts.is_starting(rollout, table, status, situation)):
-        return rollouts.judge_starting(rollout, status, target, situation)
-    if not table.confirmed_at:
-        return _judge_confirming(table, status, situation)
-    where = rollouts.describe_rollout(situation.dataset, rollout)
-    idle = generations.describe_idle_annotations(status, desired)
-    truth: Truth = "False" if generations.is_of_other_spec(status, desired) else "True"
-    if windows.is_draining(status):
-        drains = _describe_draining(table, status, situation)
-        return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
-    servers, stays, kept = f"{format_count(table.replicas, 'server')} a shard", "", find_kept(status)
-    if kept is not None:
-        previous = rollouts.describe_rollout(situation.dataset, kept)
-        until = add_seconds(parse_moment(kept.kept_since), desired.keep_previous_seconds)
-        trouble = rollouts.diagnose_obstacle(kept, situation.observed)
-        what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
-        stays = f" {previous} is kept until {until} for a rollback{what}."
-    return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{stays}")
+def _check_pin_missing(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    missing = generations.diagnose_pin(status, situation.desired)
+    if missing is None:
+        return None
+    serves = f" {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
+    return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
 
 
-def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
-    """Judge RolledOut while the next window waits until the servers that the last one replaced are gone."""
+def _check_queued(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if target.rollout is not None and target.rollout.is_starting:
+        return None
+    return rollouts.judge_waiting(status, target, situation) if turns.is_waiting(status.rollout_ticket) else None
+
+
+def _check_suspended(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if not situation.desired.is_suspended or needs_reports(status):
+        return None
+    return rollouts.judge_serving(status.table, status, situation)
+
+
+def _check_held_back(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if target.rollout is not None or status.table is not None:
+        return None
+    reason, why = generations.explain_target(status, situation.desired)
+    if reason not in (reasons.ROLLED_BACK, reasons.REJECTED):
+        return None
+    return Verdict("False", reason, f"Nothing is rolled out or replaced.{why}")
+
+
+def _check_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if status.table is None or not _waits_for_last_window(status, target, situation):
+        return None
+    table = status.table
     progress = windows.describe_progress(status)
     if not table.confirmed_at:
         verdict = _judge_confirming(table, status, situation)
@@ -244,6 +233,86 @@ def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Sit
     going = windows.list_leftovers(status, situation.observed)
     what = f"{going[0].name}, which was replaced, is not gone yet" if going else "the next servers are about to start"
     return Verdict("False", reasons.DRAINING, f"{progress}{what}.")
+
+
+def _check_not_built(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    if target.rollout is not None and not generations.is_pin_missing(status, situation.desired):
+        return None
+    serves = f" Until then {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
+    return Verdict("False", reasons.WAITING_FOR_BUILD, f"The desired generation is not built yet.{serves}")
+
+
+def _check_candidate_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    waiting, table = _find_waiting(status, situation), status.table
+    if waiting is None or (table is not None and not table.confirmed_at):
+        return None
+    return routing_tables.judge_waiting(status, waiting, situation)
+
+
+def _check_starting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    rollout, table = target.rollout, status.table
+    if rollout is None or _find_waiting(status, situation) is not None:
+        return None
+    if table is not None and not rollouts.is_starting(rollout, table, status, situation):
+        return None
+    return rollouts.judge_starting(rollout, status, target, situation)
+
+
+def _check_confirming(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    table = status.table
+    return None if table is None or table.confirmed_at else _judge_confirming(table, status, situation)
+
+
+def _check_draining(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    rollout, table = target.rollout, status.table
+    if rollout is None or table is None or not windows.is_draining(status):
+        return None
+    where = rollouts.describe_rollout(situation.dataset, rollout)
+    drains = _describe_draining(table, status, situation)
+    _, why = generations.explain_target(status, situation.desired)
+    idle = generations.describe_idle_annotations(status, situation.desired)
+    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+    return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
+
+
+def _check_serving(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
+    rollout, table = target.rollout, status.table
+    if rollout is None or table is None:
+        return None
+    where = rollouts.describe_rollout(situation.dataset, rollout)
+    servers = f"{format_count(table.replicas, 'server')} a shard"
+    reason, why = generations.explain_target(status, situation.desired)
+    idle = generations.describe_idle_annotations(status, situation.desired)
+    stays, kept = "", find_kept(status)
+    if kept is not None:
+        previous = rollouts.describe_rollout(situation.dataset, kept)
+        until = add_seconds(parse_moment(kept.kept_since), situation.desired.keep_previous_seconds)
+        trouble = rollouts.diagnose_obstacle(kept, situation.observed)
+        what = "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
+        stays = f" {previous} is kept until {until} for a rollback{what}."
+    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+    return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{stays}")
+
+
+ROLLED_OUT_CHECKS: Final = (
+    _check_pin_missing,  # spec.generation names a generation that is not there
+    _check_queued,  # the rollout waits for a rollout slot, or its next window does
+    _check_suspended,  # nothing is under way, and nothing begins
+    _check_held_back,  # nothing is known to serve, and the newest generation was rolled back from or rejected
+    _check_last_window,  # the next window waits until what the last one replaced is gone
+    _check_not_built,
+    _check_candidate_waiting,  # routers can reach it, and nobody has promoted it
+    _check_starting,  # servers start, or do not get ready
+    _check_confirming,  # routers take up the routing table, or do not
+    _check_draining,  # lookups that began on an older table end
+    _check_serving,
+)
+"""The checks of RolledOut, in order: the first that applies gives the verdict."""
+
+
+def _find_waiting(status: DatasetStatus, situation: Situation) -> CandidateStatus | None:
+    """Return the candidate that waits for promotion; None if there is none, or it is promoted."""
+    return None if generations.promoted_candidate(status, situation.desired) else status.candidate
 
 
 def _waits_for_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:

@@ -124,6 +124,8 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 # The four conditions of a dataset. This module judges Ready and Degraded, and dates and bounds all four; ``builds``
 # judges Built, ``cutover`` RolledOut. No decision reads a condition.
 #
+# Ready, Built and RolledOut are each a list of checks in order. The first check that applies gives the verdict.
+#
 # Degraded takes its reason from the first fault, and lists the first three, in this order:
 #
 #     fault                                                  found by
@@ -237,20 +239,30 @@ def count_ready_routers(observed: Observed) -> int:
 
 
 def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
-    """Judge Ready: are lookups answered, for every shard, by servers that routers use now? The first case that applies
-    gives the verdict."""
-    table = status.table
+    """Judge Ready: are lookups answered, for every shard, by servers that routers use now?"""
+    return reasons.judge(READY_CHECKS, status, observed)
+
+
+def _check_status_lost(status: DatasetStatus, observed: Observed) -> Verdict | None:
     lost = [rollout.rollout for rollout in status.rollouts if rollout.referenced_replicas]
-    if table is None and lost:
-        kept = ", ".join(names.rollout(observed.dataset.name, rollout) for rollout in lost)
-        return Verdict(
-            "Unknown",
-            reasons.STATUS_LOST,
-            f"The status was lost or set back, so the active generation is unknown. {kept} stays until a new"
-            " generation serves.",
-        )
-    if not cutover.has_served(status):
-        return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
+    if status.table is not None or not lost:
+        return None
+    kept = ", ".join(names.rollout(observed.dataset.name, rollout) for rollout in lost)
+    return Verdict(
+        "Unknown",
+        reasons.STATUS_LOST,
+        f"The status was lost or set back, so the active generation is unknown. {kept} stays until a new"
+        " generation serves.",
+    )
+
+
+def _check_nothing_served(status: DatasetStatus, observed: Observed) -> Verdict | None:
+    if cutover.has_served(status):
+        return None
+    return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
+
+
+def _check_shards(status: DatasetStatus, observed: Observed) -> Verdict | None:
     for rollout, shards in shards_in_effect(status):
         lacking = [str(shard) for shard in count_lacking_servers(rollout, shards, 1, observed)]
         if lacking:
@@ -261,12 +273,34 @@ def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
                 reasons.SHARDS_UNAVAILABLE,
                 f"No server of {where} is ready for {which}: lookups of keys there are answered 503.",
             )
-    if not count_ready_routers(observed):
-        return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests are not answered.")
-    serving = f"{status.generation} serves {format_count(status.records, 'record')}"
-    if table is not None and table.is_mixed:
-        serving = f"{windows.describe_serving(status)}, shard by shard,"
-    return Verdict("True", reasons.SERVING, f"{serving} at {status.endpoint}.")
+    return None
+
+
+def _check_routers(status: DatasetStatus, observed: Observed) -> Verdict | None:
+    if count_ready_routers(observed):
+        return None
+    return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests are not answered.")
+
+
+def _check_serving(status: DatasetStatus, observed: Observed) -> Verdict:
+    if status.table is not None and status.table.is_mixed:
+        which = windows.describe_serving(status)
+        return Verdict("True", reasons.SERVING, f"{which}, shard by shard, at {status.endpoint}.")
+    return Verdict(
+        "True",
+        reasons.SERVING,
+        f"{status.generation} serves {format_count(status.records, 'record')} at {status.endpoint}.",
+    )
+
+
+READY_CHECKS: Final = (
+    _check_status_lost,  # something serves, and the status does not know what
+    _check_nothing_served,
+    _check_shards,  # a shard has no ready server
+    _check_routers,  # no router is ready
+    _check_serving,
+)
+"""The checks of Ready, in order: the first that applies gives the verdict."""
 
 
 def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Trouble]:

@@ -5,14 +5,16 @@ Pods in trouble and failed builds use the same reasons, so a fault has one name 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, ParamSpec
 
 from lookupdb.backoff import delay_after
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.status import Truth
+
+P = ParamSpec("P")
 
 # Ready
 SERVING: Final = "Serving"
@@ -312,6 +314,15 @@ class Assessment:
     """Seconds until the assessment changes because time has passed; None for never."""
     outlook: str = ""
     """The last sentence of Degraded: when it may get better."""
+
+
+def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs: P.kwargs) -> Verdict:
+    """Return the verdict of the first of ``checks`` that applies; the last one always does."""
+    for check in checks:
+        verdict = check(*args, **kwargs)
+        if verdict is not None:
+            return verdict
+    raise AssertionError("no check applies")
 
 
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:
