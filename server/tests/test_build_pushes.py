@@ -4,7 +4,8 @@ has verified."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,23 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     if getattr(request, "param", "directory") == "directory":
         return Project(tmp_path, str(tmp_path / "store"))
     return Project(tmp_path, new_bucket(request.getfixturevalue("server"), monkeypatch).url)
+
+
+@pytest.fixture(scope="module")
+def pushed_once(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("pushed")
+    project = Project(folder, str(folder / "store"))
+    project.push()
+    return project
+
+
+@pytest.fixture
+def pushed(pushed_once: Project) -> Iterator[Project]:
+    """A project with a push, which many tests share. Its spec and its index are there again after each."""
+    index = pushed_once.inbox.manifest("g1").to_json()
+    yield pushed_once
+    pushed_once.describe()
+    pushed_once.put(f"g1/{FILE_NAME}", index)
 
 
 in_each_store = pytest.mark.parametrize("project", ["directory", "s3"], indirect=True)
@@ -197,13 +215,12 @@ def test_the_gates_of_the_dataset_judge_a_push_against_what_is_active(project: P
         ({"duplicates": "last"}, "differ in a part that the manifest does not record"),
     ],
 )
-def test_a_push_of_another_spec_is_rejected(project: Project, spec: dict[str, Any], message: str) -> None:
-    project.push()
-    project.describe(**spec)
-    found = project.rejected()
+def test_a_push_of_another_spec_is_rejected(pushed: Project, spec: dict[str, Any], message: str) -> None:
+    pushed.describe(**spec)
+    found = pushed.rejected()
     assert message in found
-    assert found.startswith(f"push g1 in {project.inbox.url} was rejected: it was made for another spec")
-    assert project.dataset.known_generations() == ()
+    assert found.startswith(f"push g1 in {pushed.inbox.url} was rejected: it was made for another spec")
+    assert pushed.dataset.known_generations() == ()
 
 
 def shard(manifest: Manifest, **changes: Any) -> Manifest:
@@ -233,11 +250,10 @@ def shard(manifest: Manifest, **changes: Any) -> Manifest:
         (lambda m: replace(m, shards=m.shards[::-1]), "names the file"),
     ],
 )
-def test_a_lying_index_is_rejected(project: Project, change: Callable[[Manifest], Manifest], message: str) -> None:
-    project.push()
-    project.forge(change)
-    assert message in project.rejected()
-    assert project.dataset.known_generations() == ()
+def test_a_lying_index_is_rejected(pushed: Project, change: Callable[[Manifest], Manifest], message: str) -> None:
+    pushed.forge(change)
+    assert message in pushed.rejected()
+    assert pushed.dataset.known_generations() == ()
 
 
 @pytest.mark.parametrize("content", [b"{", b"[" * 200_000, b'{"formatVersion": 9}'], ids=["half", "nested", "future"])
@@ -249,9 +265,10 @@ def test_what_is_no_index_is_rejected_and_the_one_before_stays(project: Project,
     assert project.dataset.generations() == ("g1",)
 
 
-def test_an_index_that_is_too_large_is_not_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_is_too_large_is_not_read(project: Project) -> None:
     project.push()
-    project.put(f"g2/{FILE_NAME}", b" " * (65 << 20))
+    project.put(f"g2/{FILE_NAME}", b"")
+    os.truncate(Path(project.inbox.url) / "g2" / FILE_NAME, 65 << 20)
     assert isinstance(project.take()["error"], LookupdbError)
 
 
