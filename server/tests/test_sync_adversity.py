@@ -22,7 +22,7 @@ from support.syncing import (
     reads,
     write_table,
 )
-from support.waiting import soon
+from support.waiting import soon, until
 
 from lookupdb import disk
 from lookupdb.errors import GenerationMissing
@@ -165,6 +165,24 @@ async def test_a_table_of_another_uid_than_is_asked_for_is_not_followed(root: Pa
         assert problem is not None
         assert f"belongs to the dataset with uid {OTHER_UID}, expected {UID}" in problem.error.message
         assert read_current(root) == f"{UID} g1"
+
+
+async def test_a_table_of_another_uid_that_arrives_during_a_look_is_not_followed(
+    root: Path, url: str, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(url, "g1")
+    publish(url, "g2", uid=OTHER_UID)
+    write_table(table, entry([[A]], "g1"), version=1)
+    async with keeping(root, url, f"team/people@{UID}", tables=(table,)) as service:
+        await reads(root, f"{UID} g1")
+
+        def look(_feed: StoreFeed, _uid: str) -> None:
+            write_table(table, entry([[A]], "g2"), version=1, uid=OTHER_UID)
+            until(lambda: OTHER_UID in repr(service.state.tables[0].dataset), "the table is read")
+
+        monkeypatch.setattr(StoreFeed, "look_for_announcement", look)
+        await soon(lambda: only_keeper(service).look_problem is not None, "it is reported")
+        assert only_keeper(service).target.uid == UID
 
 
 class TestFolder:

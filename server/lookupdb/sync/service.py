@@ -361,15 +361,16 @@ class SyncService:
         announced = None if feed is None else AnnouncementLook(feed, self._look_slots)
 
         async def look() -> feeds.SyncTarget | None:
-            if table.dataset is None:
+            dataset, by_table, problem = table.dataset, table.target, table.problem  # they may change during the read
+            if dataset is None:
                 return None
-            uid = table.dataset.uid[:8]
+            uid = dataset.uid[:8]
             if feed is not None and feed.uid not in (None, uid):
                 raise InvalidTable(f"{table.path} belongs to the dataset with uid {uid}, expected {feed.uid}")
             found = None if announced is None else await announced.find(uid)
-            target = feeds.choose_newer(table.target, found)
-            if table.problem is not None and target is table.target:
-                raise table.problem
+            target = feeds.choose_newer(by_table, found)
+            if problem is not None and target is by_table:
+                raise problem
             return target
 
         return look
