@@ -163,9 +163,8 @@ def test_of_a_folder_that_holds_one_shard_alone_that_one_is_served(tmp_path: Pat
     (generation / "shard-00000-of-00004.lmdb").unlink()
     (generation / "shard-00003-of-00004.lmdb").unlink()
     assert locate_shard(generation, None).shard == 2
-    with pytest.raises(UsageError, match=r"holds no file of shard 3 \(shard-00003-of-00004\.lmdb\)") as raised:
-        locate_shard(generation, 3)
-    assert "--shard 2;" in str(raised.value.hint)
+    with pytest.raises(CorruptFile, match=r"shard-00003-of-00004\.lmdb: No such file"):
+        Verification(locate_shard(generation, 3), "auto", 1 << 40).run()
     (generation / "shard-00002-of-00004.lmdb").unlink()
     with pytest.raises(UsageError, match="holds 0 of 4 shards") as raised:
         locate_shard(generation, None)

@@ -65,7 +65,8 @@ class ServedShard:
 def locate_shard(path: Path, shard: int | None) -> ServedShard:
     """Return the shard file named by a generation's directory and a shard number, or by its own path.
 
-    Raises UsageError if that is ambiguous, CorruptFile if file or manifest is missing or incomplete.
+    Raises UsageError if that is ambiguous, CorruptFile if the manifest is missing or unusable. The file itself may be
+    missing or damaged, which verification reports.
     """
     directory = path if path.is_dir() else path.parent
     try:
@@ -106,13 +107,7 @@ def _locate_in_directory(directory: Path, manifest: Manifest, shards: int, shard
     entry = manifest.shards[shard]
     if keys.parse_attempt(entry.file, shard, shards) is None:
         raise CorruptFile(f"{directory / FILE_NAME}: shard {shard} is called {entry.file!r}")
-    path = directory / entry.file
-    if not path.exists() and (present := _list_present(directory, manifest)):
-        raise UsageError(
-            f"{directory} holds no file of shard {shard} ({entry.file})",
-            hint=f"choose one that is there, --shard {_render_numbers(present)}; or fetch it: lookupdb fetch --help",
-        )
-    return ServedShard(path, manifest, shard)
+    return ServedShard(directory / entry.file, manifest, shard)
 
 
 def _list_present(directory: Path, manifest: Manifest) -> list[int]:
