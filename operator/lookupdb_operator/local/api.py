@@ -73,10 +73,11 @@ _START_SECONDS: Final = 3.0
 """Time in which an `up` that holds the lock must begin to listen."""
 _POLL_SECONDS: Final = 0.05
 _ADVICE: Final = re.compile(
-    r"(?:(?P<set>set the annotation )|kubectl annotate lds \S+ -n \S+ --overwrite )?"
+    r"(?:set the annotation |kubectl annotate lds \S+ -n \S+ --overwrite )?"
     r"lookupdb\.dev/(?P<verb>promote|reject|override-gates|refresh)(?:=| to )(?:(?P<generation>g[0-9]+)|another value)"
+    r"|remove spec\.generation"
 )
-"""Advice to set an annotation. A command of the annotation's name sets it."""
+"""Advice to set an annotation, which the command of its name sets, or to remove a pin."""
 
 
 class LocalApi:
@@ -368,11 +369,12 @@ def _list_data_options(data: Path) -> list[str]:
 
 
 def localize_advice(message: str, namespace: str, name: str, data: Path) -> str:
-    """Return ``message``, about a dataset in the folder ``data``, with commands in place of annotations."""
+    """Return ``message``, about a dataset in the folder ``data``, with commands in place of edits."""
+    target = (*_list_data_options(data), shorten_name(namespace, name))
 
     def write_command(found: re.Match[str]) -> str:
-        words = (found["verb"], *_list_data_options(data), shorten_name(namespace, name), found["generation"])
-        return "run " * bool(found["set"]) + format_command(*filter(None, words))
+        words = (found["verb"] or "unpin", *target, found["generation"])
+        return "run " * found[0].startswith(("set ", "remove ")) + format_command(*filter(None, words))
 
     return _ADVICE.sub(write_command, message)
 
