@@ -110,6 +110,18 @@ def test_a_pinned_generation_is_never_trimmed() -> None:
     assert world.status.find_generation("g1") is not None
 
 
+def test_the_generation_to_go_back_to_is_not_trimmed_for_newer_ones_that_never_served() -> None:
+    world = serving(keepGenerations=2, rollout={"promotion": "Manual", "drainSeconds": 5})
+    for generation in ("g2", "g3", "g4"):
+        world.content_of_source = lambda source, data=generation: f"{source} {data}"  # type: ignore[misc]
+        world.annotate(generation)
+        world.settle(until=lambda named=generation: f"generation='{named}'" in repr(world.status.candidate))  # type: ignore[misc]
+    world.annotate_decision(promote="g4")
+    world.settle(until=lambda: world.status.generation == "g4")
+    world.settle()
+    assert [generation.generation for generation in world.status.generations] == ["g1", "g3", "g4"]
+
+
 def test_that_what_serves_is_of_another_spec_is_said_while_the_newest_of_this_one_is_held_back() -> None:
     world = _three_generations()
     for edit in ({"generation": "g2"}, {"generation": None}, {"shards": 1}, {"shards": 2}):

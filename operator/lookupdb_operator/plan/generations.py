@@ -416,14 +416,16 @@ def add_generation(status: DatasetStatus, generation: GenerationStatus) -> Datas
 
 
 def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the newest ``keepGenerations`` generations and all that are in use; with all while suspended."""
+    """``status`` with the newest ``keepGenerations`` generations, all that are in use, and the one to go back to, if
+    more than one is to be kept; with all while suspended."""
     desired = situation.desired
     if desired.is_suspended:
         return status
     used = {status.generation, desired.pinned_generation, *(rollout.generation for rollout in status.rollouts)}
-    newest_match = newest_matching_generation(status, desired)
-    used |= {reference.generation for reference in (status.table, newest_match) if reference is not None}
-    newest = {generation.generation for generation in status.generations[-desired.spec.keep_generations :]}
+    newest_match, keep = newest_matching_generation(status, desired), desired.spec.keep_generations
+    previous = previous_generation(status) if keep > 1 else None
+    used |= {reference.generation for reference in (status.table, newest_match, previous) if reference is not None}
+    newest = {generation.generation for generation in status.generations[-keep:]}
     kept = tuple(generation for generation in status.generations if generation.generation in newest | used)
     return replace(status, generations=kept)
 

@@ -528,7 +528,7 @@ TRANSITIONS: Final = (
         name="trim",
         step=generations.trim_generations,
         edges=((GenerationPhase.BUILT, GenerationPhase.GONE),),
-        when="there are `keepGenerations` newer ones, and it is neither desired nor pinned",
+        when="there are `keepGenerations` newer ones, and it is neither desired nor pinned, nor the one to go back to",
         written_first="`generations` without it",
         may_be_deleted="its files in the store, by the next sweep",
     ),
