@@ -262,7 +262,23 @@ class TestKey:
             "id, by its name, but no column is unique: rows that repeat an earlier key: 1 of 3; rows that have no"
             in said
         )
-        assert "choose columns with --key, or set duplicates" in said
+        assert "the build will fail: choose columns with --key, or set duplicates" in said
+
+    @pytest.mark.parametrize(
+        ("file", "content", "said"),
+        [
+            ("a.csv", "zeta,beta\nx,1\nx,1\n", "zeta, the first that can be a key, but no column is unique"),
+            ("a.csv", "zeta,beta\n", "zeta, the first that can be a key: the file has no rows"),
+            (
+                "a.jsonl",
+                '{"customer":{"id":"A1"},"total":3}\n',
+                "customer holds objects: a dot reaches into them, as in --key customer.id\n",
+            ),
+        ],
+    )
+    def test_that_is_not_named_like_one_is_said(self, file: str, content: str, said: str) -> None:
+        write(file, content)
+        assert said in init(file).stdout
 
     @pytest.mark.parametrize(
         ("emails", "reason"),
@@ -299,6 +315,9 @@ class TestKey:
         missing = init("a.jsonl", "--key", "kid", "-o", "-").exception
         assert isinstance(missing, BadSource)
         assert "--key names the column 'kid', which is not there; did you mean" in missing.message
+        joined = init("a.jsonl", "--key", "kind, id", "-o", "-").exception
+        assert isinstance(joined, BadSource)
+        assert joined.hint == "repeat --key for each: --key kind --key id"
 
     def test_of_an_object_is_the_names_of_its_members(self) -> None:
         write("features.json", '{"checkout.express": {"enabled": true}, "search.pageSize": 50}')

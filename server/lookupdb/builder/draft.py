@@ -288,10 +288,11 @@ def _guess_key(found: FirstRows, dataset: str, notes: Notes) -> list[str]:
             f"{found.file}: no column is text or an integer, as a key must be",
             hint="name the columns of the key with --key; a dot reaches into objects, as in user.id",
         )
-    where = found.describe_rows()
+    best, where = usable[0], found.describe_rows()
+    why = "by its name" if rank(best) <= len(_NAMES) else "the first that can be a key"
     if not found.rows:
-        notes["key"] = f"{usable[0].name}: chosen by its name, because the file has no rows"
-        return [usable[0].name]
+        notes["key"] = f"{best.name}, {why}: the file has no rows"
+        return [best.name]
     unique = [column for column in usable if column.is_unique]
     if unique:
         others = format_some([column.name for column in unique[1:]], 5)
@@ -306,9 +307,17 @@ def _guess_key(found: FirstRows, dataset: str, notes: Notes) -> list[str]:
             notes["key"] = f"{' and '.join(names)}: together they are unique in {where}, and no column alone is"
             notes["key"] += _describe_better(usable, pair, rank)
             return names
-    best = usable[0]
-    notes["key"] = f"{best.name}, by its name, but no column is unique: {_describe_repeats([best], found)}"
+    notes["key"] = f"{best.name}, {why}, but no column is unique: {_describe_repeats([best], found)}"
     return [best.name]
+
+
+def _note_objects(found: FirstRows, notes: Notes) -> None:
+    """Note the first column that holds objects."""
+    for column in () if found.is_csv else found.columns.values():
+        if member := re.match(r'\{"([^"\\]+)":', column.sample):
+            path = shlex.quote(f"{column.name}.{member[1]}")
+            notes["objects"] = f"{column.name} holds objects: a dot reaches into them, as in --key {path}"
+            return
 
 
 def _describe_better(
@@ -352,7 +361,7 @@ def _describe_repeats(columns: Sequence[FirstColumn], found: FirstRows) -> str:
     whole = [key for key in keys if None not in key]
     counts = {"repeat an earlier key": len(whole) - len(set(whole)), "have no key": len(keys) - len(whole)}
     listed = "; ".join(f"rows that {what}: {count:,} of {found.rows:,}" for what, count in counts.items() if count)
-    return f"{listed}; choose columns with --key, or set duplicates or gates.maxRejectedRows"
+    return f"{listed}; the build will fail: choose columns with --key, or set duplicates or gates.maxRejectedRows"
 
 
 def _check_key(key: Sequence[str], found: FirstRows, notes: Notes) -> list[str]:
@@ -360,6 +369,9 @@ def _check_key(key: Sequence[str], found: FirstRows, notes: Notes) -> list[str]:
     names = list(found.columns)
     for name in key:
         if name not in names and name.partition(".")[0] not in names:
+            if "," in name:
+                again = " ".join(f"--key {shlex.quote(part.strip())}" for part in name.split(","))
+                raise BadSource(f"{found.file}: there is no column {name!r}", hint=f"repeat --key for each: {again}")
             raise unknown_column_error(found.file, "--key", name, names)
     columns = [found.columns[name] for name in key if name in names]
     keys = set(zip(*(column.values for column in columns), strict=True))
@@ -429,6 +441,8 @@ def draft_manifest(
     chosen: list[str] = []
     if key or not readable.member_names:
         chosen = _check_key(key, found, notes) if key else _guess_key(found, name, notes)
+    if not key and chosen and _rank(found.columns[chosen[0]], name) > len(_NAMES):  # its name is not like a key's
+        _note_objects(found, notes)
     partitions = list(read_partitions(found.file))
     if partitions and not is_table:
         notes["folders"] = f"their names hold {format_some(partitions, 5)}: only read if key or value.columns has them"
@@ -510,6 +524,7 @@ def _write_lines(draft: Draft, source: Json, key: Sequence[str], shards: int) ->
     yield "  key:"
     yield from _comment(notes["key"], 4)
     yield from _comment(notes.get("folders"), 4)
+    yield from _comment(notes.get("objects"), 4)
     if key:
         yield f"    columns: {write_yaml(list(key))}"
     else:
