@@ -19,7 +19,7 @@ from aiohttp import web
 from kubernetes import client, config
 from operator_support.local_up import api, folder, get_dataset, load, running
 from operator_support.loopback import listening
-from plugin_samples import body, dataset, router
+from plugin_samples import body, condition, dataset, router
 from support.waiting import soon
 
 from lookupdb.errors import LookupdbError, UsageError
@@ -84,6 +84,21 @@ async def test_more_servers_than_up_starts_are_refused(tmp_path: Path) -> None:
             await up._api.request("PATCH", ONE, subject="it", body={"spec": {"shards": shards}})
     changed = await up._api.request("PATCH", ONE, subject="it", body={"spec": {"shards": 64}})
     assert changed["spec"]["shards"] == 64
+
+
+def test_each_failure_of_a_series_says_what_keeps_serving_and_when_the_next_attempt_is(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(json.dumps(body()))
+    said: list[str] = []
+    up = Up(UpOptions((tmp_path / "a.yaml",), tmp_path, 0, 0, False, 0.1, None, None), said.append)
+    up._api.watchers.append(up._note)
+    up._datasets[0].active = "g12"
+    for number in (13, 14, 14, 15):
+        outlook = f"g12 keeps serving. The next attempt is at {number} o'clock."
+        failure = {"reason": "BadSource", "message": "f.csv:\nis bad", "generation": f"g{number}"}
+        degraded = condition("Degraded", "True", "BadSource", f"f.csv: is bad. {outlook}")
+        up._api.put(body(failure=failure, conditions=[degraded]))
+    # An event reports the first one.
+    assert said == [f"airports: g12 keeps serving. The next attempt is at {hour} o'clock." for hour in (14, 15)]
 
 
 async def test_what_the_operator_leaves_out_of_an_apply_is_removed_and_what_a_scale_leaves_out_stays(

@@ -140,6 +140,8 @@ class LocalDataset:
     """The spec in the cluster, when ``spec`` was last taken from it."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """What its ``up.json`` holds."""
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    """How the last build failed, from its status; empty if it did not."""
 
     @property
     def key(self) -> Key:
@@ -153,13 +155,19 @@ class LocalDataset:
             return f"the first push to {self.inbox.url}"
         return "" if self.spec.refresh.success_file is None else describe_success_file(self.spec)
 
-    def follow(self, resource: Object) -> None:
-        """Take the spec of ``resource`` if it is this dataset: a command or `kubectl` may have changed it."""
-        place = resource["metadata"]["namespace"], resource["metadata"]["name"]
-        if place == self.key and resource["spec"] != self.applied:
+    def follow(self, resource: Object) -> bool:
+        """Take the spec of ``resource`` if it is this dataset: a command or `kubectl` may have changed it. Return
+        whether another build has failed for the same reason, which no event reports."""
+        if (resource["metadata"]["namespace"], resource["metadata"]["name"]) != self.key:
+            return False
+        if resource["spec"] != self.applied:
             self.applied = resource["spec"]
             with suppress(LookupdbError):  # the operator reports it
                 self.spec = replace(parse_resource(resource, self.path.resolve().parent), uid=LOCAL)
+        before, self.failure = self.failure, read_status(resource).get("failure") or {}
+        is_new = self.failure.get("generation") != before.get("generation")
+        shown = find_condition(resource, "Degraded").get("reason")
+        return is_new and self.failure.get("reason") == before.get("reason") == shown
 
     def identify_source(self, volume: Path | None) -> str | None:
         """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
@@ -448,20 +456,24 @@ class Up:
         self._changed.set()
         if item["kind"] == names.KIND:
             for dataset in self._datasets:
-                dataset.follow(item)
+                if dataset.follow(item):
+                    self._say_why(item["metadata"], find_condition(item, "Degraded"))
         if item["kind"] == names.EVENT.name and event == "ADDED" and item["reason"] not in _ROUTINE:
-            about = item["involvedObject"]
-            url, message = self._find_url(about["namespace"], about["name"]), item["message"]
-            if item["reason"] in _PRINTED:
-                held = self._api.get(names.DATASET_KIND, about["namespace"], about["name"]) or {}
-                failure = reasons.join_lines((read_status(held).get("failure") or {}).get("message", ""))
-                message = message.removeprefix(failure).lstrip(".;")
-            message = message.replace(names.endpoint(about["name"], about["namespace"]), url)
-            message = localize_advice(message, about["namespace"], about["name"], self._options.data)
-            if not any(dataset.active for dataset in self._datasets):  # a start that fails makes no next attempt
-                message = message.partition(" The next attempt is at ")[0]
-            if message:
-                self._say(f"{about['name']}: {message.strip()}")
+            self._say_why(item["involvedObject"], item)
+
+    def _say_why(self, subject: Object, found: Mapping[str, Any]) -> None:
+        """Print the message of an event or a condition, without an error that the builder has printed."""
+        url, message = self._find_url(subject["namespace"], subject["name"]), found["message"]
+        if found["reason"] in _PRINTED:
+            held = self._api.get(names.DATASET_KIND, subject["namespace"], subject["name"]) or {}
+            failure = reasons.join_lines((read_status(held).get("failure") or {}).get("message", ""))
+            message = message.removeprefix(failure).lstrip(".;")
+        message = message.replace(names.endpoint(subject["name"], subject["namespace"]), url)
+        message = localize_advice(message, subject["namespace"], subject["name"], self._options.data)
+        if not any(dataset.active for dataset in self._datasets):  # a start that fails makes no next attempt
+            message = message.partition(" The next attempt is at ")[0]
+        if message:
+            self._say(f"{subject['name']}: {message.strip()}")
 
     # Manifests and sources
 
