@@ -249,8 +249,8 @@ def _find_kind(field: str) -> str | None:
 # The key, and the columns of CSV that look typed.
 
 
-_OWN_ID: Final = "order_id of orders"
-_ANY_ID: Final = "customer_id of orders"
+_OWN_ID: Final = "<the dataset's name>_id"
+_ANY_ID: Final = "<another name>_id"
 _NAMES: Final = ("id", _OWN_ID, "key", "uuid", "guid", "code", "iata", "sku", "isbn", "ean", _ANY_ID, "email", "name")
 _ID_ENDINGS: Final = ("_id", "Id", "ID")
 _KEY_ENDINGS: Final = ("_key", "Key", "_code", "Code", "email", "Email")
