@@ -131,7 +131,7 @@ class ShardMeta:
     value_format: Literal["json", "raw"]
     compression: Literal["zstd", "none"]
     content: str
-    """``DatasetSpec.content_hash()`` of its spec."""
+    """``DatasetSpec.content_hash()`` of the dataset's spec."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Fields of a later minor revision, kept but not used."""
 
@@ -203,7 +203,7 @@ class ShardReader:
 
     @cached_property
     def inflate(self) -> Callable[[bytes], bytes]:
-        """The file's ``make_inflater``. It copies the dictionary, so it is made when first used."""
+        """The result of ``make_inflater`` for this file. It copies the dictionary, so it is made when first used."""
         return make_inflater(self.describe(META_DICTIONARY) or b"")
 
     def find(self, key: bytes) -> bytes | None:
@@ -245,8 +245,8 @@ class ShardReader:
 
 
 def _check_length(path: Path) -> None:
-    """Raise CorruptFile if the file lacks pages that LMDB expects: touching one would kill the process with SIGBUS;
-    OSError if it cannot be opened. LMDB itself rejects other files."""
+    """Raise OSError if the file cannot be opened, CorruptFile if it lacks pages that LMDB expects: touching one would
+    kill the process with SIGBUS. LMDB itself rejects a file that is not its own."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found, needed = os.fstat(descriptor).st_size, _needed_bytes(descriptor)

@@ -8,8 +8,8 @@
     END       nothing until the loop has polled the socket once more: a reply is complete, but more may follow it
     CLOSED    nothing
 
-A reply is handed over only if no further bytes follow it. Its user may send the next request at once, and bytes that
-arrived earlier cannot answer that. Further bytes end the connection, and the reply before them is dropped.
+A reply is handed over only if no further bytes follow it. The receiver may send the next request at once, and earlier
+bytes cannot answer that request. Further bytes end the connection, and the reply before them is dropped.
 
 Invariants: there is a sink, except in PROVING, or if the connection was closed while PROVING. Only ELEMENTS has an
 element reader. Chunks are kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis sees no
@@ -47,7 +47,7 @@ class ServerAddress:
 
 
 # Large RESP replies. hiredis returns a reply only when it is complete. So a reply that turns out to be large is read
-# element by element: the size of each is known before it is kept, and it can be skipped.
+# element by element: the size of each element is known before the element is kept, so it can be skipped.
 
 
 LARGE_REPLY_BYTES: Final = 1 << 20
@@ -70,7 +70,7 @@ class ReplySink(Protocol):
     """The consumer of a large reply."""
 
     def expected_keys(self) -> int:
-        """Return the number of keys in flight, or 0."""
+        """Return the number of keys in flight; 0 if nothing was requested."""
 
     def accept(self, index: int, size: int) -> bool:
         """Return whether to keep the value of key ``index``, of ``size`` bytes."""
@@ -173,7 +173,7 @@ def _number(digits: bytes) -> int:
 
 _NOTHING: Final = object()
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Idle seconds, seconds between probes, and probes: a connection to a vanished node breaks after about 11 s."""
+"""Idle seconds, seconds between probes, and their number: a connection to a vanished node breaks after about 11 s."""
 
 
 _ARRAY: Final = ord("*")
@@ -181,7 +181,7 @@ _SCALARS: Final = b"+-:$"
 PROOF_BYTES: Final = 64 * 1024
 """Limit of all bytes that an endpoint sends before the first lookup."""
 READ_BYTES: Final = 256_000
-"""Bytes that uvloop reads at once, repeating if it got that many; asyncio reads 256 KiB."""
+"""uvloop reads this many bytes at once, and again if it got all of them; asyncio reads 256 KiB."""
 SURPLUS: Final = "sent more than was requested"
 """The reason for closing a connection after unrequested bytes."""
 

@@ -2,13 +2,13 @@
 
 Received bytes are decrypted and handed on at once, whether the connection reads or not. Answers are encrypted and
 written at once; unsent bytes wait in the socket's transport, and are counted there as without TLS. All connections of a
-worker share two buffers, which every call leaves empty, because a buffer never shrinks.
+worker share two buffers, because a buffer never shrinks; every call leaves them empty.
 
 A handshake counts as an incomplete request: the connection is counted from its first packet, and the front's sweep ends
 it after ``header_timeout_seconds``.
 
-Either end may close its half of the stream (close_notify); due answers are still sent. A stream that ends without
-close_notify is treated the same, because a request has its own length.
+Either end may close its half of the stream (close_notify); answers to earlier requests are still sent. A stream that
+ends without close_notify is treated the same, because each request says its length.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lookupdb.router.clients import READING, TLS_PIECE_BYTES, ConnectionLife
 from lookupdb.router.counters import CERTIFICATE_EXPIRY, INDEX
 
 # The plain-text part of a handshake. OpenSSL allocates as much memory as a message announces, and forty bytes can
-# announce 128 KiB. A record has a type, a version and a length (RFC 8446, 5.1); a handshake message has a type and a
-# length of three bytes (4).
+# announce 128 KiB. A record has a type, a version and a length (RFC 8446, section 5.1); a handshake message has a type
+# and a length of three bytes (section 4).
 
 
 MAX_HELLO_BYTES: Final = 16 << 10
@@ -47,7 +47,7 @@ class PlainRecords:
 
     def __init__(self) -> None:
         self._head = b""
-        """The incomplete head of a record, and of the message that begins it."""
+        """The incomplete head of a record, and of the message at its start."""
         self._record_left = 0
         self._message_left = 0
 
@@ -86,7 +86,7 @@ _HANDSHAKES_FAILED: Final = INDEX["tls_handshakes_failed"]
 _RECORD_BYTES: Final = 16 << 10
 """Limit of a TLS record, and so of a read."""
 _MAX_EMPTY_BYTES: Final = 32 << 10
-"""Limit of bytes without data for the connection: two incomplete records, and TLS's own messages."""
+"""Limit of received bytes that bring no data: two incomplete records, and TLS's own messages."""
 _OVERHEAD: Final = 64
 """Bytes without data that are allowed for each byte of data."""
 
@@ -122,7 +122,7 @@ class _TlsConnection(asyncio.Protocol):
         self._plain_records: PlainRecords | None = PlainRecords()
         self._has_begun = False
         self._empty_bytes = 0
-        """Bytes received since data was last handed on."""
+        """Bytes received beyond ``_OVERHEAD`` for each byte of data that they brought."""
         self._is_open = False
         self._is_ended = False
         """True once the client's stream has ended; later bytes are dropped."""
@@ -131,7 +131,7 @@ class _TlsConnection(asyncio.Protocol):
     # Called by the socket's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection. One beyond the limit is closed without an answer: a handshake would cost more."""
+        """Register a new connection. One beyond the limit is closed without an answer, which would need a handshake."""
         self._transport = cast("asyncio.Transport", transport)
         connection = self._connection
         connection.connection_made(cast("asyncio.Transport", self))
@@ -372,7 +372,7 @@ class TlsFiles(NamedTuple):
 
 
 class Certificates:
-    """Keeps ``context`` for handshakes, which is None until a certificate could be used."""
+    """Keeps ``context`` for handshakes: None until a certificate could be used."""
 
     def __init__(self, files: TlsFiles, counters: memoryview, on_change: Callable[[], None]) -> None:
         """``on_change`` is called when ``context`` or ``problem`` has changed."""
@@ -403,7 +403,7 @@ class Certificates:
         self._stop_waiting()
 
     def encrypt(self, accept_plain: Callable[[], ConnectionLife]) -> Callable[[], _TlsConnection]:
-        """Return a factory of TLS connections. Each gets the certificate that is current when it is made."""
+        """Return a factory of TLS connections. Each connection gets the certificate in use when it begins."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
         def accept() -> _TlsConnection:
@@ -507,7 +507,7 @@ class Period:
 
 def find_period(certificates: bytes) -> Period:
     """Return the validity of the first PEM certificate, the server's own. Raises ValueError, or x509's errors."""
-    from cryptography import x509  # here, because a router without TLS saves its memory
+    from cryptography import x509  # here: a router without TLS saves the memory
 
     certificate = x509.load_pem_x509_certificates(certificates)[0]
     return Period(certificate.not_valid_before_utc, certificate.not_valid_after_utc)

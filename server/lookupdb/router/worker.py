@@ -50,7 +50,7 @@ FINISH_SECONDS: Final = 4.0
 """Time for requests in flight after the drain; the supervisor kills a worker a second later."""
 
 FLUSH_SECONDS: Final = 0.5
-"""Time for sending the last spans, within that second."""
+"""Time for sending the last spans, in the second before the supervisor kills the worker."""
 
 EXPORTER_TURN_SECONDS: Final = 0.0005
 """The longest time for which lookups wait for the thread that encodes spans; Python's default is ten times as long."""
@@ -207,7 +207,7 @@ async def route(boot: WorkerBoot) -> None:
     counters, *others = slots = [shared.slot(boot.index, block) for block in range(shared.blocks)]
     for slot in slots:
         for gauge in (*GAUGES, TABLE_VERSION, CERTIFICATE_EXPIRY):
-            slot[INDEX[gauge]] = 0  # the previous worker has left its value
+            slot[INDEX[gauge]] = 0  # the previous worker's value is still there
     budget = RouterBudget(boot.config["budget_bytes"], is_encrypted=boot.config["tls"] is not None)
     reports = _StatusReports(boot)
     complete = asyncio.Event()

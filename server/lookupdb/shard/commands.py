@@ -83,7 +83,7 @@ class KeyReplies:
 
     def answer(self, data: bytes, nil: bytes, arrived: int) -> Answer:
         """Answer the lookups at the beginning of ``data``, with ``nil`` for missing keys, and count them in histograms.
-        This class leaves all of them to the parser of requests."""
+        This class leaves all lookups to the parser of requests."""
         return b"", [], data, False, False
 
     def find(self, key: bytes) -> bytes | None:
@@ -189,7 +189,7 @@ class NativeReplies(KeyReplies):
 _BEFORE_AUTH_ARGUMENTS: Final = 16
 """HELLO with AUTH and SETNAME has seven words."""
 BEFORE_AUTH_BYTES: Final = 4 << 10
-"""A password has at most 1,024."""
+"""A password has at most 1,024 bytes."""
 
 
 @dataclass(slots=True)
@@ -242,7 +242,7 @@ class Session(resp.RespSession):
         """Forget what the client has set since it connected."""
         self.is_authorised = self.worker.password_sha256 is None
         self.unauthenticated_since = time.monotonic()
-        """Since then the client has given no password: when it connected or was reset."""
+        """When the client connected or was reset: it has given no password since then."""
         super().reset()
 
     def begin_transaction(self) -> None:
@@ -265,7 +265,7 @@ class Session(resp.RespSession):
     def authorise(self, user: bytes, password: bytes) -> str | None:
         """Admit the client if the password is right, else return the error."""
         if user == b"default" and (expected := self.worker.password_sha256) is not None:
-            import hashlib  # here, because OpenSSL costs half a MB that servers without a password save
+            import hashlib  # here: servers without a password save the half MB of OpenSSL
             import hmac
 
             if hmac.compare_digest(hashlib.sha256(password).digest(), expected):
@@ -347,7 +347,7 @@ def _exists(session: Session, command: Command) -> resp.Reply:
 
 
 _LOOKUP_COST: Final = 256
-"""Cost of a lookup, in bytes of a value that could be decompressed in the same time."""
+"""Cost of a lookup: as many bytes of a value could be decompressed in the same time."""
 
 
 def _read(session: Session, command: Command) -> resp.Reply:

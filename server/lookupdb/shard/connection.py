@@ -16,7 +16,7 @@ of:
 | the worker ends | ``drain``, then ``end`` | after the next reply, or when none is due |
 | the client is still there 2 s later (``LINGER_SECONDS``) | ``worker._drain`` → ``close`` | at once |
 | no password, no request, or replies unread for too long | ``sweep`` → ``cut`` | at once |
-| all clients together hold too much, or another client needs its place before AUTH | ``cut`` | at once |
+| all clients together hold too much, or it is before AUTH and a new client needs the place | ``cut`` | at once |
 | an error in the server | ``close``, by the loop | at once |
 """
 
@@ -141,9 +141,9 @@ class RespState(enum.IntEnum):
     DRAIN_READING = 3
     """Like READING, but the next reply is the last."""
     DRAIN_SENDING = 4
-    """Like SENDING, but the client's stream ends with the unsent replies."""
+    """Like SENDING, but our stream ends with the unsent replies."""
     DRAIN_ANSWERING = 5
-    """Like ANSWERING, but the client's stream ends with these replies."""
+    """Like ANSWERING, but our stream ends with these replies."""
     CLOSING = 6
     """Nothing more is read; earlier requests are answered."""
     HALF_CLOSED = 7
@@ -160,7 +160,7 @@ _MORE: Final = "its time slice is over before all replies are made, or it leaves
 _TAKEN: Final = "the client has taken all of its replies"
 _MADE: Final = "all replies are made, and the client has taken enough of them"
 _TERM: Final = "the worker ends"
-_LAST: Final = "QUIT, or bytes that are not RESP, and the client has not taken the reply to it"
+_LAST: Final = "after QUIT, or bytes that are not RESP, the client has not taken all replies"
 _EOF: Final = "the client ends its stream, or " + _LAST
 _END: Final = "a cause in the table above"
 
@@ -212,8 +212,7 @@ class RespConnection:
         """Requests to answer when their pages are in memory (``ColdData``). Nothing is read meanwhile."""
         self._state = READING
         self._is_active = True
-        """True if it made progress since the last sweep: the client read replies if there were any, or sent
-        requests."""
+        """True if the client made progress since the last sweep: read pending replies, or else sent requests."""
         self._active_at = time.monotonic()
         self._arrived = 0
         """When the first byte of the unanswered requests was read."""

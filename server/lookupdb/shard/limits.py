@@ -33,14 +33,14 @@ class ServerLimits(CommandLimits):
     max_inline_bytes: int = 64 << 10
     """As in Redis."""
     output_high: int = 1 << 20
-    """More unsent replies pause the client: it is read again when half of them are sent."""
+    """More unsent bytes of replies pause the client, until at most half as many are left."""
     slow_seconds: float = 60.0
     """A client that reads none of its replies for this long is disconnected, however few they are."""
     idle_seconds: float = 3600.0
     """A client without requests for this long is disconnected; 0: never."""
 
     auth_seconds: float = 5.0
-    """A client that has not authenticated by then is disconnected."""
+    """A client that has not authenticated within this time is disconnected."""
     max_held_bytes: int = 32 << 20
     """Limit for all clients together, of incomplete requests and unread replies. Beyond it, clients are cut off."""
 
@@ -82,9 +82,7 @@ DURATIONS: Final = {
 
 A request arrives with the turn of the loop that reads its first byte, and ends when the last byte of its reply is
 passed to the system, or waits for a client that reads slowly."""
-DURATIONS_HELP: Final = (
-    "Seconds from reading a command's first byte to sending the last byte of its reply, for each one."
-)
+DURATIONS_HELP: Final = "Seconds from reading the first byte of a command to sending the last byte of its reply."
 
 NAMES: Final = (*COUNTERS, *GAUGES, *(name for names in DURATIONS.values() for name in names))
 (

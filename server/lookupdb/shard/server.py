@@ -324,7 +324,7 @@ def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) 
 
 
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-"""Idle seconds, seconds between probes, and probes: a client whose machine is gone is noticed after two minutes."""
+"""Idle seconds, seconds between probes, and their number: a client's lost machine is noticed after two minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Usage(NamedTuple):
 
 
 class ColdSwitch:
-    """Decides whether data is cold from the use since ``start``, which excludes the many faults of a process start."""
+    """Judges by the use since ``start`` whether data is cold: the many page faults of a process start come earlier."""
 
     def __init__(self, start: Usage) -> None:
         self.is_cold = False

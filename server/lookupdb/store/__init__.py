@@ -30,7 +30,7 @@ from lookupdb.wording import check_path, strip_secrets
 __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
 _BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)", re.IGNORECASE)
-"""Text that was meant as a URL, but would be a folder of that name."""
+"""Text that was meant as a URL, but would be taken for a folder's name."""
 
 
 def open_store(url: str, cluster: str = LOCAL) -> Store:

@@ -54,12 +54,12 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 3.0
 LEASE_SECONDS: Final = 15.0
-"""The builder of a claim that did not change for this long is dead."""
+"""The builder of a claim that did not change for this long counts as dead."""
 PATIENCE_SECONDS: Final = 20.0
 """Seconds that a builder retries one step of a publication, beyond the retries of a request."""
 MAX_LISTING_BYTES: Final = 40 << 20
-"""The most bytes of a listing, with ``_ENTRY_BYTES`` for each object besides its path: about 150,000 objects or
-folders, and 100 MiB of memory. A dataset keeps at most 100 generations of 1,024 shards."""
+"""Limit of a listing, counted as ``_ENTRY_BYTES`` and the path of each object: about 150,000 objects or folders, and
+100 MiB of memory. A dataset keeps at most 100 generations of 1,024 shards."""
 _ENTRY_BYTES: Final = 200
 _ENTRY: Final = ("size", "e_tag", "version", "last_modified")
 _PROBE_PAUSE_SECONDS: Final = 0.5
@@ -68,7 +68,7 @@ _PROBE_PAUSE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """An object after an attempt to put it; ``body`` is None if there is no such object."""
+    """An object as it was found or put; ``body`` is None if there is no such object."""
 
     body: bytes | None
     version: Version
@@ -127,8 +127,8 @@ class Bucket:
         return ObjectState(None, {}) if found is None else ObjectState(*found)
 
     def put_if(self, path: str, body: bytes, mode: PutMode) -> ObjectState:
-        """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return the object
-        as it is then: ``body`` exactly if the put took effect, even if the answer was an error.
+        """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return the object as it
+        is then. It holds ``body`` exactly if the put took effect, even if the answer was an error.
 
         A missing object may still appear, because a request may be in flight. Raises StoreError if the answer was an
         error and the bucket cannot be read.

@@ -267,7 +267,7 @@ class BucketTarget:
     """The claim's attempt."""
 
     def new_attempt(self) -> str:
-        """Return the first digits of the claim's attempt, followed by random ones. Equal attempts put equal bytes."""
+        """Return the first digits of the claim's attempt, followed by random ones. Files of equal names are equal."""
         return self.claim[:_LEASE_DIGITS] + uuid.uuid4().hex[: len(self.claim) - _LEASE_DIGITS]
 
     def folder(self, scratch: Path) -> Path:
@@ -320,7 +320,7 @@ class BucketClaim(BuildClaim):
             self.folder.mkdir()
 
     def make_target(self) -> ShardTarget:
-        """Return the prefix. Objects that tasks put there are published, or removed with the claim."""
+        """Return the generation's prefix. Objects that tasks put there are published, or removed with the claim."""
         self._target = BucketTarget(self._bucket.url, self._prefix, self._lease.attempt)
         return self._target
 
@@ -342,7 +342,7 @@ class BucketClaim(BuildClaim):
 
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
         """Publish files, copied within the store if possible, else through the scratch folder. After the first failed
-        copy all take the scratch folder: a store that is too slow once would be too slow again."""
+        copy all others go through that folder: a store that was too slow once would be too slow again."""
 
         def copy(shard: ShardFile, entry: ShardFile) -> None:
             if not self._copy(source.object_path(original, shard, self._bucket.identity), entry):
@@ -494,7 +494,7 @@ class BucketDataset(StoredDataset):
         self.address = address
         self.url = f"{bucket.url}/{address.path}"
         self._manifests: dict[str, tuple[Version, Manifest]] = {}
-        """Generation → its manifest and that object's version: finding the whole generations needs every manifest."""
+        """Generation → version of its manifest.json, and the manifest. Finding whole generations needs them all."""
 
     def _published_manifests(self, *, keep: bool = False) -> Iterator[tuple[str, Manifest | None]]:
         """Take one listing, and a GET for each manifest.json that is not in memory."""
@@ -630,8 +630,8 @@ class BucketDataset(StoredDataset):
         self.bucket.objects.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
     def unfinished_generations(self) -> dict[str, float]:
-        """Return generations with objects but no manifest.json, except empty ones: those are markers of folders, which
-        no build leaves and obstore cannot delete."""
+        """Return generations with objects but no manifest.json. Empty objects alone do not count: they are markers of
+        folders, which no build leaves and obstore cannot delete."""
         return {
             name: max(entry["last_modified"].timestamp() for entry in files.values())
             for name, files in self.bucket.entries(self.address.path).items()

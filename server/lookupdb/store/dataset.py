@@ -12,9 +12,9 @@ ends with the attempt that put it, shard-00000-of-00004-3f2b9c1e77aa.lmdb, and t
 Only these remove files of a generation:
 
     by                      generations                           condition
-    the sweep of a cluster  whole ones of a live dataset          not among the newest ``keepGenerations``, and not
-    (``sweep``)                                                   protected by the operator's list: the status does
-                                                                  not refer to them; newer ones are protected
+    the sweep of a cluster  whole ones of a live dataset          not among the newest ``keepGenerations``, not
+    (``sweep``)                                                   protected by the operator's list, and older than
+                                                                  the newest generation that the list protects
     the sweep               damaged or rejected ones of a live    as above, without counting ``keepGenerations``
                             dataset
     the sweep               all of a deleted dataset              marked a grace period ago, and not retained
@@ -25,9 +25,10 @@ Only these remove files of a generation:
     `lookupdb up`           all but the newest                    another generation has become active
                             ``keepGenerations``, the active and   (``sweep.prune``)
                             the announced one
-    a builder (``claim``)   unfinished ones of dead builders      when it begins
+    a builder (``claim``)   unfinished ones of dead builders; in  when it begins
+                            a bucket, of its own generation
     whoever pushes          pushes before the newest two          another one was pushed (``sweep.prune``)
-    the sweep               all pushes of a deleted dataset       as above, even if it is retained
+    the sweep               all pushes of a deleted dataset       marked a grace period ago, even if it is retained
 
 The announcement belongs to no generation: the sweep removes it with the last one of a deleted dataset.
 """
@@ -80,8 +81,7 @@ class StoreAddress:
     uid: str
     """Shortened to its first eight characters."""
     is_inbox: bool = False
-    """Address the pushes to the dataset: generations with their own numbers, which nothing serves. A builder
-    copies them."""
+    """True for pushes to the dataset: generations with their own numbers, which nothing serves. Builders copy them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uid", self.uid[:8])
@@ -227,7 +227,7 @@ class ShardTarget(Protocol):
 class BuildClaim(ABC):
     """The sole right to build one generation. A claim that ends without ``publish`` leaves nothing of that generation.
 
-    A killed process loses its claim: the next claim on the dataset removes its partial files. A process that is
+    A killed process loses its claim: a later claim or a sweep removes its partial files. A process that is
     suspended for too long loses it too, and can no longer publish.
     """
 
@@ -503,11 +503,8 @@ def read_announcement(dataset: StoredDataset) -> Announcement | None:
 
 
 def write_announcement(dataset: StoredDataset, uid: str, generation: str, version: int, moment: str) -> None:
-    """Announce ``generation`` of ``dataset``, whose whole uid is ``uid``, at ``moment``, unless a later version is
-    announced.
-
-    Raises StoreError.
-    """
+    """Announce ``generation`` of ``dataset``, whose whole uid is ``uid``, at ``moment``, unless this version or a
+    later one is announced. Raises StoreError."""
     announcement = Announcement(dataset.address.namespace, dataset.address.name, uid, generation, version, moment)
     try:
         standing = read_announcement(dataset)

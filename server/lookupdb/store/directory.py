@@ -191,7 +191,7 @@ class DirectoryDataset(StoredDataset):
         return sort_generations({name for name in self._names() if is_generation(name)})
 
     def next_generation(self) -> str:
-        """Return one more than the highest folder, partial folder or lock."""
+        """Return one more than the highest number of a folder, partial folder or lock."""
         hidden = (_HIDDEN.fullmatch(name) for name in self._names())
         used_names = [name for name in self._names() if is_generation(name)] + [match[1] for match in hidden if match]
         return f"g{max(map(generation_number, used_names), default=0) + 1}"
@@ -331,7 +331,7 @@ class FolderTarget:
         return uuid.uuid4().hex[:12]
 
     def folder(self, scratch: Path) -> Path:
-        """Return the claim's own folder, if it still exists."""
+        """Return the claim's own folder."""
         return self.claimed
 
     def put(self, path: Path) -> None:

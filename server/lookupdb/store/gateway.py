@@ -227,7 +227,7 @@ class GatewayAnswer:
             yield chunk
 
     def _read(self, limit: int) -> bytes:
-        """Return this number of bytes, or all that are left."""
+        """Return ``limit`` bytes, or all that are left."""
         with transport_errors(self._message, self._host):
             return self._response.read(limit, decode_content=False)
 
@@ -316,7 +316,7 @@ _SOCKET_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000),
 )
 CLAIM_SILENCE_SECONDS: Final = 5
-"""Short, so that a builder can retry before bucket.LEASE_SECONDS, when its unchanged claim would count as dead."""
+"""Short, so that a builder can retry within bucket.LEASE_SECONDS; after that its unchanged claim counts as dead."""
 REQUEST_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 CLAIM_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=CLAIM_SILENCE_SECONDS)
 UPLOAD_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=UPLOAD_SILENCE_SECONDS)
@@ -437,7 +437,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 _NO_COPY: Final = (400, 413)
 """The gateway does not know this request, or its store rejects it for an object of this size: nothing was copied."""
 _MOST_OF_CLAIM: Final = 4 << 10
-"""The most bytes of a claim. Manifests are larger, and may take longer."""
+"""Limit of a claim's size. Manifests are larger, and may take longer."""
 _UPLOAD_SECONDS: Final = float("inf")
 """Only the number of retries limits an upload: one that breaks off late has already exceeded any time limit."""
 

@@ -140,9 +140,9 @@ SAMPLES: Final = 5
 """Default number of samples for each kind of change."""
 
 MAX_VALUE_CHARACTERS: Final = 4000
-"""The most characters of a sampled value. A longer one is cut, with an ellipsis."""
+"""Limit of a sampled value, in characters. A longer one is cut, with an ellipsis."""
 MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
-"""Bytes of a sampled value to keep in memory: enough to show that it is longer, even if each character takes 4."""
+"""Bytes of a sampled value to keep in memory: enough to see that it is too long, even if each character takes 4."""
 
 _Entry = tuple[bytes, Any, ShardReader]
 """A key, the cursor that points at it until the next entry of its shard is read, and the shard."""
@@ -183,7 +183,7 @@ def compare_generations(
 
     Shard s of N holds the keys whose hash is s modulo N. So shards whose numbers are equal modulo the greatest common
     divisor of both numbers of shards hold the same keys, and are compared with each other. Remote files are copied to
-    ``scratch``, one such group at a time, except identical pairs. Raises StoreError, CorruptFile, NotEnoughRoom.
+    ``scratch``, one such group at a time, except identical groups. Raises StoreError, CorruptFile, NotEnoughRoom.
     """
     result = GenerationDifference(most_samples=most_samples)
     groups = math.gcd(len(before.manifest.shards), len(after.manifest.shards))
@@ -488,7 +488,7 @@ def fetch_shard(
 
 
 _MAX_SHOWN: Final = 10
-"""The most datasets in one message."""
+"""Maximum number of datasets in one message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,7 @@ def object_version(entry: Mapping[str, Any]) -> Version:
 
 
 TOKEN_FILE_VARIABLE: Final = "LOOKUPDB_STORE_TOKEN_FILE"  # noqa: S105 - the name of a variable
-"""The variable with the path of the token file, which is read for each request, because a new token replaces it in
-time."""
+"""The variable with the path of the token file, which each request reads again, because the token is replaced."""
 CA_FILE_VARIABLE: Final = "LOOKUPDB_STORE_CA_FILE"
 """The variable with the path of the CA file for a gateway's certificate, if the system does not know the CA."""
 
@@ -98,7 +97,7 @@ MAX_PATH_BYTES: Final = 1024
 MAX_CONDITIONAL_BYTES: Final = 16 << 20
 """The largest object that is put on a condition: manifests and claims."""
 MAX_DELETED_PATHS: Final = 1000
-"""The most paths of one request."""
+"""Maximum number of paths in one request."""
 MAX_DELETE_BYTES: Final = MAX_DELETED_PATHS * (MAX_PATH_BYTES + 16)
 MAX_COPY_REQUEST_BYTES: Final = 4 << 10
 LISTING_TYPE: Final = "application/x-ndjson"
@@ -276,8 +275,8 @@ def store_environment(scheme: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def source_store() -> Iterator[None]:
-    """While the block runs, open the store to copy from: LOOKUPDB_SOURCE_STORE_<NAME> replaces every
-    LOOKUPDB_STORE_<NAME>, if there are any."""
+    """If there are variables LOOKUPDB_SOURCE_STORE_<NAME>, they replace all LOOKUPDB_STORE_<NAME> in the block, which
+    opens the store to copy from."""
     own = {
         PREFIX + name.removeprefix(SOURCE_PREFIX): value
         for name, value in os.environ.items()

@@ -230,7 +230,7 @@ _DEAD_SECONDS: Final = 3600.0
 """A claim of this age is not watched, because its builder would have renewed it every few seconds. Watching every claim
 would leave no time for other datasets."""
 _MOST_REMAINS: Final = 200
-"""The most remains of one dataset to remove in a sweep: each takes some requests. The next sweep continues."""
+"""A sweep removes at most this many remains of one dataset, each by some requests. The next sweep continues."""
 _MAX_MARK_BYTES: Final = 1024
 _RETAINED: Final = orjson.dumps({"formatVersion": 1, "deletionPolicy": "Retain"}, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -405,8 +405,8 @@ def _describe_dataset(dataset: StoredDataset) -> str:
 
 
 def _parse_mark(mark: bytes, now: float) -> float | None:
-    """Return the time of the mark; None if the note is invalid and will be written again. No sweep writes a time before
-    1970, or after ``now``: that would keep the dataset indefinitely."""
+    """Return the time of the mark; None if the note is invalid and will be written again. A time before 1970 is
+    invalid, and so is one after ``now``, which would keep the dataset indefinitely."""
     if len(mark) > _MAX_MARK_BYTES:
         return None
     try:
