@@ -34,7 +34,7 @@ _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 def configure_logging(style: str) -> None:
     """Send all log records to standard error in ``style``, text or json. Fields given as ``extra=`` follow the message.
-    The file that LOG_FILE names, if any, gets them as text too."""
+    The file that LOG_FILE names, if any, gets the records too, as text."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
     if path := os.environ.get(LOG_FILE):
@@ -140,7 +140,7 @@ def open_spans(service: str, *, samples_roots: bool) -> Spans | None:
 
 
 _spans: ContextVar[Spans | None] = ContextVar("spans", default=None)
-"""What ``open_span`` uses."""
+"""Makes the spans of ``open_span``; None without traces."""
 
 
 @contextmanager
@@ -181,7 +181,7 @@ class SpanHandle:
                 span.fail(outcome)
 
     def begin_phase(self, name: str, total: int | None, unit: str) -> None:
-        """Begin a child span for a phase, like a progress display."""
+        """Begin a child span for a phase. A progress display has the same methods."""
         if self._span is not None:
             self._phase = self._span.begin_child(name)
 

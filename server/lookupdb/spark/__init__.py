@@ -3,7 +3,7 @@
 ``build`` runs in the driver: it plans, merges what executors report, and publishes; ``session`` starts Spark and runs
 its jobs. ``tasks`` runs in executors: it reads slices and writes shards with the functions of ``builder.core``, so the
 files are those of a local build, byte for byte. No record passes through the driver. ``frames`` pushes a
-generation of a DataFrame. ``pods`` checks the driver's rights on Kubernetes, and is the process of an executor's pod.
+DataFrame as a generation. ``pods`` checks the driver's rights on Kubernetes, and is the process of an executor's pod.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def make_engine(spec: DatasetSpec, options: BuildOptions, conf: Mapping[str, str]) -> SparkEngine:
     """Return the engine of a build; ``conf`` overrides the properties in ``spec``. Raises EngineMissing if this machine
-    cannot start Spark, NotEnoughRoom."""
+    cannot start Spark, and what ``SparkEngine`` raises."""
     from lookupdb.spark.session import check_environment
 
     check_environment()  # before pyarrow is imported

@@ -5,8 +5,8 @@
    counted: so the first error of the source is reported with its row.
 2. *Write*: each task maps one slice again and yields its records. Spark sends each to its shard's partition and sorts
    it there by key and place; one task writes each shard, and puts its file under a name of its own attempt.
-3. The driver, which alone has the claim, takes the files of the attempts that Spark counts, removes the others, checks
-   the gates and publishes.
+3. The driver, which alone has the claim, takes the files of the attempts whose results Spark returns, removes all
+   others, checks the gates and publishes.
 
 The driver holds a few numbers for each slice, and one sample; never a record.
 """

@@ -1,4 +1,4 @@
-"""Push a generation of a DataFrame, on the user's own Spark: EMR, Databricks, a notebook.
+"""Push a DataFrame as a generation, on the user's own Spark: EMR, Databricks, a notebook.
 
 A DataFrame may give other rows, or the same rows in other partitions, each time it is computed. So it is checkpointed
 first. Then each partition is a file of the source: a task writes it to a Parquet file in its scratch folder, and maps
@@ -66,7 +66,7 @@ def write(
     Repeated keys are an error with ``duplicates: fail``. With ``first`` or ``last``, rows are sorted by the
     columns ``order_by``; of two rows that are equal in these, either may be kept.
 
-    ``store``: a URL, as for ``lookupdb push``; ``cluster_id``: the part of the store. ``task_memory``: bytes of
+    ``store``: a URL, as for ``lookupdb push``; ``cluster_id``: names the part of the store. ``task_memory``: bytes of
     Python's memory for each task. Raises LookupdbError, such as BadSource, GateClosed, StoreError, SparkFailed.
     """
     sessions.check_version(frame.sparkSession)

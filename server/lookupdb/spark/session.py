@@ -38,7 +38,7 @@ _SMALL_JVM: Final = (
 )
 """Without these, a JVM uses 200 MiB before it first collects garbage."""
 _COLLECT_OFTEN: Final = {"spark.cleaner.periodicGC.interval": "15s"}
-"""The old generation grows up to the whole heap before Java collects its garbage by itself."""
+"""By itself, Java lets its old generation grow to the whole heap before it collects garbage there."""
 _SQL_CONF: Final = {
     "spark.sql.adaptive.enabled": "false",  # a partition is a shard, or a slice
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",

@@ -62,7 +62,7 @@ class SourceItem:
     path: Path | None
     """None for a file behind a URL, which each task finds again."""
     data_file: TableDataFile | None = None
-    """The file as a part of a table, if it is one, with its location."""
+    """For a file of a table: its entry there, with its location."""
 
     @classmethod
     def describe(cls, item: SourceObject) -> SourceItem:
@@ -118,7 +118,7 @@ class MappedSlice:
     description: SourceFile
     """The file as it was fetched, with a checksum if nothing else identifies it."""
     bytes: int
-    """Size of its plain file."""
+    """Size of the file once decompressed."""
     quotes_error: BadSource | None = None
     """Raised by ``check_quotes`` for a file that the driver does not have."""
 
@@ -204,7 +204,7 @@ def _numbers(batches: Batches) -> Iterator[int]:
 
 def scan_slices(job: MapJob, batches: Batches) -> Batches:
     """First pass: yield what is in each slice, and its sample. An error may have no message: the driver then has the
-    slice mapped again, with the rows before it."""
+    slice mapped again, once it has counted the rows before."""
     for number in _numbers(batches):
         piece = job.slices[number]
         assert piece is not None, "the first pass has all slices"

@@ -34,7 +34,7 @@ class SyncTarget:
     version: int | None = None
     """Version of the routing table or the announcement; None without either."""
     identity: str = ""
-    """Time when the newest generation was built, if nothing is announced: a number may be used twice."""
+    """Time when the newest generation was built, if nothing is announced: its number may have been used before."""
 
 
 def target_by_announcement(announcement: Announcement) -> SyncTarget:
@@ -265,7 +265,7 @@ class TableFeed:
         self.dataset: RoutedDataset | None = None
         self.target: SyncTarget | None = None
         self.is_mixed = False
-        """True during a rollout shard by shard: the target before it stays."""
+        """True during a shard-by-shard rollout: the previous target stays."""
         self.problem: LookupdbError | None = UnusableTable(f"there is no routing table yet: {path}", hint=_MISSING)
         self._on_change = on_change
         self._table: RoutingTable | None = None

@@ -118,7 +118,7 @@ class CurrentGeneration:
 
 @dataclass(frozen=True, slots=True)
 class SyncProblem:
-    """The last failure, and how often it has occurred in a row."""
+    """The last failure, and the number of failures in a row."""
 
     error: LookupdbError
     failures: int

@@ -117,7 +117,7 @@ def collect_sync(state: SyncState) -> Iterator[admin.MetricFamily]:
     yield admin.counter("lookupdb_sync_swaps", "Times that a generation became current.", figures.swaps)
     yield admin.counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
     seconds = figures.fetch_seconds
-    yield admin.counter("lookupdb_sync_fetch_seconds", "Seconds that fetches took until they became current.", seconds)
+    yield admin.counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
     yield admin.counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
     help_text = "Bytes of files that are hard links to those of a directory store."
     yield admin.counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
@@ -175,12 +175,12 @@ log = logging.getLogger(__name__)
 BUCKET_POLL_SECONDS: Final = 2.0
 DIRECTORY_POLL_SECONDS: Final = 0.5
 _LOOKS_A_SECOND: Final = 250
-"""The most checks a second, of all datasets together. With more datasets, each is checked less often."""
+"""Limit of checks a second, for all datasets together. With more datasets, each is checked less often."""
 FETCHES: Final = 4
 """Fetches at the same time, so that a large dataset does not delay small ones. Each takes the memory of a few parts of
 a file."""
 LOOKS: Final = 8
-"""The most checks of the store at the same time."""
+"""Limit of checks of the store at the same time."""
 _END_SECONDS: Final = 0.5
 """Seconds that running fetches get to end. The next process continues with their files."""
 _CHECK_SECONDS: Final = 0.05
@@ -395,7 +395,7 @@ class SyncService:
         return max(shortest, len(self.state.keepers) / _LOOKS_A_SECOND)
 
     async def _announce(self, port: int) -> None:
-        """Say when every dataset is there, for the first time."""
+        """Report once that every dataset is there."""
         while explain_unready(self.state) is not None:  # noqa: ASYNC110 - of many things, once
             await asyncio.sleep(_CHECK_SECONDS)
         log.info("ready", extra={"admin": port})
@@ -409,7 +409,7 @@ class SyncService:
             time.sleep(min(left, 0.1))
 
     async def _end(self) -> None:
-        """End all keepers. A fetch that does not end in time is left to the end of the process."""
+        """End all keepers. A fetch that does not end in time ends with the process."""
         self.state.is_ending = True
         for table in self.state.tables:
             table.watcher.stop()
