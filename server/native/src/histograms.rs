@@ -16,7 +16,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub struct Bounds(pub Vec<u64>);
 
 impl Bounds {
-    /// The counters of a histogram.
+    /// The number of counters of a histogram.
     pub fn counters(&self) -> usize {
         self.0.len() + 2
     }

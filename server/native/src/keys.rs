@@ -44,7 +44,7 @@ impl KeyEncoder {
         if self.changes_nothing {
             return look_up(bytes); // the reader checks the length
         }
-        // No branch depends on a byte, so the compiler checks many at a time.
+        // No branch depends on a byte, so the compiled code checks many at a time.
         if bytes.iter().fold(true, |is_plain, byte| is_plain & (byte.wrapping_sub(0x20) < 0x5f)) {
             if self.steps.keep(bytes) {
                 return look_up(bytes);

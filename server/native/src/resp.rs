@@ -5,7 +5,7 @@ use memchr::memchr;
 
 use crate::reader::MAX_KEY_BYTES;
 
-/// The most words of an MGET that is read here: fewer than a client may send, and far more than a router sends.
+/// An MGET of more words is not read here. A client may send more; a router sends far fewer.
 const MAX_WORDS: usize = 16_384;
 const GET_HEAD: &[u8] = b"*2\r\n$3\r\nGET\r\n";
 
@@ -87,7 +87,7 @@ pub fn next_lookups(data: &[u8], from: usize, most: usize, keys: &mut Vec<KeyAt>
 fn request(data: &[u8], at: usize, keys: &mut Vec<KeyAt>) -> Result<(Name, usize), Stop> {
     let (words, at) = number(data, at, b'*', MAX_WORDS)?;
     if words < 2 {
-        return Err(Stop::Other); // at once: a lookup has a key
+        return Err(Stop::Other); // whatever follows: a lookup has a key
     }
     let (name, mut at) = word(data, at)?;
     let name = match name.of(data) {
@@ -103,7 +103,7 @@ fn request(data: &[u8], at: usize, keys: &mut Vec<KeyAt>) -> Result<(Name, usize
     Ok((name, at))
 }
 
-/// Read a bulk string that may be a key. Returns where it is, and where it ends.
+/// Read a bulk string that may be a key. Returns where the key is, and where the bulk string ends.
 #[inline]
 fn word(data: &[u8], at: usize) -> Result<(KeyAt, usize), Stop> {
     let (length, start) = number(data, at, b'$', MAX_KEY_BYTES)?;
@@ -200,7 +200,7 @@ impl Span {
 
 /// The values of `data`, one whole reply to an MGET of `expected` keys.
 ///
-/// None if `data` is anything else: an error, another type, less or more. hiredis then reads it.
+/// None if `data` is anything else: an error, another type, less or more. The router then reads it piece by piece.
 pub fn read_values(data: &[u8], expected: usize) -> Option<Vec<Span>> {
     let mut at = read_head(data, expected).filter(|_| expected <= data.len())?;
     let mut spans = Vec::with_capacity(expected);

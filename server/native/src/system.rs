@@ -67,7 +67,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         if self.pages > 0 {
-            // SAFETY: the mapping that `new` made. Nothing borrows from it any more, because that borrows from `self`.
+            // SAFETY: the mapping that `new` made. No borrow of it is left, because each also borrows `self`.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.pages * PAGE_BYTES) };
         }
     }

@@ -1,4 +1,4 @@
-//! Batches of sorted records on their way to the shards: how they are filled, and one record kept for each key.
+//! Batches of sorted records on their way to the shards: filling them, and keeping one record of each key.
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
@@ -75,7 +75,7 @@ impl RecordBatch {
         self.entries.push(Entry { at, key: record.key.len(), value: record.value.len(), place: record.place });
     }
 
-    /// Reserve memory for `records` more records of `bytes` bytes.
+    /// Reserve memory for `records` more records of `bytes` bytes together.
     pub fn reserve(&mut self, records: usize, bytes: usize) {
         self.entries.reserve(records);
         self.data.reserve(bytes);
@@ -102,12 +102,12 @@ impl RecordBatch {
     }
 }
 
-/// `sort._SPOOLED`: the bit of a place that says that the value is a reference into its slice's spool file.
+/// `write._SPOOLED`: the bit of a place that says that the value is a reference into its slice's spool file.
 pub const SPOOLED: u64 = 1 << 62;
-/// `sort._ROW_BITS`: a place is the number of its slice, and a row of this many bits.
+/// `write._ROW_BITS`: a place is the number of its slice, and a row of this many bits.
 const ROW_BITS: u32 = 40;
 /// A batch ends with the record that makes it this large. Even then it is smaller than the blocks that are mapped and
-/// returned one by one (`memory.return_large_blocks`), whose pages cost more than their records.
+/// returned one by one (`options.return_large_blocks`), whose pages cost more than their records.
 pub const BATCH_BYTES: usize = 896 << 10;
 /// Spare room, which the last record of most batches fits into.
 const LAST_RECORD_BYTES: usize = 64 << 10;
@@ -163,7 +163,7 @@ type Loss = (Vec<u8>, u64, u64);
 #[pyclass(module = "lookupdb._native")]
 pub struct UniqueRecords {
     keeps_last: bool,
-    /// The most dropped records of a batch that are reported.
+    /// The maximum number of dropped records of a batch that are reported.
     named: usize,
     /// The last record of the previous batch: its key may occur again.
     pending: RecordBatch,

@@ -67,9 +67,9 @@ type Stop = &'static str;
 /// The rest of the block is not a complete row.
 const END: Stop = "end";
 const FULL: Stop = "full";
-/// Python must read the next row, with `fields`; reading continues after it.
+/// Python must read the next row, with `read_fields`; reading continues after it.
 const ODD: Stop = "odd";
-/// Not valid CSV, not UTF-8, or another number of fields.
+/// The next row is not valid CSV or UTF-8, is too long, or has another number of fields.
 const BROKEN: Stop = "broken";
 /// The source ends within quotes.
 const OPEN_QUOTE: Stop = "open quote";
@@ -311,7 +311,7 @@ fn push_field(field: &[u8], column: &Column, inner: &mut JsonText, value: &mut V
     Some(())
 }
 
-/// The JSON of a boolean as exports write it.
+/// The JSON of a boolean, which exports write in several ways.
 fn read_boolean(field: &[u8]) -> Option<&'static [u8]> {
     let is_word = |words: [&[u8]; 5]| words.iter().any(|word| field.eq_ignore_ascii_case(word));
     if is_word([b"true", b"t", b"yes", b"y", b"1"]) {

@@ -7,7 +7,7 @@ pub struct Dialect {
     pub delimiter: u8,
     /// The byte around fields, doubled within them; None if there are no quotes.
     pub quote: Option<u8>,
-    /// The byte that makes the next byte text: within quotes, or anywhere if nothing quotes.
+    /// The byte that makes the next byte text: within quotes, or anywhere if there are no quotes.
     pub escape: Option<u8>,
 }
 
@@ -147,7 +147,7 @@ impl Splitter {
             || Some(byte) == self.dialect.escape
     }
 
-    /// Push the field that `raw` escapes; false if it escapes a byte that it must not.
+    /// Push `raw` without its escapes as a field; false if one precedes a byte that it must not.
     fn push_unescaped(&mut self, raw: &[u8]) -> bool {
         let start = self.unquoted.len();
         let mut bytes = raw.iter();

@@ -1,4 +1,4 @@
-//! Reads rows of JSON lines into keys and values, as `lookupdb.builder.rows` does.
+//! Reads rows of JSON lines into keys and values, as `lookupdb.builder.json_rows` does.
 //!
 //! Python's parser reads every unusual row: one that is not an object, has no key, or must be rejected.
 use std::collections::{HashMap, HashSet};

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::text::{plain_size, push_escaped, read_escape};
 
-/// Far fewer than `json_text.MAX_NESTING`.
+/// Far fewer than `json_rows.MAX_NESTING`.
 const MAX_DEPTH: usize = 64;
 /// Up to this number, names are compared one by one.
 const FEW_NAMES: usize = 24;
@@ -201,7 +201,7 @@ impl JsonText {
 }
 
 struct Names {
-    /// The index of its first name among those of all open objects.
+    /// The index of the object's first name among the names of all open objects.
     first: usize,
     many: Option<HashSet<u64>>,
 }

@@ -200,7 +200,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// `sort._MAX_VALUES`.
+/// `write._MAX_VALUES`.
 const MAX_VALUES: usize = 200_000;
 
 /// A sample of values to train the compression dictionary on: those whose keys have the smallest hashes.

@@ -356,7 +356,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// Decides when a lookup gives up the GIL: only while data seem to come from disk.
 ///
-/// Giving it up costs a lookup in memory an eighth to a third of its time (25 to 65 of 190 ns). Keeping it lets all
+/// Giving it up costs a lookup in memory an eighth to a third of its time (25 to 65 of 190 ns). Keeping it makes all
 /// threads wait for the disk. So some lookups are timed: a slow one begins a cold period, in which pages are read
 /// before the lookup, without the GIL. Races between threads only cost a wrong guess.
 pub struct ColdSwitch {
@@ -411,7 +411,7 @@ impl ColdSwitch {
 const SHORTEST_LONG: usize = 19;
 
 /// Whether JSON may have an integer that a quick parser would round: `SHORTEST_LONG` digits in a row, in a number or a
-/// text. A run that long covers a multiple of that length, so only such indexes are checked.
+/// text. Any such run covers one of the indexes 18, 37, 56 and so on, so only these are checked.
 pub fn may_have_long_number(text: &[u8]) -> bool {
     let mut at = SHORTEST_LONG - 1;
     while let Some(byte) = text.get(at) {

@@ -234,7 +234,7 @@ impl MappedItems {
                 Some(Ok((key, stored))) => return self.make(py, generation, key, stored).map(Some),
                 Some(Err(Damage(problem))) => {
                     let error = generation.damage(py, self.shard, None, problem);
-                    self.shard = generation.files.len(); // so that nobody takes the rest for everything
+                    self.shard = generation.files.len(); // nothing follows an error: the rest would look complete
                     return Err(error);
                 }
                 None => (self.shard, self.cursor) = (self.shard + 1, None),

@@ -404,7 +404,7 @@ pub fn touch(found: Found) {
 
 /// The number of keys in lock step when pages are read from disk: as many reads as keep a disk busy.
 const WARMED_TOGETHER: usize = 1024;
-/// The maximum number of overflow pages that are read for some keys: those of the largest value.
+/// The maximum number of overflow pages that are read for the keys in lock step: as many as the largest value has.
 const MAX_OVERFLOW_PAGES: usize = (64 << 20) / PAGE_BYTES + 2;
 
 /// Read the pages that `find_many` needs for `keys`, level by level, and return their number with repetitions.

@@ -87,8 +87,8 @@ impl PackedKeys {
         Some((packed, found.is_partial))
     }
 
-    /// Cuts the lookup at `at`: up to `most` GETs, or one MGET. Returns its keys, the kind (0: anything
-    /// that is not a lookup, 1: only the beginning of a lookup, 2: GETs, 3: one MGET), and where that ends.
+    /// Cuts the lookup at `at`: up to `most` GETs, or one MGET. Returns the kind (0: anything that is
+    /// not a lookup, 1: only the beginning of a lookup, 2: GETs, 3: one MGET), where the lookup ends, and its keys.
     #[staticmethod]
     fn cut(py: Python<'_>, data: &[u8], at: usize, most: usize) -> PyResult<(u8, usize, Option<Self>)> {
         let mut found = Vec::new();
@@ -292,7 +292,7 @@ impl PackedValues {
         keys.entries.iter().try_for_each(|entry| self.set(entry.position, Place::Unavailable))
     }
 
-    /// As a list: bytes, None, or `unavailable`.
+    /// The values as a list: bytes, None, or `unavailable`.
     fn to_list<'py>(&self, py: Python<'py>, unavailable: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for place in &self.places {
@@ -326,7 +326,7 @@ impl PackedValues {
         self.encode_whole(py, &Json { start, keys, raw, partial }, Some((head, fields)))
     }
 
-    /// The same body in pieces that follow each other. Values are freed as their piece is made; a large JSON value is a
+    /// The same body in pieces that follow each other. Values are freed as their piece is made; a large value is a
     /// piece of its own.
     fn encode_in_pieces<'py>(
         &mut self,
@@ -426,7 +426,7 @@ impl PackedValues {
         Err(PyTypeError::new_err("the values of another batch"))
     }
 
-    /// `body` in one piece, behind `head`, the number of its bytes, and `fields` if they are given.
+    /// `body` in one piece; with `around`, behind its head, the number of the body's bytes, and its fields.
     fn encode_whole<'py>(
         &mut self,
         py: Python<'py>,
@@ -530,7 +530,7 @@ const LARGE_VALUE_BYTES: usize = 4096;
 /// A piece of smaller values ends when it has this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// A large answer in pieces that follow each other, without a copy of any large value. `text` is the last piece.
+/// A large answer in pieces that follow each other, without a copy of any large value. `text` is the incomplete one.
 struct Pieces<'py> {
     done: Bound<'py, PyList>,
     text: Vec<u8>,
@@ -729,7 +729,7 @@ fn encode_size(len: usize) -> PyResult<[u8; 4]> {
 
 /// Replies in RESP.
 struct Replies<'a> {
-    /// The replies are the elements of one list.
+    /// Whether the replies are the elements of one list.
     is_list: bool,
     /// The reply for a key that no record has.
     nil: &'a [u8],

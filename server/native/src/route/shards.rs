@@ -97,7 +97,7 @@ impl PackedShardKeys {
     /// The keys whose entry in `mask` is true.
     fn select(&self, py: Python<'_>, mask: Vec<bool>) -> PyResult<Self> {
         if mask.len() != self.entries.len() {
-            return Err(PyValueError::new_err("as many as there are keys"));
+            return Err(PyValueError::new_err("expected an entry of the mask for each key"));
         }
         let all = self.packed.as_bytes(py);
         let mut packed = Vec::new();
@@ -175,7 +175,7 @@ impl ShardReply {
     }
 
     /// The bytes that hold the values of `count` keys from `offset` on, and the span of each. The bytes are copied if
-    /// there are other values too, so that no client's values are kept for another's.
+    /// there are other values too, so that no client's answer keeps another's values in memory.
     pub fn part(&self, py: Python<'_>, offset: usize, count: usize) -> Option<(Py<PyBytes>, Vec<Span>)> {
         let spans = self.spans.get(offset..offset.checked_add(count)?)?;
         if spans.len() == self.spans.len() {

@@ -25,8 +25,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ShardKernel>()
 }
 
-/// Indexes of lookups, misses, commands, sent bytes, and the first of the histograms, one for each kind of command. They
-/// are adjacent; each has buckets and a sum.
+/// Indexes of lookups, misses, commands, sent bytes, and the first of the histograms, one for each kind of command. The
+/// histograms are adjacent; each has buckets and a sum.
 type Places = (usize, usize, usize, usize, usize);
 
 /// A worker's slot of shared memory, and where its counters are.
@@ -58,7 +58,7 @@ type Answer<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyBytes>
 impl ShardKernel {
     /// `slot` is shared memory with the indexes of lookups, misses, commands, sent bytes and the first histogram, and the
     /// bounds of buckets, in nanoseconds. `error` is the reply for damage.
-    /// Raises OSError, and ValueError for an unreadable file.
+    /// Raises OSError, and ValueError for a file that is damaged or of an unknown format.
     #[new]
     #[pyo3(signature = (path, slot, error, *, read_bytes, chunk_bytes, slice_seconds))]
     fn new(

@@ -21,7 +21,7 @@ pub struct Counts {
     pub answered: Vec<(usize, u64, u64)>,
 }
 
-/// The kinds of answered commands, in the order of their histograms: GETs without and with an error, and MGETs.
+/// The number of kinds of answered commands: GETs without and with an error, then MGETs, as in the histograms.
 pub const KINDS: usize = 4;
 pub const GET: usize = 0;
 pub const MGET: usize = 2;

@@ -49,7 +49,7 @@ pub struct Handed {
     /// Replies that the client has not taken.
     pub unsent: Vec<u8>,
     pub keys: Vec<Vec<u8>>,
-    /// The requests after them.
+    /// The requests after `keys`.
     pub rest: Vec<u8>,
     /// Whether `rest` is only the beginning of a lookup.
     pub is_part: bool,
@@ -84,7 +84,7 @@ pub struct Turn {
     lone_gets: Vec<LoneGet>,
     batch: Batch,
     out: Vec<u8>,
-    /// When the turn began: its requests had arrived.
+    /// When the turn began: its requests had arrived by then.
     pub arrived: u64,
 }
 
