@@ -112,7 +112,7 @@ def test_rows_of_a_drawing_end_within_it() -> None:
     assert all(float(row.attrib["y"]) < height for row in rows)
     assert len({(row.attrib["x"], row.attrib["y"]) for row in rows}) == len(rows), "none is over another"
     texts = " ".join(row.text or "" for row in rows if float(row.attrib["x"]) > 100)
-    assert "all others as slower than any answer. – means that too few were answered" in texts
+    assert "other failures as slower than any answer. – means that too few were answered" in texts
     assert f"broken connection: an answer that is {'larger ' * 20}" in texts
 
 

@@ -94,8 +94,8 @@ class RateProfile:
 
 
 def make_profile(start: float, end: float, *, ramp: float, duration: float, warmup: float) -> RateProfile:
-    """Return the profile: ``warmup`` seconds at ``start``, ``ramp`` seconds to ``end``, which lasts until ``duration``
-    seconds after the warm-up."""
+    """Return the profile: ``warmup`` seconds at ``start``, then ``duration`` seconds: ``ramp`` of them to reach
+    ``end``, the rest at ``end``."""
     climb = min(ramp, duration)
     parts = (
         RateSegment(warmup, start, start),
@@ -286,7 +286,7 @@ class Tally:
     generations: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Generations → number of answers, and firstSeconds and lastSeconds since measuring began."""
     latencies: list[int] = field(default_factory=list)
-    """Microseconds from the intended time to the answer, or to giving up."""
+    """Microseconds from the intended time to the answer; for timeouts and unsent requests, to the timeout."""
     failure_latencies: list[int] = field(default_factory=list)
     lags: list[int] = field(default_factory=list)  # microseconds by which the sender itself was late
     busy: float = 0.0  # seconds of processor time

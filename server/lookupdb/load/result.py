@@ -29,8 +29,8 @@ MAX_POINTS: Final = 600  # the points of a longer load cover more time
 LABELS: Final = dict(
     zip(FAILURE_KINDS, ("unavailable", "HTTP error", "broken connection", "invalid answer"), strict=True)
 )
-NO_LATENCY: Final = "–"  # shown if there is no answer to measure
-NOTICEABLE_MICROSECONDS: Final = 10_000  # a sender's lag at the 99th percentile
+NO_LATENCY: Final = "–"  # shown if too few requests were answered
+NOTICEABLE_MICROSECONDS: Final = 10_000  # a 99th percentile of the senders' lags above this is reported
 BUSY_SHARE: Final = 0.9  # share of a CPU above which a sender's own queue affects its results
 COUNTS: Final = (
     *("scheduled", "answered", "unavailable", "http-errors", "broken", "invalid", "timeouts", "unsent", "held-back"),
@@ -293,7 +293,7 @@ class FailCondition:
 
     @property
     def percentile(self) -> float | None:
-        """The percentile that it is about, if any."""
+        """The condition's percentile, if any."""
         return float(self.name[1:]) if _PERCENTILE.fullmatch(self.name) else None
 
     def judge(self, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -419,7 +419,7 @@ def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
     if failures := count_requests(document, "errors"):
         yield (
             f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered. Timeouts and"
-            f" unsent requests count with the time waited, all others as slower than any answer. "
+            f" unsent requests count with the timeout, other failures as slower than any answer. "
             f"{NO_LATENCY} means that too few were answered"
         )
     if (lag := senders["lag"]["percentiles"]["99"] or 0) > NOTICEABLE_MICROSECONDS:

@@ -1,4 +1,4 @@
-"""Run a load. First one request checks that the router accepts the load, and reports a refusal as a sentence. Then
+"""Run a load. First, one request checks that the router accepts the load; a refusal is reported as a sentence. Then
 sender processes are started and watched, progress is shown, and their reports become the result."""
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Preflight:
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_router(answer) from error
         text = "".join(character if character.isprintable() else " " for character in text[:_MAX_DETAIL])
-        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # the text names a header, the hint an option
+        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # the hint names --at instead of the header
             text = text.partition(f"; leave {GENERATION_FIELD} out")[0]
         message = f"the router answered {answer.status}: {text}"
         if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
@@ -202,7 +202,7 @@ def _find_tls_hint(error: BaseException) -> str | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return find_trust_hint(error) or "give the certificate of the CA that signed it with --ca-file"
     if find_certificate_refusal(error, has_shown_one=False):
-        return "this command has no client certificate: send the load from where the router asks for none"
+        return "this command has no client certificate: load a router that asks for none"
     return "give its URL with http: if the router has no TLS" if isinstance(error, ssl.SSLError) else None
 
 
@@ -251,8 +251,8 @@ class LoadDisplay:
 
 
 def run_load(order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition]) -> tuple[dict[str, Any], int]:
-    """Load a router. Return the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending,
-    with a result; the next one ends all at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
+    """Load a router. Return the result, and the signal that ended the load, or 0. The first SIGINT or SIGTERM stops
+    sending, with a result; the next ends at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
     try:
         return asyncio.run(_Load(order, display).run(conditions))
     except asyncio.CancelledError as error:
@@ -315,7 +315,7 @@ class _Load:
         pipe, words = asyncio.subprocess.PIPE, (sys.executable, "-P", "-m", "lookupdb.load.sender")
         sender = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, limit=_LINE_BYTES)
         self._senders.append(sender)
-        with suppress(ConnectionError):  # if it has ended, reading it finds the error
+        with suppress(ConnectionError):  # if the sender has ended, _read_line reports why
             _input(sender).write(replace(self._order.sender, process=number).to_line())
             await _input(sender).drain()
 
@@ -328,7 +328,7 @@ class _Load:
         start = time.monotonic() + _LEAD_SECONDS
         self._measured = start + self._plan.warmup
         self._started_at = datetime.now(UTC) + timedelta(seconds=self._measured - time.monotonic())
-        if self._ended_by:  # more may have been started meanwhile
+        if self._ended_by:  # senders may have started after the signal
             self._stop()
             return
         for sender in self._senders:
