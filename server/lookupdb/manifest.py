@@ -223,7 +223,7 @@ class Manifest:
                 )
             generation_number(members["generation"])
             if (version == REFUSED_VERSION) != ("refused" in members):
-                raise ValueError(f"format version {REFUSED_VERSION} is for rejected generations only, found {version}")
+                raise ValueError(f"format version {REFUSED_VERSION} and refused belong together, found {version}")
             if version == REFUSED_VERSION:
                 refused = members["refused"]
                 members["refused"] = Refusal(
@@ -283,7 +283,7 @@ def _check_text(member: Any) -> str:
 #     {"formatVersion": 1, "dataset": {"namespace": "team", "name": "people", "uid": "3f2b9c1e-…"},
 #      "generation": "g12", "version": 17, "announcedAt": "2026-11-20T02:04:00Z"}
 #
-# `lookupdb up` or a cluster's operator writes it after a cutover, once routers have confirmed. ``version`` is the
+# `lookupdb up` or a cluster's operator writes it after a cutover that routers have confirmed. ``version`` is the
 # routing table's, and only grows. The file is a note of the dataset (``StoredDataset.read_note``), not of a generation.
 
 
@@ -356,7 +356,7 @@ def parse_announcement(content: bytes, where: str) -> Announcement:
 def is_stale(announced: str, newest: str | None) -> bool:
     """Return whether to follow ``newest``, a whole generation, because it is newer than the lost ``announced`` one.
 
-    Only for a directory: its listings are complete, and the `lookupdb up` that announced may have ended. A bucket's
+    Only for a directory: its listings are complete, and the `lookupdb up` that announced it may have ended. A bucket's
     listing may be late, and its operator builds lost generations again.
     """
     return newest is not None and generation_number(announced) < generation_number(newest)

@@ -30,7 +30,7 @@ _HINT: Final = "build them with `make native` or `pip install .` if cargo is ins
 def kernels() -> ModuleType | None:
     """Return the native kernels; None to use the Python fallback.
 
-    Raises UsageError if ``LOOKUPDB_NATIVE=1`` cannot be satisfied, or the variable has another value.
+    Raises UsageError if ``LOOKUPDB_NATIVE=1`` cannot be satisfied, or if the value is neither 0 nor 1.
     """
     value = os.environ.get(VARIABLE, "")
     if value == "0":

@@ -65,7 +65,7 @@ def describe_failure(error: BaseException) -> str:
     text = str(error)
     host = _find_host(text)
     if lacks_credentials(error):
-        return f"there are no credentials, neither in the environment nor at {host}, which provides a machine's"
+        return f"there are no credentials: the environment has none, and {host} gives this machine none"
     if fault := _CERTIFICATE.search(text):
         return f"the certificate of {host} is not trusted: {fault[1]}"
     if "InvalidContentType" in text:

@@ -158,7 +158,7 @@ def test_files_of_other_shards_are_refused(tmp_path: Path) -> None:
 def test_a_file_name_that_is_no_shards_is_refused(folder: Path, name: str) -> None:
     described = orjson.loads((folder / manifest.FILE_NAME).read_bytes())
     edit_manifest(folder, shards=[{**described["shards"][0], "file": name}])
-    with pytest.raises(CorruptFile, match=f"shard 0 is called '{name}'"):
+    with pytest.raises(CorruptFile, match=f"shard 0 is misnamed: '{name}'"):
         open_dataset(folder)
 
 

@@ -56,7 +56,7 @@ class MappedValuesView(ValuesView[Any]):
 
 
 class KeySet(KeysView[str]):
-    """The keys, as a set. Operators such as & return a set of their own."""
+    """The keys, as a set. Operators such as & return a plain set."""
 
     _mapping: Any
 
@@ -279,7 +279,7 @@ class MappedDataset(Mapping[str, Any]):
         with self.snapshot() as view:
             return len(view) == len(other) and all(other.get(key, missing) == value for key, value in view.items())
 
-    __hash__ = None  # type: ignore[assignment]  # it equals its content, as a dict does
+    __hash__ = None  # type: ignore[assignment]  # compared by content, as a dict is
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a reference: unpickling opens the same place."""

@@ -74,9 +74,9 @@ Identity = tuple[int, int, int, int]
 """Device, inode, and the two times of the last change: a file that was replaced or changed gets another identity."""
 
 
-# The kinds of locations. Another process opens one by its ``path``. ``identity`` takes one system call, and changes
-# whenever another generation may be active. ``target`` finds the active one. Both raise OSError, ``target`` also
-# StoreError.
+# The kinds of locations. An unpickled mapping opens its location by ``path``. ``identity`` takes one system call, and
+# changes whenever another generation may be active. ``target`` finds the active one. Both raise OSError, ``target``
+# also StoreError.
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def locate(place: str | os.PathLike[str]) -> Location:
         raise _url_error(scheme[1])
     if not os.fspath(place):
         raise UsageError(
-            "a dataset's path or name is empty", hint="check that its variable is set; the current folder is '.'"
+            "a dataset's path or name is empty", hint="if it comes from a variable, set that; the current folder is '.'"
         )
     root, name = os.environ.get(SYNC_DIR_VARIABLE), _NAME.fullmatch(place) if isinstance(place, str) else None
     if root and name:
@@ -336,7 +336,7 @@ class Opener:
         paths = [folder / shard.file for shard in manifest.shards]
         for number, (path, shard) in enumerate(zip(paths, manifest.shards, strict=True)):
             if keys.parse_attempt(shard.file, number, len(paths)) is None:
-                raise CorruptFile(f"{folder / FILE_NAME}: shard {number} is called {shard.file!r:.100}", hint=_AGAIN)
+                raise CorruptFile(f"{folder / FILE_NAME}: shard {number} is misnamed: {shard.file!r:.100}", hint=_AGAIN)
             (verify_shard_file if self.verifies else check_shard_size)(path, shard)
         decoders = Decoders(orjson.loads, records.decode_json) if manifest.value_format == "json" else None
         encode = keys.make_columns_encoder(manifest.normalize, manifest.key_columns, manifest.separator)
@@ -478,7 +478,7 @@ class Follower:
 
     def look(self, view: Any) -> None:
         """Switch ``view`` to the active generation, if it can be opened. A failure is logged once and retried later;
-        the current generation keeps answering. Does nothing while another thread looks."""
+        the current generation keeps answering. Does nothing while another thread tries to."""
         lock = self._own_lock()
         if lock.acquire(blocking=False):
             try:
@@ -561,7 +561,7 @@ class Follower:
         return True
 
     def _note_success(self, identity: Identity) -> None:
-        # A file that changed more recently than a tick may have changed again with the same timestamp.
+        # A file that changed less than a tick ago may change again with the same timestamp.
         is_settled = time.time_ns() - max(identity[2:]) > _TICK_NANOSECONDS
         self._seen = identity if is_settled else None
         self._retries, self._told = 0, ""

@@ -83,7 +83,7 @@ class ProbeServer:
 
     async def start(self, listener: socket.socket) -> Self:
         """Return this server, which accepts clients of the bound socket ``listener`` until ``cleanup``."""
-        # This many clients may be accepted at once, before the first is counted.
+        # asyncio accepts up to ``backlog`` clients at once, before ``_accept`` counts the first.
         backlog = MAX_CONNECTIONS
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=backlog, limit=MAX_HEAD_BYTES)
         return self
@@ -275,7 +275,7 @@ METRICS_SECONDS: Final = 10.0
 
 
 class AdminPort(ProbeServer):
-    """The admin port. Every function is called for each request."""
+    """The admin port. Each request calls the functions that it needs."""
 
     def __init__(
         self,

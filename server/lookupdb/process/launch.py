@@ -85,8 +85,8 @@ def drop_refused_messages() -> None:
 
 
 def drop_unwritten() -> None:
-    """Drop what standard output cannot write because its disk is full or its reader is gone. It would fail again at
-    exit, and change the exit code."""
+    """Drop what standard output cannot write because its disk is full or its reader is gone. A flush at exit would
+    fail again, and change the exit code."""
     try:
         sys.stdout.flush()
     except OSError:

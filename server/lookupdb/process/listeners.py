@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 ANY_ADDRESS = "*"
 """The host for every address, IPv4 and, if available, IPv6."""
 BACKLOG = 4096
-"""Connections that may wait while a worker is busy or restarting. The kernel limits it to net.core.somaxconn."""
+"""Connections that may wait while a worker is busy or restarting. The kernel's limit is net.core.somaxconn."""
 
 
 def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:

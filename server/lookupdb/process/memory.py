@@ -94,7 +94,7 @@ class ContainerMemory:
 
 
 _UNLIMITED: Final = 1 << 60
-"""Version 1 reports no limit as a number near 2**63."""
+"""Version 1 reports "no limit" as a number near 2**63."""
 
 
 def container_memory(root: Path = Path("/")) -> ContainerMemory:

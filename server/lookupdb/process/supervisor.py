@@ -233,7 +233,7 @@ class WorkerProcess:
             self.send(signal.SIGTERM)
 
     def failure(self, status: int) -> LookupdbError:
-        """Return why it could not start: its reported error, or how it ended."""
+        """Return why the process could not start: its reported error, or how it ended."""
         failure = self.report.get("failed")
         if failure:
             kinds: list[type[LookupdbError]] = [LookupdbError]
@@ -248,7 +248,7 @@ class WorkerProcess:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return its part of /status."""
+        """Return the worker's part of /status."""
         return {
             "index": self.index,
             "pid": self.pid,
@@ -258,7 +258,7 @@ class WorkerProcess:
         }
 
     async def _start(self, resources: contextlib.ExitStack) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
-        """Start the process. Return it with a reader of its reports."""
+        """Start the process. Return the process and a reader of its reports."""
         fleet = self.fleet
         read_fd, reports_fd = os.pipe()
         reader = asyncio.StreamReader(limit=2 * MAX_REPORT_BYTES)

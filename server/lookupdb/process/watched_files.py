@@ -36,8 +36,8 @@ class _File(NamedTuple):
 class WatchedFiles:
     """Calls ``on_content`` with the content of all files, at once and after each change.
 
-    ``list_paths`` is called for each poll; of more than ``MAX_FILES`` paths, only the first are read. If the call
-    raises OSError, the previous content stays. Files read together need not have been written together; after a
+    ``list_paths`` is called for each poll; if that raises OSError, the previous content stays. Of more than
+    ``MAX_FILES`` paths, only the first are read. Files read together need not have been written together; after a
     mixture, another call follows with the complete later version.
     """
 

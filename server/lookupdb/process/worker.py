@@ -27,7 +27,7 @@ from lookupdb import native, telemetry
 from lookupdb.errors import LookupdbError
 
 if TYPE_CHECKING:
-    import asyncio  # which a router's worker has loaded anyway
+    import asyncio  # not at run time: a shard's worker does without it
 
 
 # Counters in shared memory, without locks, system calls or a metrics library on the hot path. The memory belongs to the
