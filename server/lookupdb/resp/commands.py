@@ -113,7 +113,7 @@ def _field_text(value: bytes) -> bytes:
         return value
 
 
-# Nothing is written here, so EXEC only promises one generation.
+# Clients cannot write, so EXEC promises only that its replies come from one generation.
 
 QUEUED: Final = b"+QUEUED\r\n"
 _COMMAND_BYTES: Final = 120
@@ -159,7 +159,7 @@ class Transaction:
 Reply = Iterable[bytes]
 
 ANY: Final = 1 << 30
-"""The maximum of commands with any number of arguments."""
+"""The most arguments of commands that take any number."""
 
 
 class RespSession:
@@ -553,7 +553,7 @@ def _hget(session: RespSession, command: Command, value: bytes | None, is_json: 
     found = dict(zip(fields, texts, strict=True))
     most = max(MAX_REPEATED_BYTES, len(value or b""))
     if sum(len(found[field] or b"") for field in command[2:]) > most:
-        return _refuse(session, f"ERR fields named more than once are more than {most} bytes together: name each once")
+        return _refuse(session, f"ERR with fields named more than once, the reply exceeds {most} bytes: name each once")
     replies = {field: session.nil if text is None else bulk(text) for field, text in found.items()}
     return array(replies[field] for field in command[2:])
 

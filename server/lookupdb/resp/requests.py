@@ -154,7 +154,7 @@ class RequestParser:
 
     def take_part(self, size: int) -> bytes:
         """Return and remove the input of the next command. Return nothing if some of it was read already, or if it was
-        returned so often that reading it again is not worth it for ``size`` more bytes.
+        returned too often to read it again for only ``size`` more bytes.
         """
         part_bytes = len(self._buffer) - self._position
         if part_bytes <= self._part_bytes:

@@ -12,8 +12,8 @@
    at most 64 (``SLICE_KEYS``; fewer if values are large). For 4 equal shards these are 80 slices. ``lookups`` waits for
    all of them (``ScatterGather``) and watches their deadlines.
 5. ``replicas`` chooses an endpoint for each slice, the less busy of two, and one of its two lanes. With more
-   than 16 keys per slice on average (``LARGE_SLICE_KEYS``) the batch is large work. In that lane, requests take turns,
-   one slice each (``FairQueue``).
+   than 16 keys per slice on average (``LARGE_SLICE_KEYS``) the batch is large work. In the lane for large work,
+   requests take turns, one slice each (``FairQueue``).
 6. ``lane``: ``Coalescer`` decides when a lane sends. The lane adds slices to a shard's batch until it has 256
    keys (``BATCH_KEYS``), or the number that ``BatchSize`` allows. So a shard's batch has fewer than 320 keys, and the
    first one of a lane for large work is a single slice.

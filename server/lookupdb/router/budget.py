@@ -83,7 +83,7 @@ COUNTED_SHARE: Final = 0.75
 """The share of the remaining memory that is budgeted; the rest is lost to the allocator."""
 MIN_BUDGET_BYTES: Final = 8 * MIB
 MIN_CONNECTIONS: Final = 64
-"""A worker with too little memory for these two minimums exceeds its limit, and says so at startup."""
+"""A worker with too little memory for these two minimums exceeds its limit."""
 UNLIMITED_WORKER_BYTES: Final = 448 * MIB
 """A worker's memory if no limit is known: a router with one worker then stays within 504 MiB."""
 MAX_ANSWER_BYTES: Final = 64 * MIB

@@ -53,7 +53,7 @@ MAX_LINGERING_REFUSED: Final = 48
 and their clients may see a reset. ``process.listeners.RESERVED_DESCRIPTORS`` includes them."""
 
 SWEEP_SECONDS: Final = 0.25
-"""Interval of the sweep over connections, and so the accuracy of all timeouts."""
+"""Interval of the sweep over connections, and so the accuracy of their timeouts."""
 
 
 class ClientService:
@@ -104,8 +104,8 @@ class ClientService:
 # | ``_finish_input``                  | the stream ends in the middle of a request | 400               | ERR         |
 # | ``handle_deadline``                | the request is incomplete after the time   | 408               | ERR         |
 #
-# Other refusals do not end it. It also ends when the front says so (``finish``, ``close``, ``abort``) and when it
-# breaks.
+# Other refusals do not end a connection. It also ends when the front says so (``finish``, ``close``, ``abort``) and
+# when it breaks.
 
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
@@ -165,7 +165,7 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
         CLOSED: _BROKEN,
     },
     READING_HALF_CLOSED: {
-        FINISHING_HALF_CLOSED: "all is read, and answers are due; or its end came within a request; or "
+        FINISHING_HALF_CLOSED: "all is read, and answers are due; or the stream ended within a request; or "
         + _LAST_REQUEST,
         CLOSING: "all is read and answered",
         CLOSED: _BROKEN,
@@ -461,7 +461,7 @@ class ClientFront:
         dataset_counters: Sequence[memoryview] = (),
     ) -> None:
         """Without ``gatekeeper`` every client may look up; without ``encrypt`` clients connect without TLS.
-        ``dataset_counters`` count endpoints, unless ``counters`` do."""
+        ``dataset_counters`` count endpoints; without them, ``counters`` do."""
         self._budget = budget
         self._limits = limits
         self._gatekeeper = gatekeeper

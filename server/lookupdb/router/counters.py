@@ -78,7 +78,7 @@ GAUGES: Final = {
     "budget_bytes": "Bytes of requests and answers that the workers may hold.",
     "budget_used_bytes": "Bytes of requests and answers that the workers hold now.",
     "endpoints_ready": "Connected and verified endpoints of the active generation, summed over workers. During a "
-    "shard-by-shard rollout: of all generations that serve its shards.",
+    "shard-by-shard rollout: of all generations that serve a shard.",
     "endpoints_unready": "Other endpoints of the active generation, summed over workers.",
     "candidate_endpoints_ready": "Connected and verified endpoints of generations requested by name.",
     "candidate_endpoints_unready": "Other endpoints of generations requested by name.",

@@ -344,7 +344,7 @@ class Cutover:
         if not self._next:
             return None if self._lookups.live else WAITING
         awaited = self._awaited_shards(self._next)
-        if not awaited:  # it is about to take effect
+        if not awaited:  # the table is about to take effect
             return None
         shards = ", ".join(map(str, awaited[:_MAX_REPORTED]))
         waits = f"version {self._next.table.version} waits for an endpoint to be verified for shard {shards}"
@@ -367,7 +367,7 @@ class Cutover:
         live.close()
 
     def _on_endpoint_change(self) -> None:
-        """Consider soon, once for all changes of this event loop iteration."""
+        """Call ``_consider`` soon, once for all changes of this event loop iteration."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._consider)
@@ -413,7 +413,7 @@ class Cutover:
             self._count_endpoints()
 
     def _begin_retirement(self, old: LiveTable) -> None:
-        # All its lookups have ended by then.
+        # After the deadline, all its lookups have ended.
         self._retiring.append(old)
         self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
 

@@ -65,7 +65,7 @@ class Coalescer:
         self._iterations = 0
 
     def add(self, lane: Lane) -> None:
-        """Make ``lane`` send soon. It must not be in the list already."""
+        """Make ``lane`` send soon. It must not be scheduled already."""
         if not self._lanes:
             self._call_soon(self._send_or_wait)
         self._lanes.append(lane)
@@ -336,7 +336,7 @@ _MICROSECONDS: Final = INDEX[BATCH_MICROSECONDS]
 
 
 class Lane:
-    """A lane to ``address``. It calls ``on_state`` as ``LinkUser.on_state_change``.
+    """A lane to ``address``. ``on_state`` is its ``LinkUser.on_state_change``.
 
     Invariants: at most one batch is in flight, and only with a connection; ``outstanding`` counts the keys in the queue
     and in flight.

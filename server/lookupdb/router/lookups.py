@@ -81,7 +81,7 @@ class Problem:
     """A sentence for people: the attempt, the place and the finding."""
     shard: int | None = None
     is_of_client: bool = False
-    """The client's deadline was shorter than the router's, and a server was still working."""
+    """True if the client's deadline was shorter than the router's, and a server was still working."""
 
 
 NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
@@ -182,7 +182,7 @@ class LookupReplicas(Protocol):
 
 
 class PendingLookup:
-    """The common part of SingleKey and ShardSlice: the endpoints that have it, and what follows a failed try."""
+    """What SingleKey and ShardSlice share: the endpoints that have the lookup, and what follows a failed try."""
 
     __slots__ = ("first_target", "is_done", "is_retried", "open_tries", "replicas", "second_target", "started_at")
     key_count: int

@@ -35,8 +35,8 @@ from lookupdb.router.server_connection import ServerAddress
 #
 # An entry whose servers require a password names the fingerprint of its key: ``"passwordKey": "8d3f6b1a"``. The
 # password is that of the entry's rollout. A shard served by another rollout says so, ``"rollout": "r33"``, with its own
-# key, or without one if it needs no password. This holds in both format versions: a router that does not know passwords
-# is rejected by the servers, and keeps its table.
+# key, or without one if it needs no password. Passwords did not change the format version: a router that does not know
+# them is rejected by the servers, and keeps its table.
 #
 # An entry whose keys have several columns names the columns and their separator: ``"keyColumns": ["country", "id"],
 # "separator": ":"``. Routers pass them on to clients.
@@ -333,7 +333,7 @@ _SETTLED_SECONDS: Final = 1.0
 class TableWatcher:
     """Calls ``on_table`` with each new valid routing table in the file at ``path``, else ``on_invalid`` with a reason.
 
-    It calls once for each content and each reason, and never before the file has first appeared.
+    It calls back once for each content and each reason, and never before the file has first appeared.
     """
 
     def __init__(self, path: Path, on_table: Callable[[RoutingTable], None], on_invalid: Callable[[str], None]) -> None:
@@ -350,7 +350,7 @@ class TableWatcher:
 
     def start(self) -> None:
         """Poll now, and repeatedly until ``stop``."""
-        self._timer = self._loop.call_later(POLL_SECONDS, self.start)  # first, in case the table raises an error
+        self._timer = self._loop.call_later(POLL_SECONDS, self.start)  # first, in case a callback raises an error
         self.look()
 
     def stop(self) -> None:

@@ -63,7 +63,7 @@ REASONS: Final = {code: HTTPStatus(code).phrase for code in CODES} | {413: "Cont
 """Python before 3.13 has the former names of these two."""
 
 RETRY_SECONDS: Final = 1
-"""``Retry-After`` of a 503. The router retries several times within it."""
+"""``Retry-After`` of a 503. The router retries several times within that second."""
 
 
 @dataclass(frozen=True, slots=True)

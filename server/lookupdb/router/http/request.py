@@ -344,8 +344,8 @@ NO_FIELDS: Final = LookupFields()
 
 
 def read_fields(fields: dict[str, bytes], most_milliseconds: int) -> LookupFields:
-    """Return what ``fields`` say. Deadlines that are invalid or not below ``most_milliseconds``, the router's own, are
-    ignored, because that one holds anyway."""
+    """Return what ``fields`` say. Ignores deadlines that are invalid or not below ``most_milliseconds``, the router's
+    own deadline, which holds anyway."""
     generation, deadline, deadline_ms = fields.get(GENERATION), fields.get(DEADLINE), None
     if deadline is not None and _DEADLINE_MS.fullmatch(deadline.strip()) and int(deadline) < most_milliseconds:
         deadline_ms = int(deadline)
@@ -396,7 +396,7 @@ class Request:
         self.accepts_anything = False
         """True if the first Accept field is ``*/*``, which many clients send; it is not kept."""
         self.is_plain = True
-        """True if it is HTTP/1.1, keeps the connection open, and has no body and no field but Host."""
+        """True if it is HTTP/1.1, keeps the connection open, and has none of the fields above but Host."""
 
 
 class RequestReader:

@@ -160,7 +160,7 @@ class RedisClientConnection(ConnectionLife):
                 return
             if isinstance(request, LookupCommands):
                 if is_continued and request.kind == GETS and len(request.keys) > 1:
-                    self.arrived = monotonic_ns()  # the group gets one time: now, when all but its first GET arrived
+                    self.arrived = monotonic_ns()  # the group counts from now, when all but its first GET arrived
                 self._look_up(request)
             else:
                 self._execute(request)

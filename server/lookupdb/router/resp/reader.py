@@ -106,7 +106,7 @@ class CommandReader:
         self.is_empty = True
         """True if all input was returned."""
         self.has_unread = False
-        """True if there is input that ``next`` has not seen, or has left."""
+        """True if ``next`` has not seen all input, or has left some."""
         self.is_partial = False
         """True if only an incomplete command is left."""
 
