@@ -110,8 +110,8 @@ class Spans:
         attributes: dict[str, Attribute] | None = None,
         start: int | None = None,
     ) -> TimedSpan:
-        """Begin a span, now or at ``start`` (nanoseconds since 1970). Its ``parent`` is in another process: the ids of
-        trace and span, and flags."""
+        """Begin a span, now or at ``start`` (nanoseconds since 1970). ``parent`` is a span of another process: the
+        ids of trace and span, and flags."""
         context = None
         if parent is not None:
             trace_id, span_id, flags = parent

@@ -53,7 +53,7 @@ class ServerAddress:
 LARGE_REPLY_BYTES: Final = 1 << 20
 """An incomplete reply of this size is read element by element."""
 _MAX_LINE_BYTES: Final = 4096
-"""Limit of a line that begins an element or is one, such as an error."""
+"""Limit of a line: the head of an element, or an element of one line, such as an error."""
 _CRLF: Final = b"\r\n"
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,8}")
 

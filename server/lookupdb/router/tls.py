@@ -35,7 +35,7 @@ from lookupdb.router.counters import CERTIFICATE_EXPIRY, INDEX
 MAX_HELLO_BYTES: Final = 16 << 10
 """Limit of a client's first message, which takes 2 KiB with several key shares."""
 HANDSHAKE: Final = 0x16
-"""The type of a plain-text handshake record: the first byte of a TLS client."""
+"""The type of a plain-text handshake record: the first byte that a TLS client sends."""
 _RECORD: Final = 5
 _MESSAGE: Final = 4
 

@@ -94,7 +94,7 @@ class KeyReplies:
         return self._find(key)
 
     def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
-        """Yield the replies to ``keys``, which were counted, in chunks."""
+        """Yield, in chunks, the replies to ``keys``, which were counted."""
         start = 0
         while start < len(keys):
             chunk: list[Any] = list(self._make_chunk(nil, keys[start : start + CHUNK_KEYS]))

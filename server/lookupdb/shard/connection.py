@@ -156,7 +156,7 @@ class RespState(enum.IntEnum):
 (READING, SENDING, ANSWERING, DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING, CLOSING, HALF_CLOSED, CLOSED) = RespState
 
 _UNSENT: Final = "the client does not take all of a reply at once"
-_MORE: Final = "its time slice is over before all replies are made, or it leaves too many of them unread"
+_MORE: Final = "the client's time slice is over before all replies are made, or too many of them are unread"
 _TAKEN: Final = "the client has taken all of its replies"
 _MADE: Final = "all replies are made, and the client has taken enough of them"
 _TERM: Final = "the worker ends"

@@ -42,7 +42,7 @@ class ServerLimits(CommandLimits):
     auth_seconds: float = 5.0
     """A client that has not authenticated within this time is disconnected."""
     max_held_bytes: int = 32 << 20
-    """Limit for all clients together, of incomplete requests and unread replies. Beyond it, clients are cut off."""
+    """Limit of the incomplete requests and unread replies of all clients together. Beyond it, clients are cut off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ def run_job(frame: DataFrame, on_progress: Callable[[float], None]) -> list[Any]
     try:
         while thread.is_alive():
             thread.join(_POLL_SECONDS)
-            with suppress(Exception):  # a context that failed is reported by the job
+            with suppress(Exception):  # if the context has failed, the job reports it
                 on_progress(_finished_share(context.statusTracker(), group))
     except BaseException:
         with suppress(Exception):

@@ -82,7 +82,7 @@ class SourceItem:
 
     def _describe_here(self) -> SourceFile:
         """Return the description of the file on this machine. Its time may differ: each pod mounts a ConfigMap when it
-        starts. Raises SourceUnreadable if it is not what the driver found."""
+        starts. Raises SourceUnreadable if the driver found other content."""
         known = self.description
         if self.path is None or None in (known.etag, known.modified):
             return known

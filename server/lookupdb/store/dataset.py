@@ -214,8 +214,8 @@ class ShardTarget(Protocol):
     """Where the tasks of one build put shard files, on any machine. It can be pickled, and does not hold the claim."""
 
     def new_attempt(self) -> str:
-        """Return the name of a new attempt: each task that writes a shard has its own, in the name of its file, so that
-        none overwrites another's."""
+        """Return the name of a new attempt. Each task that writes a shard puts its own into the file's name, so that no
+        file is overwritten."""
 
     def folder(self, scratch: Path) -> Path:
         """Return the folder in which to write a shard file."""

@@ -15,8 +15,8 @@ use super::os_error;
 
 /// Keys and values are stored in chunks of this size, so that growth copies nothing.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Records are stored in the order of arrival and written in the order of their keys, so each waits for memory. They
-/// are prefetched this many records ahead.
+/// Records are stored in the order of arrival and written in the order of their keys, so reading each waits for memory.
+/// They are prefetched this many records ahead.
 const AHEAD: usize = 8;
 /// The memory of a record besides its bytes: its entry, and the spare room of the entries.
 const RECORD_MEMORY: usize = 56;
@@ -132,7 +132,7 @@ impl RecordBuffer {
 
     fn sort(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        // Places grow in the order in which records were put, so equal keys keep it.
+        // Places grow in the order in which records were put, so records with equal keys keep it.
         entries.sort_unstable_by(|one, other| {
             one.prefix
                 .cmp(&other.prefix)

@@ -37,7 +37,7 @@ pub struct Bounds {
     pub read_bytes: usize,
     /// The size of replies at which they are written; the last one may exceed it.
     pub chunk_bytes: usize,
-    /// After this time Python makes the client's other replies, after those of all other clients.
+    /// After this time Python makes the client's remaining replies, once all other clients have had their turn.
     pub time_slice: Duration,
 }
 
