@@ -124,7 +124,7 @@ def parse_ramp(text: str) -> tuple[float, float, float]:
         if math.isfinite(start + end + seconds) and min(start, end) >= 0 < max(start, end) and seconds >= 1:
             return start, end, seconds
     raise UsageError(
-        f"--ramp {text} is not a ramp: expected rates of 0 or more, one of them above 0, and a second or more",
+        f"--ramp {text} is not a ramp: expected rates of 0 or more, one of them above 0, and SECONDS of 1 or more",
         hint="give START:END:SECONDS, as --ramp 100:1000:30",
     )
 

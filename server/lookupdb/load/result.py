@@ -36,8 +36,8 @@ COUNTS: Final = (
     *("scheduled", "answered", "unavailable", "http-errors", "broken", "invalid", "timeouts", "unsent", "held-back"),
     *("errors", "found", "missing", "mixed", "generations"),
 )
-"""Counts for conditions: found and missing count keys, the others requests. errors are all requests without an answer:
-failures of all kinds, timeouts and unsent ones."""
+"""Counts for conditions: of keys (found, missing), of generations, else of requests. errors are all requests without an
+answer: failures of all kinds, timeouts and unsent ones."""
 _EDGE_SECONDS: Final = 0.05  # seconds by which an interval may begin before its point
 _SUMS: Final = tuple(count.name for count in fields(Tally) if count.type in ("int", "float"))
 _CONDITION: Final = re.compile(r"\s*([a-zA-Z0-9.-]+?)\s*(>=|<=|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*(us|µs|ms|s|%|)\s*")
@@ -46,7 +46,7 @@ _OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<="
 _MICROSECONDS: Final = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 _OF_KEYS: Final = ("found", "missing")
 _HINT: Final = (
-    "give a name, one of > >= < <=, and a number, of a latency with its unit (us, ms, s): p99>20ms, p99.9>=1s, max>2s,"
+    "give a name, one of > >= < <=, and a number: for a latency with its unit (us, ms, s), p99>20ms, p99.9>=1s, max>2s,"
     f" mean>5ms; rate<900; or a count, alone or as a share: unavailable>0, missing>5%. Counts are {', '.join(COUNTS)}"
 )
 

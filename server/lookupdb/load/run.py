@@ -122,7 +122,7 @@ class Preflight:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._no_router(answer) from error
         if generation is not None and generation not in (active, *names):
-            others = f", and {', '.join(names)} a candidate" if names else ""
+            others = f"; candidates: {', '.join(names)}" if names else ""
             raise LookupFailed(
                 f"{self._target.url} does not serve {generation}: {active} is active{others}",
                 hint=_HINTS[HTTPStatus.PRECONDITION_FAILED],

@@ -378,7 +378,7 @@ def _hello(session: RespSession, command: Command) -> Reply:
 REDIS_VERSION: Final = "7.0.0"
 """The commands are those of Redis 7. Clients choose by this version what they may send."""
 _HELLO_WORDS: Final = 16
-"""Three times as many words as any client sends: reading the options of a HELLO of maximum size took seconds."""
+"""More than twice as many words as any client sends: reading the options of a HELLO of maximum size took seconds."""
 _BAD_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
 
 

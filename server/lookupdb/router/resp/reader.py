@@ -50,7 +50,7 @@ _EMPTY: Final = b""
 
 
 class LookupCommands:
-    """One or more GETs, or one MGET, according to ``kind``. The client sent ``size`` bytes."""
+    """One or more GETs, or one MGET, according to ``kind``. ``size``: their bytes, or those of their keys alone."""
 
     __slots__ = ("keys", "kind", "size")
 
