@@ -43,7 +43,7 @@ DURATIONS_HELP: Final = (
 
 COUNTERS: Final = {
     "connections_accepted": "Client connections accepted.",
-    "connections_refused": "Client connections closed at once because there were too many.",
+    "connections_refused": "Client connections refused because there were too many.",
     "requests_refused": "Requests that were invalid HTTP or RESP, or over a limit; their connection was closed.",
     "tls_handshakes_failed": "TLS handshakes that failed or that the client did not finish.",
     "tls_certificates_refused": "Times that a changed certificate, key or client CA file could not be used.",
@@ -66,11 +66,11 @@ COUNTERS: Final = {
     "queue_full": "Keys refused because an endpoint's queue was full.",
     "deadlines": "Keys whose deadline passed without an answer.",
     "endpoints_broken": "Times that the connection to an endpoint in use broke.",
-    "proofs_failed": "Times that an endpoint served something other than the routing table says.",
+    "proofs_failed": "Times that an endpoint did not serve what the routing table says, or a password failed.",
     "spans_exported": "Spans of sampled requests that the collector of traces accepted.",
     "spans_dropped": "Spans of sampled requests that were dropped: the queue was full, or the collector failed.",
     "reloads": "Routing tables put into effect.",
-    "reloads_refused": "Routing tables rejected: invalid, older than the one in effect, or of another dataset.",
+    "reloads_refused": "Routing tables rejected: invalid, not newer than the one in effect, or of another dataset.",
 }
 
 GAUGES: Final = {

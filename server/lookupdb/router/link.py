@@ -132,7 +132,7 @@ class ShardIdentity:
 
 
 class NotProven(Exception):
-    """The endpoint serves something other than it should, or does not report what it serves."""
+    """The endpoint has not proven what it serves."""
 
 
 async def connect(
