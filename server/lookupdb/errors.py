@@ -22,7 +22,7 @@ class LookupdbError(Exception):
     reason: str = "Failed"
     """CamelCase and stable: the operator uses it as a condition's reason."""
     may_pass: bool = True
-    """True if a retry may succeed without a correction by the user, for example when a disk has room again."""
+    """True if a retry may succeed with the same manifest and source, for example when a disk has room again."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ class SourceMissing(SourceUnreadable):
 
 
 class GateClosed(LookupdbError):
-    """The generation failed a gate; nothing was published."""
+    """The generation failed a gate, and must not serve."""
 
     exit_code = 4
     reason = "GateClosed"
@@ -270,7 +270,7 @@ class RequestRefused(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        """The HTTP status; 0 if certificates were not accepted, so that no request was sent."""
+        """The HTTP status; 0 if certificates were not accepted."""
         self.problem = problem
         """The name of the problem, such as ``unauthenticated``; empty if the answer has none."""
         self.limit = limit

@@ -1,8 +1,8 @@
 """Convert keys to bytes, and those bytes to a shard number.
 
-Builder, router and clients must all call these functions: a second implementation could silently lose data. The native
-kernels have their own code for printable ASCII and for keys that are not normalised; tests compare it with these
-functions. The hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
+Builder, router and ``lookupdb.open`` must all call these functions: a second implementation could silently lose data.
+The native kernels have their own code for printable ASCII and for keys that are not normalised; tests compare it with
+these functions. The hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
 """
 
 from __future__ import annotations

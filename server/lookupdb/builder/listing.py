@@ -84,7 +84,7 @@ class SourceObject:
 
 
 def is_identified(description: SourceFile) -> bool:
-    """Return whether a change of the object would show: some web servers send neither ETag nor time."""
+    """Return whether a change of the object would be noticed: some web servers send neither ETag nor time."""
     return description.etag is not None or description.modified is not None
 
 
@@ -92,8 +92,8 @@ def source_fingerprint(objects: Iterable[SourceObject | LocalFile]) -> str | Non
     """Return 32 hex digits that change with the order of the objects and any object's url, size and ETag (time if it
     has none).
 
-    A table's state has a fingerprint of its own. Return None if an object is not identified before its fetch: an equal
-    size does not prove that it is unchanged.
+    A table's state has a fingerprint of its own. Return None if an object has neither ETag nor time: an equal size
+    does not prove that it is unchanged.
     """
     entries = []
     for item in objects:
@@ -116,7 +116,7 @@ class OpenSource:
     """None if only the content of a file identifies the source."""
     list_files: Callable[[], tuple[SourceObject, ...]]
     table: SourceFile | None = None
-    """The table, if it is one."""
+    """The table, if the source is one."""
 
     def describe(self, files: Iterable[LocalFile]) -> tuple[SourceFile, ...]:
         """Return what the manifest of a generation names as its source."""
@@ -277,7 +277,7 @@ def read_chunks(file: LocatedFile | SourceObject) -> Iterator[bytes]:
 
 
 def read_beginning(file: LocatedFile | SourceObject, compression: Compression, size: int = FIRST_BYTES) -> bytes:
-    """Return the first ``size`` uncompressed bytes of ``file``, by default as many as show its kind. Raises
+    """Return the first ``size`` uncompressed bytes of ``file``, by default enough to tell its kind. Raises
     BadSource."""
     chunks, first = read_chunks(file), bytearray()
     if compression != "none":
@@ -301,7 +301,7 @@ def split_suffixes(url: str) -> tuple[str, Compression]:
 
 
 _MAX_BYTES: Final = 1 << 20
-"""Bytes to hash of a success file that its server does not identify."""
+"""The most bytes to hash of a success file whose server sends neither ETag nor time."""
 
 
 def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> str | None:
@@ -442,7 +442,7 @@ def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFil
 
 
 def _check_unchanged(item: SourceObject) -> None:
-    """Raise BadSource if it is a local file that has changed since it was listed."""
+    """Raise BadSource if ``item`` is a local file that has changed since it was listed."""
     if isinstance(item.place, Path):
         check_unchanged(item.description, item.place)
 

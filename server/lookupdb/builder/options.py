@@ -55,7 +55,7 @@ class EarlierDataset:
         return cls(uid, generation if slash else None)
 
     def has_built(self, manifest: Manifest, spec: DatasetSpec) -> bool:
-        """Return whether ``manifest`` belongs to this dataset, under the name in ``spec``."""
+        """Return whether ``manifest`` has this dataset's uid, and the namespace and name in ``spec``."""
         is_named = (manifest.namespace, manifest.name) == (spec.namespace, spec.name)
         return is_named and (manifest.uid == self.uid or (len(self.uid) <= 8 and manifest.uid[:8] == self.uid))
 
@@ -73,7 +73,7 @@ class BuildOptions:
     generation: str | None = None
     """The name of the generation; None takes the next free one."""
     build_id: str | None = None
-    """The caller's name for this build: only a generation with this name is adopted. None adopts any that was built
+    """The caller's name for this build: only a generation built under it is adopted. None adopts any that was built
     from this spec."""
     active: str | None = None
     """The generation that the gates compare with; None takes the newest published one that passed. If it cannot be
@@ -281,7 +281,7 @@ class ProgressBars:
             self._bars.update(self._task, advance=amount, rows=task.fields["rows"] + rows)
 
     def end_phase(self) -> None:
-        """Fill the bar and leave it."""
+        """Fill the bar, which stays on the terminal."""
         if self._task is not None:
             task = self._bars.tasks[self._bars.task_ids.index(self._task)]
             whole = task.completed or 1
@@ -314,7 +314,7 @@ _PACKERS: Final = 2
 _PACKER_BYTES: Final = 4 * MIB
 """Memory of each further thread that compresses natively: zstd's tables, and the largest dictionary with its tables."""
 _PACKERS_PART: Final = 16
-"""Further packers together get one part in this many of the memory above the smallest limit."""
+"""The memory above the smallest limit, divided by this, is for further packers."""
 _MIN_SORTING_BYTES: Final = 24 * MIB
 _RESIDENT_BYTES: Final = 80 * MIB
 """Memory of Python and the libraries in the build's main process."""
@@ -448,7 +448,7 @@ class BuildReport:
     source_modified_at: str | None = None
     """When the newest file of the source was modified, in whole seconds, if the source says so."""
     adopted_from: str | None = None
-    """The earlier dataset's uid and generation from which this one was copied: ``3f2b9c1e-…/g7``."""
+    """The uid of the dataset and the generation that this one is a copy of: ``3f2b9c1e-…/g7``."""
     dictionary: DictionaryChoice | None = None
     """Why the generation has its compression dictionary; None without compression."""
     seconds: float = 0.0
@@ -525,7 +525,7 @@ def idle_report(
     fingerprint: str | None = None,
     success_file: str | None = None,
 ) -> BuildReport:
-    """Return the report if nothing was built."""
+    """Return the report of a build that had nothing to build."""
     return BuildReport(
         outcome=outcome,
         dataset=f"{spec.namespace}/{spec.name}",

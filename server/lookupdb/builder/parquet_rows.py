@@ -106,7 +106,7 @@ def read_schema(root: FileColumn) -> ParquetSchema:
 # DuckDB's errors in our words.
 #
 # DuckDB's messages quote the value that it cannot read, but ours never show a value (see ``rows``). The wording differs
-# between errors and versions. So errors with a known beginning get our own text. All others show only their kind.
+# between errors and versions. So errors that hold a known phrase get our text. All others show only their kind.
 
 
 _MAX_CHARACTERS: Final = 200
@@ -138,7 +138,7 @@ _SIGNS: Final = {
 
 
 def describe_schema_error(error: Exception) -> str:
-    """Return why DuckDB cannot read a file's footer. No value was read, so its message may be passed on."""
+    """Return why DuckDB cannot read a file's footer. No value was read, so DuckDB's message may be passed on."""
     known = describe_value_error(error)
     message = shorten(str(error).partition("\n")[0], _MAX_CHARACTERS)
     return f"{known}: {message}" if known.startswith(_UNKNOWN) and message else known
@@ -177,12 +177,12 @@ class ParquetParser(DictRows):
         self._connection = connect_duckdb(memory, threads)
         self._forms = make_forms(spec)
         if file.table is not None:
-            self.partitions.clear()  # the table knows them, whatever its folders are called
+            self.partitions.clear()  # the table knows its partitions, whatever its folders are called
         self._rows_read = 0
         self._chosen: list[str] = []
         """The columns to read."""
         self._expressions: list[str] = []
-        """The SQL expression for each of them."""
+        """The SQL expression for each column to read."""
         self._converts: list[tuple[str, Convert]] = []
         self.binaries: list[tuple[str, Form]] = []
         """The binary columns that are read, nested ones too, and their forms."""
@@ -308,7 +308,7 @@ class TypePlan:
     fetch: Callable[[str, int], str]
     """Takes an SQL expression of the column and the number of lambdas around it; returns the expression to fetch."""
     cast: str | None
-    """The SQL type whose cast is equivalent; None if there is none."""
+    """The SQL type, if a cast to it equals ``fetch``; else None."""
     convert: Convert | None
 
 

@@ -150,7 +150,7 @@ _RENAME: Final = "copy the object to another name"
 _MAX_LEVELS: Final = 100
 """The most folders of a bucket to list one by one; beyond that, everything below the pattern's fixed part is listed."""
 _MAX_PARENTS: Final = 16
-"""The most parents of listed folders to search for the marks of a table."""
+"""The most folders above an object to search for the marks of a table."""
 
 
 def _is_name(path: str) -> bool:
@@ -220,7 +220,7 @@ class SourceBucket:
     """A bucket, and what is known of the tables in it."""
 
     def __init__(self, scheme: str, name: str, **options: Any) -> None:
-        """``options`` are obstore's; by default the environment has them."""
+        """``options`` are obstore's; by default obstore reads the environment."""
         self.url = f"{scheme}://{name}"
         # A private store may need plain http for its endpoint (AWS_ENDPOINT_URL, …). If other client options are given,
         # obstore ignores the variable that allows it.
@@ -232,7 +232,7 @@ class SourceBucket:
         self._tables: dict[str, str | None] = {}
         """Folder → its table, if known."""
         self._listed: list[str] = []
-        """Folders that were listed at any depth."""
+        """Folders that were listed with all folders in them."""
 
     def locate(self, path: str, meta: Any) -> LocatedFile:
         """Return the object at ``path``, which a listing describes by ``meta``."""
@@ -392,7 +392,7 @@ class HttpStream:
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follow no redirect to plain http."""
+    """Follow no redirect from https to plain http."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

@@ -41,7 +41,7 @@ _MAX_NAMES: Final = 50
 """The most columns that an error names."""
 
 Row = Any
-"""A record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
+"""A record as its parser represents it: a list of fields (CSV) or a dict (other formats)."""
 
 
 class RowRejected(ValueError):
@@ -313,7 +313,7 @@ class RowParser:
         return self._raw.tell()
 
 
-# Files that declare their columns, CSV and Parquet, must declare the same ones, in any order. Otherwise a column that
+# Files that declare their columns, all except JSON, must declare the same ones, in any order. Otherwise a column that
 # has another name in one file would go live under both names. If the spec names the value's columns, files may differ
 # in others.
 
@@ -382,7 +382,7 @@ class DictRows(RowParser):
             record.setdefault(name, text)
 
     def declare(self, names: Sequence[str], nested: Iterable[str]) -> None:
-        """Take ``names`` as the columns that the file declares. Raises BadSource if one of the spec is missing."""
+        """Take ``names`` as the columns that the file declares. Raises BadSource if a column of the spec is missing."""
         nested = list(nested)
         declared = {*names, *nested, *self.partitions}
         assert self.columns is not None, "columns are declared once"
@@ -632,7 +632,7 @@ class SliceRecords:
 
 
 def max_native_value(spec: DatasetSpec) -> int:
-    """Return the size beyond which Python takes a value, to reject it or to put it in a spool."""
+    """Return the size of the largest value that native code takes; Python rejects or spools larger ones."""
     return min(spec.value.max_bytes, SPOOL_BYTES)
 
 

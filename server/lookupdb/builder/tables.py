@@ -65,7 +65,7 @@ class TableFile:
 
 
 class UnreadableColumn(ValueError):
-    """A column cannot be read from a file. The text continues a sentence that begins with its name."""
+    """A column cannot be read from a file. The text continues a sentence that begins with the column's name."""
 
 
 @dataclass(slots=True)

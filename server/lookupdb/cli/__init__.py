@@ -89,7 +89,7 @@ OTHER_VERB_SENTENCES: Final = {
 # `pip install lookupdb` brings the client and `lookupdb.open`. Commands need extras.
 
 _UP: Final = ("up", *(verb for verb, (module, _) in ELSEWHERE.items() if module in (_READ, _CHANGE)))
-"""Commands for a ``lookupdb up``, which needs both extras too."""
+"""`lookupdb up` and the commands for it, which need the extras build and serve."""
 
 EXTRAS: Final = {
     "build": (
@@ -120,7 +120,7 @@ def check_installed(what: str, extras: Iterable[str]) -> None:
 @cache
 def other_verbs() -> dict[str, EntryPoint]:
     """Return the verbs of other packages. They cannot replace a built-in verb."""
-    from importlib.metadata import entry_points  # here, because servers need none of them
+    from importlib.metadata import entry_points  # here, because servers do not need it
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in VERBS}
 
@@ -133,7 +133,7 @@ class _Verbs(click.Group):
         try:
             check_extras(cmd_name)
         except UsageError:
-            if ctx.resilient_parsing:  # shell completion leaves it out
+            if ctx.resilient_parsing:  # shell completion omits the command
                 return None
             raise
         if cmd_name in VERBS:

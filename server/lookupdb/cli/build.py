@@ -203,11 +203,11 @@ def command(
     as for an unchanged source.
 
     A generation that a gate rejects (exit code 4) does not serve, but you can inspect it. --override-gates overrides
-    the gates for that one generation. The message names both commands.
+    the gates for that one generation. The error message shows both commands.
 
     Gates compare with the active generation, or with the newest readable one if the store has lost it. If the store has
-    lost every generation, maxShrinkPercent and maxGrowthPercent fail the build: set the first to 100 and remove the
-    second until the next generation is built.
+    lost every generation, maxShrinkPercent and maxGrowthPercent fail the build. Then give --active-records; or set the
+    first to 100 and remove the second until the next generation is built.
     """
     began = time.monotonic()
     chosen = BuildOptions(**options, local_files=not no_local_files)
@@ -293,7 +293,7 @@ def report_build(termination_log: Path | None, began: float, as_json: bool) -> I
         remove_open_folders()
         report_interruption(code)
         if sys.stderr.isatty():
-            click.echo("\x1b[?25h", nl=False, err=True)  # the cursor, which progress bars hide
+            click.echo("\x1b[?25h", nl=False, err=True)  # show the cursor, which progress bars hide
 
     try:
         with ended_in_time(clean_up):

@@ -83,7 +83,7 @@ def command(
 
 
 def _find_names(namespace: str | None, dataset: str) -> tuple[str, str]:
-    """Return the namespace and the name of ``dataset``. Raises UsageError if the two name different namespaces."""
+    """Return the namespace and the name of ``dataset``. Raises UsageError if ``namespace`` is another one."""
     own, slash, name = dataset.rpartition("/")
     if slash and not own:
         raise UsageError(f"--dataset {dataset} names no namespace", hint=f"give {name} alone to use --namespace")

@@ -129,7 +129,7 @@ def _print_values(lookups: Lookups, keys: Iterable[str]) -> int:
 
 
 def _look_up(lookups: Lookups, keys: list[str]) -> LookupResults:
-    """Return the results for ``keys``. If one shard has them all and is unavailable, so are all of them."""
+    """Return the results for ``keys``. If one unavailable shard has them all, all are unavailable."""
     try:
         return lookups.get_many(keys, partial=True)
     except Unavailable as error:

@@ -162,7 +162,7 @@ def read_key_lines(stream: BinaryIO, where: str, seed: int) -> list[str]:
 def _decode_lines(stream: BinaryIO, where: str) -> Iterator[str]:
     for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE_BYTES + 1), b""), 1):
         if len(line) > _MAX_LINE_BYTES:
-            raise UsageError(f"line {number} of {where} has more than {_MAX_LINE_BYTES:,} bytes, the limit of a key")
+            raise UsageError(f"line {number} of {where} has more than {_MAX_LINE_BYTES:,} bytes, the limit of a line")
         if text := line.rstrip(b"\r\n"):
             try:
                 yield text.decode()

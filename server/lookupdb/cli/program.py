@@ -125,7 +125,7 @@ def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder, and remove it however the block ends, in time also by SIGINT or SIGTERM."""
+    """Yield a new folder, and remove it in time however the block ends, even by SIGINT or SIGTERM."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
 
     def remove(_code: int = 0) -> None:

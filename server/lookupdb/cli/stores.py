@@ -70,7 +70,7 @@ def diff(
     """Compare the records of two generations: keys added, removed and changed, with counts and samples.
 
     Without G1 and G2 it compares the active generation of DATASET with its candidate; with G1 alone, the active one
-    with G1. Their numbers of shards may differ. It also compares two folders of generations.
+    with G1. Their numbers of shards may differ. It also compares the folders of two generations.
 
     --sampled reads only the first shards, at most a gigabyte of the first generation. The counts are then those of the
     compared keys.

@@ -424,7 +424,7 @@ class AsyncCombiner:
                 characters += size
                 if batch and characters > core.MAX_REQUEST_CHARACTERS:
                     break
-                if deadline > now:  # else it is late, and is left out
+                if deadline > now:  # else the caller is late: ``_expire`` ends its wait
                     first = deadline if first is None else first
                     if deadline > first and not core.may_leave_together(now, first, deadline):
                         break

@@ -186,7 +186,7 @@ def _describe(error: BaseException, settings: ClientSettings) -> str:
 
 
 class Part(NamedTuple):
-    """Keys of one request, in the named generation, else in the active or fixed one."""
+    """Keys of one request, for the named generation; None asks the active one, or that of ``at``."""
 
     keys: Sequence[str]
     generation: str | None
@@ -266,7 +266,7 @@ class ManyKeys:
                     cached = {}
                 continue
             assert outcome is not None
-            # The connection failed, for example by its certificate, not the request: report what is known.
+            # The connection failed and not the request, for example at a certificate: report what is known.
             is_of_connection = isinstance(outcome, RequestRefused) and not outcome.status
             if isinstance(outcome, RequestRefused) and is_divisible(outcome, part):
                 limit = outcome.limit
@@ -575,5 +575,5 @@ class ClientCore:
         return found.pop() if len(found) == 1 else None
 
     def confirms(self, generations: Sequence[str]) -> bool:
-        """Return whether the key columns of the answering ``generations`` are known. True for (): several answered."""
+        """Return whether the key columns of the answering ``generations`` are known; True if none is named."""
         return not generations or self.find_columns(generations) is not None

@@ -1,6 +1,6 @@
 """Add the values of a dataset to a DataFrame of pandas or polars. No I/O.
 
-Neither library is a dependency, and neither is imported before one of its frames is here.
+Neither library is a dependency; each is imported only after one of its frames was passed.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Lookups:
 
     def _lookup(self, key: str, deadline: float) -> Lookup:
         answer = self._find(key, deadline)
-        if answer.generation is None:  # several generations answered the batch; alone, only the key's shard answers
+        if answer.generation is None:  # several generations answered the batch: ask for this key alone
             self._link.enter()
             answer = self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
@@ -118,7 +118,7 @@ class Lookups:
         """
         deadline = self._link.enter()
         listed: Any = keys if isinstance(keys, str) else [*keys]
-        if not any(issubclass(kind, tuple) for kind in {*map(type, listed)}):  # no key of several columns
+        if not any(issubclass(kind, tuple) for kind in {*map(type, listed)}):  # no key has several columns
             return self._get_many(listed, deadline, partial=partial)
         columns = self._key_columns(deadline)
         for _ in range(MAX_PASSES):
@@ -177,7 +177,7 @@ class Lookups:
             except UnknownGeneration:
                 if lookups is self or not work.begin_again(MAX_PASSES):
                     raise
-                lookups = self  # the generation of the first batch has ended: all rows again
+                lookups = self  # the first batch's generation has ended: look up all rows again
                 continue
             if lookups is self and results.generation is not None:
                 lookups = self.at(results.generation)
@@ -263,7 +263,7 @@ class Lookups:
                 raise ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
             except ConnectionFailure as failure:  # deleted below, because its traceback holds the frames of all callers
                 if failure.is_stale and not has_met_stale:
-                    has_met_stale = True  # the first stale connection does not count
+                    has_met_stale = True  # the first stale connection does not count as a retry
                 elif failure.reason == DEADLINE or not retries_left:
                     raise failure.to_error(keys) from failure
                 else:

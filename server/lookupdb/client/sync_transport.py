@@ -36,7 +36,7 @@ _IDLE_SECONDS: Final = 0.25
 _TOLERANCE: Final = 0.01
 """Relative difference of timeouts below which the socket's is not changed, to save a system call."""
 _LOOK_SECONDS: Final = 0.25
-"""Seconds after which a waiting caller checks by itself: its leader may have been interrupted."""
+"""Seconds after which a caller looks for a free connection itself: the last user may have been interrupted."""
 
 
 class RouterLink:
@@ -134,8 +134,8 @@ class RouterConnection:
         return response
 
     def _send(self, request: bytes) -> Response | None:
-        """Send ``request``. Return the answer if the router answered and closed before it had read everything. Raises
-        the failure if the router reported a missing certificate by TLS alone."""
+        """Send ``request``. Return the answer if the router answered and closed before reading all of ``request``.
+        Raises the failure if the router reported a missing certificate by TLS alone."""
         try:
             self._socket.sendall(request)
         except TimeoutError:

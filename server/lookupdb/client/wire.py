@@ -162,7 +162,7 @@ class ResponseReader:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body = max_body_bytes
         self._repeated = b"", 0, _NO_FIELDS, False
-        """The last head before its Content-Length, if that was its last field; its status, its other fields, and
+        """The last head up to its Content-Length, if that was its last field; its status, its other fields, and
         whether the connection stays open. Within a second, a router's heads differ only in their length."""
         self._reset()
 
@@ -309,7 +309,7 @@ class ResponseReader:
         return None
 
     def _read_trailers(self, data: bytes, start: int, position: int) -> Response | None:
-        """Read to the end of the body, or keep everything from ``start``, where the last chunk's line begins."""
+        """Read to the body's end; until then, keep everything from ``start``, where the last chunk's line begins."""
         while (end := data.find(b"\r\n", position)) >= 0:
             if end == position:
                 if len(data) > end + 2:
@@ -453,7 +453,7 @@ class DatasetDescription(NamedTuple):
     """Number of records of ``generation``."""
     shards: int
     built_at: str
-    """Time when it was built, ISO 8601, UTC; of several serving generations, the oldest."""
+    """When ``generation`` was built, ISO 8601, UTC; if several serve, when the oldest was."""
     age_seconds: float
     """Seconds since ``built_at``."""
     candidates: tuple[str, ...]
@@ -514,7 +514,7 @@ def refusal(response: Response, keys: tuple[str, ...], expected: str | None = No
         return make_unavailable(keys, reason, detail, shard if isinstance(shard, int) else None)
     answered = f"the router answered {status}"
     if not problem.name:
-        if status in (404, 405) or status < 400:  # 405: an admin port, for a batch
+        if status in (404, 405) or status < 400:  # 405: an admin port's answer to a batch
             return InvalidAnswer(f"{answered}, not as a router does", hint=_HINTS["no-such-resource"])
         return RequestRefused(f"{answered} without saying why", status=status)
     text = f"{answered} {problem.name}: {problem.detail}"
@@ -556,7 +556,7 @@ class KeyAnswer(NamedTuple):
 
 
 class KeysAnswer(NamedTuple):
-    """The answer for many keys. Each key is in one of the three, in the requested order."""
+    """The answer for many keys. Each key is in one of the three parts, in the requested order."""
 
     found: dict[str, Any]
     missing: dict[str, Any]
@@ -641,8 +641,8 @@ def read_batch_answer(
 def _arrange(
     found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the three in the order of ``keys``. Raises InvalidAnswer unless each key is in one: an omitted key is not
-    a missing key."""
+    """Return the three parts in the order of ``keys``. Raises InvalidAnswer unless each key is in one: an omitted key
+    is not a missing key."""
     if not (missing or unavailable) and [*found] == [*keys]:  # routers keep their order
         return found, {}, {}
     try:

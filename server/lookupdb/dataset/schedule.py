@@ -110,7 +110,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, expression: str, time_zone: str) -> Self:
-        """Parse ``expression`` in ``time_zone``. Raises InvalidManifest for an invalid one, and for a schedule that
+        """Parse ``expression`` in ``time_zone``. Raises InvalidManifest if either is invalid, or the schedule
         never fires."""
         from cronsim import CronSimError  # imported here, because few datasets have a schedule
 

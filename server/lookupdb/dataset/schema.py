@@ -363,7 +363,7 @@ def _is_quantity(text: str) -> bool:
 
 
 def _surrogates(value: Json, path: str) -> Iterator[ManifestProblem]:
-    """Yield text that is not valid Unicode, from an escape of YAML."""
+    """Yield a problem for text that is not valid Unicode, from an escape of YAML."""
     if isinstance(value, str) and _SURROGATE.search(value):
         message = f"{path}: {_shorten(value)} has half of a surrogate pair: write the character itself"
         yield ManifestProblem(path, partial(str, message))

@@ -270,8 +270,8 @@ class ExpectedValue:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The checks that a new generation must pass before it may serve. None disables a check; so does each default
-    here."""
+    """The checks that a new generation must pass before it may serve. None disables a check, and so does each default
+    here but that of ``max_rejected_rows``."""
 
     min_records: int = 0
     max_shrink_percent: int | None = None
@@ -359,7 +359,7 @@ class DatasetSpec:
         return from_members(cls, orjson.loads(text))
 
     def content_hash(self) -> str:
-        """Return 32 hex digits that change if and only if the same source would give other shard files."""
+        """Return 32 hex digits that depend on all fields that decide what shard files a source gives."""
         key, source = asdict(self.key), {**asdict(self.source), "secret_name": None}
         # Omit defaults of newer fields: the hash of generations that were built before them stays the same.
         if not self.key.member_names:

@@ -2,7 +2,7 @@
 
 An image has two layers, both uncompressed: manifest.json, which all images of the generation share, and the shard's
 file. An unchanged shard has the same layer in every generation, so that a registry or a node stores it once. That is
-why manifest.json names files here without the attempt in a bucket's names.
+why manifest.json here names files without the attempt, which their names in a bucket have.
 
 A tag names an index with one image for each processor that lookupdb runs on. They have the same layers; a container
 runtime ignores images of other processors.
@@ -83,7 +83,7 @@ class ShardImage:
     tag: str
     index: bytes
     manifests: tuple[bytes, ...]
-    """One for each of ``ARCHITECTURES``."""
+    """One manifest for each of ``ARCHITECTURES``."""
     blobs: tuple[tuple[Blob, bytes], ...]
     """The small blobs: the layer with manifest.json, and a configuration for each manifest."""
 
