@@ -91,7 +91,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--gateway",
     default="",
     metavar="URL",
-    help="URL of the gateway (lookupdb gateway) before the store. Pods then show it a token of their namespace; without"
+    help="URL of the store's gateway (lookupdb gateway). Pods then show it a token of their namespace; without"
     " a gateway, every namespace with a dataset gets a Secret with the credentials of the whole store.",
 )
 @option(
@@ -135,7 +135,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--namespaces",
     type=NameList(),
     default="",
-    help="Namespaces whose datasets it handles. It needs only a Role in each.  [default: all, by a ClusterRole]",
+    help="Namespaces whose datasets the operator handles, by a Role in each.  [default: all, by a ClusterRole]",
 )
 @option("--namespace", required=True, help="The operator's own namespace, from the downward API.")
 @option(
@@ -143,7 +143,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     default=DEFAULT_IDENTITY,
     help="NAMESPACE/RELEASE of this installation. Only one installation acts on a dataset: the first that saw it.",
 )
-@option("--living-list", default="", help="ConfigMap of its own namespace that holds the list of live datasets.")
+@option("--living-list", default="", help="ConfigMap in the operator's namespace with the list of live datasets.")
 @option(
     "--image-pull-policy",
     type=click.Choice(["Always", "IfNotPresent", "Never"]),

@@ -95,7 +95,7 @@ class TokenAccess:
         self._overseers = Subjects(overseers)
         self._other_audiences = other_audiences
         self._caches: dict[str, TokenCache] = {}
-        """By audience: a token is verified for the audience that it names, if that is known."""
+        """One cache for each audience: a token is verified for the known audience that it names."""
 
     async def judge(self, authorization: str | None, cookie: str | None) -> Visitor:
         """Return the visitor whose token is in the header, or else in the cookie. Raises NotAdmitted or CannotJudge."""
@@ -224,7 +224,7 @@ class Door:
     """Checks every request with ``access``. Handlers get ``see(visitor)``, the source of what the visitor may see."""
 
     def __init__(self, access: AccessMode, see: Callable[[Visitor], ConsoleSource], audience: str = "") -> None:
-        """Tokens for the console itself have ``audience``."""
+        """Tokens for the console itself name ``audience``."""
         self._access = access
         self._see = see
         self._audience = audience

@@ -19,7 +19,7 @@ Members = Mapping[str, Any]
 """JSON members, from any version of the operator."""
 
 STOPPED: Final = "Stopped"
-"""The phase of a dataset of a laptop while no `lookupdb up` runs."""
+"""The phase of a dataset on a laptop while no `lookupdb up` runs."""
 
 
 class NotPossible(LookupdbError):
@@ -40,7 +40,7 @@ class Dataset:
     """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0 if unknown."""
     annotations: Members = field(default_factory=dict)
     local_options: Sequence[str] | None = None
-    """If `lookupdb up` has it: the options by which commands find it. None: a cluster has it."""
+    """The options by which commands find a dataset of `lookupdb up`; None for a dataset in a cluster."""
 
     @classmethod
     def from_body(cls, body: Members, local_options: Sequence[str] | None = None) -> Self:

@@ -39,7 +39,7 @@ class MetricSample:
 
 def bound_quantile(before: MetricSample, after: MetricSample, name: str, share: float) -> float | None:
     """Return the lowest bucket bound of the histogram ``name`` that covers ``share`` of the observations between the
-    two: infinite beyond the last bucket, None without observations."""
+    samples: infinite beyond the last bucket, None without observations."""
     buckets = f"{name}_bucket"
     bounds = {labels["le"] for labels, _ in after.values.get(buckets, ())}
     grown = {

@@ -1,4 +1,4 @@
-"""Pages: from facts and figures to HTML. Everything is escaped, and a template that uses an unknown name fails."""
+"""Make HTML pages of facts and figures. Everything is escaped, and a template that uses an unknown name fails."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ SORTS: Final[Mapping[str, Any]] = {
     "p99": lambda entry: -(entry.rates.p99 or 0.0),
     "memory": lambda entry: -(entry.rates.private_bytes or 0.0),
 }
-"""Orders of the list; largest first, oldest first, worst first."""
+"""Orders of the list: worst, oldest or largest first, or by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def list_served(dataset: Dataset) -> list[str]:
     return list(filter(None, (active, dataset.candidate)))
 
 
-# Line charts as SVG paths: from points to what a template draws. Texts are HTML beside the SVG, so that the picture
+# Make SVG paths of points, for line charts that a template draws. Texts are HTML beside the SVG, so that the picture
 # may be stretched to any width.
 
 

@@ -91,7 +91,7 @@ class ClusterSource:
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything was listed once."""
+        """Whether everything has been listed at least once."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     # Called by reflectors.
@@ -173,7 +173,7 @@ class ClusterSource:
 
     @property
     def audiences(self) -> Mapping[str, Collection[str]]:
-        """The audiences of lookups' tokens, with the namespaces of the datasets that have them."""
+        """Audience of tokens for lookups → the namespaces of the datasets that accept it."""
         self.list_datasets()
         return self._audiences
 
@@ -193,12 +193,12 @@ class ClusterSource:
         return await self._client.look_up(dataset, f"{url}/v1/lookup", key, generation, token, advice)
 
     async def compare(self, dataset: Dataset, before: str, after: str) -> Difference | Elsewhere:
-        """Return the command, because the console can neither create Jobs nor read the store."""
+        """Return the command that compares them, because the console can neither create Jobs nor read the store."""
         return Elsewhere("A Job compares generations in the cluster.", dataset.command("diff", before, after))
 
 
 def _slim(record: R, **unused: str) -> R:
-    """Return a header or pod without ``unused`` members. Thousands of pods share the texts of their labels."""
+    """Return a header or pod without ``unused`` members. Intern the texts that thousands of pods share."""
     texts = {name: sys.intern(getattr(record, name)) for name in _SHARED_TEXTS if hasattr(record, name)}
     members: dict[str, Any] = texts | unused
     return replace(record, **members)
@@ -208,7 +208,7 @@ class VisitorSource:
     """The datasets of a cluster that a visitor may see."""
 
     def __init__(self, source: ClusterSource, visitor: Visitor, audience: str) -> None:
-        """Tokens for the console itself have ``audience``."""
+        """Tokens for the console itself name ``audience``."""
         self._source = source
         self._visitor = visitor
         self._audience = audience
@@ -376,7 +376,7 @@ class Console:
 
 
 async def run(options: ConsoleOptions) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ApiError if no cluster is configured, UsageError."""
+    """Serve until SIGTERM or SIGINT. Raises UsageError, or ApiError if no cluster is configured."""
     console, stopped = Console(options, await Api.connect(os.environ.get("KUBECONFIG"))), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -385,7 +385,7 @@ async def run(options: ConsoleOptions) -> None:
         await console.run(stopped)
 
 
-# Its options, each also an environment variable.
+# ``lookupdb console``: its options, each also an environment variable.
 
 
 @click.command()

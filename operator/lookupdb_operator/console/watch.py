@@ -1,8 +1,8 @@
 """Scrapes of routers and shard servers in the background, for all readers of pages together.
 
-Routers are scraped every ``ROUTER_SECONDS``. Shard servers, which may be thousands, are scraped at a bounded rate, one
-after another; those of a dataset that somebody looks at, every ``SHOWN_SECONDS``. A pod's figures are a few numbers,
-and a dataset's history is bounded, so memory is bounded, too.
+Routers are scraped every ``ROUTER_SECONDS``. Shard servers, which may be thousands, are scraped in turn, at a bounded
+rate. A dataset that somebody looks at is scraped every ``SHOWN_SECONDS``. A pod's figures are a few numbers, and a
+dataset's history is bounded, so memory is bounded, too.
 """
 
 from __future__ import annotations

@@ -464,7 +464,7 @@ class Gateway:
                 lambda: len(self.server.connections) if self.server else 0,
             ),
             "lookupdb_gateway_budget_bytes": (
-                "Memory budget for request bodies, in bytes.",
+                "Memory budget for request and response bodies, in bytes.",
                 lambda: self.budget.total + self.short_budget.total,
             ),
             "lookupdb_gateway_budget_used_bytes": (
@@ -570,7 +570,7 @@ async def run(options: GatewayOptions) -> None:
 _STORES: Final = ("s3://", "gs://", "az://")
 _ACCOUNT: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
 _LEAST_MEMORY: Final = 192 << 20
-"""An eighth of the files' share must hold two parts of an upload."""
+"""An eighth of the memory for files must hold two parts of an upload."""
 
 
 @click.command()

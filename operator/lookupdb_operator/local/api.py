@@ -77,7 +77,7 @@ _ADVICE: Final = re.compile(
     r"lookupdb\.dev/(?P<verb>promote|reject|override-gates|refresh)(?:=| to )(?:(?P<generation>g[0-9]+)|another value)"
     r"|remove spec\.generation"
 )
-"""Advice to set an annotation, which the command of its name sets, or to remove a pin."""
+"""Advice to set an annotation, for which there is a command of the same name, or to remove a pin."""
 
 
 class LocalApi:
@@ -112,7 +112,7 @@ class LocalApi:
         self._versions = itertools.count(highest + 1)
 
     def flush(self) -> str:
-        """Write the objects whose files could not be written. Return why one still cannot be; empty if all can."""
+        """Write the objects whose files could not be written. Return why one still cannot be written, else nothing."""
         problem = ""
         for place in sorted(self._unwritten):
             problem = self._write(place) or problem
@@ -353,7 +353,7 @@ class FolderApi:
         return answer.body
 
     def _exchange(self, method: str, target: str, content_type: str, body: bytes | None) -> Answer:
-        """Return the answer to one request, without aiohttp, which takes longer to import than a command takes."""
+        """Return the answer to one request, without aiohttp: importing it takes longer than a whole command."""
         address = urlsplit(orjson.loads((self._folder.path / OBJECTS / ADDRESS).read_bytes())["url"])
         with contextlib.closing(HTTPConnection(address.netloc, timeout=PATIENCE)) as connection:
             connection.request(method, address.path + target, body, {"Content-Type": content_type})

@@ -1,8 +1,8 @@
 """Controllers and kubelet of `lookupdb up`: the pods of Jobs, StatefulSets and Deployments are processes on loopback.
 
 A shard's pod has an address of its own in 127.0.0.0/8, so it has the same ports as in a cluster. If another program
-listens on one of these on all addresses, pods get the next free port. In the file that the router reads, addresses
-replace the pods' names of the routing table. Shard servers map the store's own files, so nothing is fetched.
+listens on one of these on all addresses, pods get the next free port. In the routing table that the router reads,
+addresses replace the pods' names. Shard servers map the store's own files, so nothing is fetched.
 
 A process has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its processes in
 order. `up` holds its standard input; the process ends when that is closed (see ``cli.leash``). So none outlives `up`.
@@ -154,7 +154,7 @@ class LocalServer:
         self.end: tuple[int, str] | None = None
         """The last exit code, and the reason: its own report, the end of its log, or a signal."""
         self.failures = 0
-        """Ends in a row without being ready."""
+        """How often it has ended since it was last ready."""
         self._log_path = place.with_name(f"{place.name}.log")
         self._ready_path = place.with_name(f"{place.name}.ready")
         self._end_path = place / _TERMINATION_LOG
@@ -231,7 +231,7 @@ class LocalServer:
     async def _read_report(
         self, process: asyncio.subprocess.Process, seconds: float = math.inf
     ) -> dict[str, Any] | None:
-        """Return what the ready file says; None if the process ends before, or is not ready after ``seconds``."""
+        """Return what the ready file says; None if the process ends first, or is not ready after ``seconds``."""
         clock = asyncio.get_running_loop().time
         ends_at = clock() + seconds
         while process.returncode is None and clock() < ends_at:
@@ -267,7 +267,7 @@ class UpOptions:
 class _Pod:
     owner: Object
     server: LocalServer
-    """Router pods of all datasets share one server, which has the settings of the pod with its name."""
+    """Router pods of all datasets share one server, which is named after the pod whose settings it has."""
 
     @property
     def is_router(self) -> bool:

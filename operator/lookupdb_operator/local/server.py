@@ -1,9 +1,9 @@
 """What a running `lookupdb up` serves over HTTP besides lookups: its API server, and the console.
 
 ``ApiServer`` answers commands, and `kubectl` and Kubernetes' clients (`lookupdb up --kubeconfig FILE`), on a port of
-loopback. Its address is in FILE, and in the folder of each dataset's objects; only the user can read them. Its path
-begins with a token that changes with each `up`. The token is not in a header, because `kubectl` sends credentials over
-HTTPS alone, and this port needs no certificate. Requests run in `up`'s event loop one by one, so no edit is lost.
+loopback. Its address contains a token that changes with each `up`, and is in FILE and in the folder of each dataset's
+objects, which only the user can read. The token is not in a header, because `kubectl` sends credentials over HTTPS
+alone, and this port needs no certificate. Requests run in `up`'s event loop one by one, so no edit is lost.
 Datasets are those of the manifests: none can be deleted, and nothing can be created.
 
 The console's datasets are those of the API server (``LocalSource``). Its lookups go through the router, which forwards
@@ -51,7 +51,7 @@ _MAX_BODY_BYTES: Final = 4 << 20
 _HEADER: Final = {"apiVersion": "v1", "kind": "Config", "current-context": "lookupdb"}
 _VERBS: Final = ("get", "list", "create", "update", "patch", "delete")
 _MAX_COMPARISONS: Final = 2
-"""Comparisons of generations at the same time; others wait."""
+"""Number of comparisons of generations that run at the same time; others wait."""
 _SAMPLES: Final = "20"
 _MAX_DIFFERENCE_BYTES: Final = 8 << 20
 

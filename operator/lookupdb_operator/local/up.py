@@ -170,7 +170,7 @@ class LocalDataset:
         return is_new and self.failure.get("reason") == before.get("reason") == shown
 
     def identify_source(self, volume: Path | None) -> str | None:
-        """Return what changes with the source: the newest push, its success file if it names one, else its fingerprint.
+        """Return what changes with the source: the newest push, the success file if one is named, or a fingerprint.
         None if the awaited object is not there, or nothing identifies the source. Raises LookupdbError."""
         if self.spec.source.takes_pushes:
             from lookupdb.builder.build import find_push, fingerprint_push  # here, because it loads all parsers
@@ -470,7 +470,7 @@ class Up:
             message = message.removeprefix(failure).lstrip(".;")
         message = message.replace(names.endpoint(subject["name"], subject["namespace"]), url)
         message = localize_advice(message, subject["namespace"], subject["name"], self._options.data)
-        if not any(dataset.active for dataset in self._datasets):  # a start that fails makes no next attempt
+        if not any(dataset.active for dataset in self._datasets):  # a failed start is not retried
             message = message.partition(" The next attempt is at ")[0]
         if message:
             self._say(f"{subject['name']}: {message.strip()}")
@@ -728,8 +728,8 @@ class Up:
 def command(**values: Any) -> None:
     """Build datasets, serve their shards and route lookups to them, all on this machine.
 
-    Reads the same YAML as `kubectl apply`. A whole generation whose source has not changed is reused. Dead processes
-    are restarted. Ctrl-C stops everything. Listens on 127.0.0.1 only.
+    Reads the same YAML as `kubectl apply`. A complete generation is reused if its source has not changed. Dead
+    processes are restarted. Ctrl-C stops everything. Listens on 127.0.0.1 only.
 
     It is the operator's loop with processes for pods: pins (spec.generation), suspend, promotion, rollouts and
     refresh.schedule work as in a cluster. Fields for clusters only are checked but have no effect here: adopt,
