@@ -194,7 +194,7 @@ class Resync:
                 if await self.informers.compare(kind, self.listing):
                     await asyncio.sleep(_WATCH_LAG)
                     if unseen := await self.informers.compare(kind, self.listing):
-                        log.warning("no watch has reported %d of kind %s; listing them again", unseen, kind.name)
+                        log.warning("%s objects that no watch has reported: %d; listing them again", kind.name, unseen)
                         self.informers.relist(kind)
                 if self.store and await self.store.refresh():
                     log.info("the store's credentials have changed")
@@ -222,7 +222,7 @@ class Resync:
         deadline = asyncio.get_running_loop().time() + _WATCH_PATIENCE
         while unseen := await self.informers.compare(names.DATASET_KIND, self.listing):
             if asyncio.get_running_loop().time() > deadline:
-                self.health.report_failure(f"no watch has reported {unseen} of kind {names.DATASET_KIND.name}")
+                self.health.report_failure(f"{names.DATASET_KIND.name} objects that no watch has reported: {unseen}")
             await asyncio.sleep(_COMPARE_EVERY)
 
     async def _repeat(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:

@@ -56,7 +56,7 @@ LOAD: Final = "load"
 DIGEST: Final = f"{GROUP}/digest"
 """Digest of the object as the operator wrote it: an equal digest needs no write."""
 FIELDS: Final = f"{GROUP}/fields"
-"""Hash of the operator's fields as the API server should hold them. If it holds others, somebody else changed them."""
+"""The hash that the operator's fields have in the API server, unless somebody else changed them."""
 TABLE_VERSION: Final = f"{GROUP}/table-version"
 """On the routing table: its version. On router pods: a change makes the kubelet sync the table at once."""
 REFRESH: Final = f"{GROUP}/refresh"
@@ -93,7 +93,7 @@ OPERATOR_PORT: Final = 8081
 _UID_DIGITS: Final = 8
 """Digits of a uid in a name: 32 random bits."""
 _NUMBER_DIGITS: Final = 9
-"""Most digits of a generation or rollout number in a status and the store; a label may hold more."""
+"""Maximum number of digits of a generation or rollout in a status and the store; a label may hold more."""
 _LARGEST_RECOVERED: Final = 10**8
 """Ignore larger numbers in labels: somebody else wrote them, and they would use up the numbers."""
 

@@ -114,7 +114,7 @@ def parse_time(text: str | None) -> datetime:
         return _LONG_AGO
 
 
-# LookupDatasets are completed and checked as on a laptop, so that builder and operator agree.
+# LookupDatasets get defaults and checks from the same code as on a laptop, so that builder and operator agree.
 
 
 _MAX_NAME_CHARACTERS: Final = 32
@@ -201,7 +201,7 @@ _MOST_SECONDS: Final = 1e9
 _MOST_ADDRESS_CHARACTERS: Final = 64
 """Length limit, as in the status."""
 _MOST: Final = 2**53 - 1
-"""Most records or bytes, as in the status."""
+"""Upper limit for records and bytes, as in the status."""
 
 
 def parse_build_result(message: str | None) -> BuildResult | None:

@@ -49,7 +49,7 @@ from lookupdb_operator.plan import reasons
 
 
 # The sentence of a trouble says what was found, where, and what to do. It holds nothing that changes by itself
-# (back-off times, counts, random pod names), because each new sentence is a write of the status.
+# (back-off times, counts, random pod names), because each new sentence causes a write of the status.
 
 
 RESOURCE_FIELDS: Final = {
@@ -71,17 +71,17 @@ _FETCH_REASONS: Final = frozenset(
     {reasons.STORE_DENIED, reasons.STORE_UNAVAILABLE, reasons.OUT_OF_DISK, reasons.NOT_ENOUGH_ROOM}
     | reasons.DAMAGE_REASONS
 )
-"""The reasons in a fetcher's termination message that count; any other is a FetchFailed."""
+"""The reasons in a fetcher's termination message that are kept; any other becomes FetchFailed."""
 _SERVING_REASONS: Final = {
     reasons.NOT_ON_VOLUME: reasons.NOT_ON_VOLUME,
     reasons.STORE_UNAVAILABLE: reasons.NOT_ON_VOLUME,
     reasons.CORRUPT_FILE: reasons.CORRUPT_FILE,
 }
-"""By the reason in the termination message of a server whose volume somebody else fills. If such a volume cannot be
-read, the shared store is not to blame, so the cause is never a failure of the store.
+"""Reason in the termination message of a server whose volume somebody else fills → the trouble's reason. If such a
+volume cannot be read, the shared store is not to blame, so the cause is never a failure of the store.
 """
 _PUSH_REASONS: Final = _FETCH_REASONS | {reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED}
-"""The reasons in a pusher's termination message that count; any other is a PushFailed."""
+"""The reasons in a pusher's termination message that are kept; any other becomes PushFailed."""
 
 
 # Messages of Kubernetes in events and conditions, matched by patterns.
@@ -104,7 +104,7 @@ _MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Se
 _NO_HELP: Final = re.compile(
     r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
 )
-"""The scheduler's notes on other attempts."""
+"""The scheduler's notes on preemption and claims, which do not help."""
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
@@ -190,7 +190,7 @@ def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -
         field = RESOURCE_FIELDS.get(component, "resources")
         remedy = f"raise the namespace's quota or lower {field}"
         if unspecified := dict.fromkeys(_AMOUNT.findall(why.partition("must specify ")[2])):
-            # Quotas call requests.cpu just cpu, too.
+            # Quotas also call requests.cpu just cpu.
             members = (
                 name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified
             )
@@ -203,7 +203,7 @@ def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -
 
 
 def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
-    """Yield each object that ``message`` calls missing, in words, and whether it is a Secret."""
+    """Yield a description of each object that ``message`` calls missing, and whether it is a Secret."""
     for found in _MISSING.finditer(message):
         kind = found["kind"].lower()
         yield f"{_KINDS[kind]} {found['name']}, which does not exist", kind == "secret"
@@ -283,7 +283,7 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
 
 
 def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
-    """Diagnose a waiting container: its image or one that its pod mounts, or an error at its creation."""
+    """Diagnose a waiting container: an image that cannot be pulled, its own or a mounted one, or a failed start."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in _PULLING:
@@ -329,7 +329,7 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
 
 
 def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> Trouble:
-    """Diagnose a container that ended by itself, by its termination message."""
+    """Diagnose, from its termination message, a container that ended by itself."""
     message = terminated.get("message") or ""
     members = message_members(message)
     sentence = flatten(str(members.get("message") or ("" if members else message)))
@@ -350,8 +350,8 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
 
 
 def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> Trouble:
-    """Diagnose a kill for memory. If the kernel's report does not reach the kubelet, a killed container without probes
-    has no other cause."""
+    """Diagnose a kill for memory. A container without probes is killed for nothing else, even if the kernel's report
+    does not reach the kubelet."""
     spec = pod.body.get("spec") or {}
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     found: Container = next((item for item in containers if item.get("name") == container), {})
@@ -368,7 +368,7 @@ def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> T
 
 
 _NODE_AWAY: Final = 300.0
-"""Seconds unready before a pod counts as lost: Kubernetes deletes the pods of a lost node after the same time."""
+"""Seconds after which an unready pod counts as lost: Kubernetes deletes the pods of a lost node after as long."""
 _SLOW_KUBELET: Final = 30.0
 """Seconds by which a busy node may exceed a pod's grace period."""
 
@@ -422,13 +422,13 @@ def awaits_images(body: Body) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The difference of an object from what was written."""
+    """How an object differs from what the operator wrote."""
 
     fingerprint: bytes = b""
     """Fingerprint of the parts of the object on which the result depends."""
     changed: str = ""
-    """Hash of the operator's fields if they changed. Empty if the operator did not write the object, or the API server
-    does not say which fields it wrote."""
+    """Hash of the operator's fields if they changed. Empty if they did not, if the operator did not write the object,
+    or if the API server does not say which fields the operator wrote."""
     changed_by: str = ""
     """The manager, other than the operator, that set the number of pods or last changed the object."""
 
@@ -488,8 +488,8 @@ def _job_state(body: Body) -> JobState:
 
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
-    """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. A name that the operator does not give is a
-    copy's: then the labels count."""
+    """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. If its name is not one that the
+    operator gives, it is a copy, and its labels count."""
     header, status, labels = parse_header(body), read_status(body), read_labels(body)
     drift = drift or compare_fields(body)
     rollout = names.read_rollout(header.name)
@@ -512,8 +512,8 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
 
 
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
-    """Parse an object of ``kind``, with the problem of a Deployment that cannot create pods; ``drift`` if known. Its
-    name, not its labels, says which rollout or build it is of, because labels may be edited."""
+    """Parse an object of ``kind``, and say why a Deployment cannot create pods; ``drift`` if known. The object's
+    rollout or build is read from its name, because labels may be edited."""
     header, drift = parse_header(body), drift or compare_fields(body)
     rollout, build = names.read_rollout(header.name), names.read_build(header.name)
     generation = read_labels(body).get(names.GENERATION) or "" if rollout else build

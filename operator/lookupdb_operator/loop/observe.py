@@ -114,7 +114,7 @@ class ImageVolumes:
         self._are_kept = True
 
     async def are_kept(self, namespace: str) -> bool:
-        """Return whether image volumes are kept, as found minutes ago at most by a dry run. It asks the API server in
+        """Return whether a dry run, now or minutes ago, showed that image volumes are kept. It asks the API server in
         ``namespace``, because the operator may create StatefulSets there. True if unknown: if the API server refuses
         the dry run, it refuses StatefulSets, too."""
         async with self._asking:  # concurrent callers share the answer
@@ -370,8 +370,8 @@ class RouterPolls:
 
 # How long this process has seen a pod unready, and being deleted.
 #
-# A pod whose kubelet counts as lost is deleted by force, without draining. Timestamps in a pod come from other clocks;
-# a wall clock minutes ahead of theirs would make every draining pod look lost. So only seconds seen by this process
+# A pod whose kubelet counts as lost is deleted by force, without draining. Timestamps in a pod come from other clocks:
+# if the operator's clock were minutes ahead, every draining pod would look lost. So only seconds seen by this process
 # count. After an operator restart a lost pod stays a little longer; none is deleted too early.
 
 

@@ -67,7 +67,7 @@ class EventReport:
 def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventReport, ...]:
     """Return one report for each reason that a condition changed to; failures are warnings.
 
-    One failure can show in several conditions (an image that cannot be pulled: of a router, then of a builder) but is
+    One failure can show in several conditions, such as an image that neither a router nor a builder can pull, but is
     reported once.
     """
     known = {condition.reason for condition in old.conditions} - reasons.HEALTHY_REASONS
@@ -501,7 +501,7 @@ class Reconciler:
     async def _apply(
         self, observed: Observed, due: tuple[Manifest, ...], repairs: Repairs
     ) -> dict[tuple[str, str], str]:
-        """Apply ``due`` in order and return the refusals, by kind and name. A refusal does not stop the others,
+        """Apply ``due`` in order and return the refusals, by kind and name. A refused object does not stop the others,
         unless the namespace is being deleted; but no server starts without the NetworkPolicy that protects it."""
         refused: dict[tuple[str, str], str] = {}
         ours = {("Pod", pod.name) for pod in observed.pods}

@@ -124,8 +124,8 @@ def _find_item(items: list[Any], name: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def _member_key(name: str) -> tuple[str, Any]:
-    """Return how a member's name in FieldsV1 identifies an item, with the key, value or index. Cached: all shards share
-    them."""
+    """Return how a member's name in FieldsV1 identifies an item, with the key, value or index. Cached, because all
+    shards have the same."""
     kind, _, text = name.partition(":")
     return kind, orjson.loads(text)
 

@@ -32,10 +32,10 @@ def render_placement(
     scheduling: Mapping[str, Any], pod: Mapping[str, Any], selector: Mapping[str, str], *, spreads: bool
 ) -> Placement:
     """Return the placement of the pods that ``selector`` selects. A field of ``pod`` replaces that of ``scheduling``;
-    with ``spreads``, the default spreads over nodes and zones."""
+    with ``spreads``, pods are by default spread over nodes and zones."""
     own: Placement = {}
     if spreads:
-        # Over nodes and zones if there are several; on one node the pods still run. The preference for other zones is
+        # Spread if there are several nodes or zones; on one node the pods still run. The preference for other zones is
         # not a spread constraint: the scheduler ignores nodes without a constraint's label, so that in a cluster
         # without zones nothing would be spread.
         pods = {"labelSelector": {"matchLabels": dict(selector)}}
@@ -98,7 +98,7 @@ _ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAG
 _SYNC_REQUESTS: Final = {"cpu": "50m", "memory": "64Mi", _STORAGE: TMP_STORAGE}
 _SERVER_REQUESTS: Final = {"cpu": "50m"}
 _MOST_THREADS: Final = 256
-"""Most threads of `lookupdb build`."""
+"""Maximum number of threads of `lookupdb build`."""
 
 
 def builder(spec: Mapping[str, Any]) -> Resources:
@@ -133,8 +133,8 @@ def sync(spec: Mapping[str, Any]) -> Resources:
 def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     """Return a shard server's resources, by ``spec.serving``; undeclared memory follows from the generation.
 
-    The memory request equals the limit: the kubelet counts the shard's used pages and first evicts pods above their
-    request. All shards get what the largest one needs, because their pods must not differ.
+    By default, the memory request equals the limit: the kubelet counts the shard's used pages and first evicts pods
+    above their request. All shards get what the largest one needs, because their pods must not differ.
     """
     serving = spec["serving"]
     declared = _read_resources(serving.get("resources") or {})
@@ -265,7 +265,7 @@ def render_container(
     own = [drop_unsaid(variable) for variable in _read_pod_fields(dataset, component).get("extraEnv", ())]
     taken = {variable["name"] for variable in own}
     given = [dict(variable) for variable in config.tracing_env if component in (names.ROUTER, names.BUILDER)]
-    if component == names.BUILDER:  # builds are few, and all are kept
+    if component == names.BUILDER:  # keep the traces of all builds, which are few
         given = [variable for variable in given if not variable["name"].startswith(_SAMPLER)]
     return {
         "name": name,
@@ -435,8 +435,8 @@ def _render_template(
 
 
 def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any] | None:
-    """Return the volume with the source's files, if any. A builder that adopts gets none, because a pod does not start
-    without its claim, and the source may be gone."""
+    """Return the volume with the source's files, if any. A builder that adopts gets no claim, because a pod does not
+    start without it, and the source may be gone."""
     volume = dataset.spec["source"].get("volume")
     if not volume:
         return None

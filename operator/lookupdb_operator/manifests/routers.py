@@ -262,7 +262,7 @@ def has_room_for_both(
     active: tuple[TableStatus | TableCandidate, int],
     candidate: tuple[TableStatus | TableCandidate, int],
 ) -> bool:
-    """Return whether one routing table has room for the servers of both, each given with its number of shards."""
+    """Return whether one routing table has room for ``active`` and ``candidate``, each with its number of shards."""
     endpoint_bytes = 0
     for part, shards in (active, candidate):
         # An upper bound: no address is longer than the last one. Each has quotes and a comma.

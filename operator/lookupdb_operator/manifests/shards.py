@@ -365,7 +365,7 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
 
 
 _MOST_WORKERS: Final = 64
-"""Most workers of a shard server, by the CRD, so that one policy fits all rollouts."""
+"""Maximum number of workers of a shard server in the CRD, so that one policy fits all rollouts."""
 
 _MAKERS: Final = ("DaemonSet", "Deployment", "StatefulSet")
 
@@ -402,7 +402,7 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
 
 
 def guarding_policy(manifest: Manifest) -> tuple[str, str] | None:
-    """Return kind and name of the policy for the pods of ``manifest``; None if it has no pods."""
+    """Return kind and name of the policy for the servers of ``manifest``; None for objects without servers."""
     if manifest["kind"] not in _MAKERS:
         return None
     labels = manifest["metadata"].get("labels", {})
