@@ -12,8 +12,8 @@ How a build ends:
     the deadline: spec.build.  manifests.pods sets it on the       Kubernetes ends the pod; then a failure:
     deadlineSeconds            Job, cluster.workloads reads it     DeadlineExceeded
     it gives its slot up: in   turns.is_long_stall,                its Job is deleted; the next build is queued
-    trouble for 180 s (the     TurnQueues                          after 60 s, doubling up to 30 min, but not for
-    store's: 600 s) while                                          the store's (turns.give_turn_up)
+    trouble for 180 s (the     TurnQueues                          after 60 s, doubling up to 30 min; trouble with the
+    store's: 600 s) while                                          store does not double it (turns.give_turn_up)
     others wait or stall
     its Job is stuck: being    has_stuck_job                       the same, even if no other dataset waits; the
     deleted, in trouble 180 s                                      next build has a number and a Job of its own
@@ -22,7 +22,7 @@ How a build ends:
     Job would differ now and
     makes no progress
     spec.suspend is true       end_build                           its Job is deleted at once
-    the status was wiped       lifecycle.recover_status            its number is past, its Job is deleted
+    the status was wiped       lifecycle.recover_status            its number is used up, its Job is deleted
 
 After a failure the next build begins after 30 s, doubling up to 30 min (``reasons.retry_delay``). A builder that hangs
 while its pod runs is in no trouble; only the deadline ends it. If a Job succeeded but its pod is gone, the result is
@@ -314,9 +314,9 @@ def waits_for_rollout(target: PassTarget) -> bool:
 
 
 def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without a build and a failure that the spec no longer asks for. A build for an older refresh
-    continues: if each refresh restarted it, no build might ever end. A build with an older deadline, gate, node
-    selector or image continues as long as it makes progress."""
+    """``status`` without a build that the spec no longer asks for, and without the failure of such a build. A build
+    for an older refresh continues: if each refresh restarted it, no build might ever end. A build with an older
+    deadline, gate, node selector or image continues as long as it makes progress."""
     build, failure, desired = status.build, status.failure, situation.desired
     if build is not None:
         job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
@@ -348,8 +348,8 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
     if known is not None and generations.diagnose_damage(known, status, situation) is not None:
         known = None
     active, refused = status.find_generation(status.generation), status.refused
-    # All generations that may be served later, apart from newer ones. If the status cannot hold that many, it lists
-    # none, and the builder removes nothing from the store.
+    # The generations that the builder must not remove, besides newer ones. If the status cannot hold that many, it
+    # lists none, and the builder removes nothing from the store.
     protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
     is_refused = refused is not None and refused.content == desired.content_hash
     build = BuildStatus(

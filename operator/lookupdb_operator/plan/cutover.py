@@ -120,7 +120,7 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def remaining_drain(table: TableStatus, situation: Situation) -> float:
     """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is stopping or
-    down. Only seconds that this operator has seen pass count, whatever clock wrote ``confirmed_at``."""
+    down. A second counts only if this operator has seen it pass, whatever clock wrote ``confirmed_at``."""
     desired, observed = situation.desired, situation.observed
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):

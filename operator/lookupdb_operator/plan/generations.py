@@ -236,8 +236,8 @@ def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStat
 
 
 def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
-    """Return whether ``generation`` is not rolled out, though it is the newest of the current spec and nothing is
-    pinned."""
+    """Return whether ``generation``, or another one with the same data, was rolled back from or rejected. It is then
+    rolled out only if it is pinned."""
     return any(holds_back(mark, generation) for mark in (*status.rolled_back, *status.rejected))
 
 
@@ -501,7 +501,7 @@ def remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float
 #
 #     the generation                      is it built again?
 #     the newest of the current spec      yes
-#     pinned                              no: only itself would serve. Restore it in the store, or change the pin
+#     pinned                              no: a new one would not serve. Restore it in the store, or change the pin
 #     serves while the newest is held     no: its source is gone, and the current source may be the one that was rolled
 #     back                                back from or rejected. The user refreshes when the source is right
 #     any other                           no: a newer one replaces it

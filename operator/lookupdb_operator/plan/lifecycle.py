@@ -63,7 +63,7 @@ class GenerationPhase(Enum):
     ACTIVE = "active"
     """Every router answered from it when its routing table was confirmed."""
     GONE = "gone"
-    """Its number is past: the build failed or was superseded, or the store may drop it."""
+    """Its number is used up: the build failed or was superseded, or the store may drop it."""
 
 
 class RolloutPhase(Enum):
@@ -240,7 +240,7 @@ def _list_unknown_rollouts(
 
 
 def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
-    """``status`` with every time that lies too far ahead moved back to the latest possible. The clock was set back,
+    """Move each time in ``status`` that lies too far ahead back to the latest possible. The clock was set back,
     so the age of such a time is unknown: count it from now, so that nothing waits forever or ends early."""
     status = builds.clamp_records(status, now)
     table, failure, candidate = status.table, status.failure, status.candidate
@@ -515,8 +515,8 @@ TRANSITIONS: Final = (
         ),
         when=(
             "one of these holds: servers of the target rollout or its window are ready; more servers per shard are"
-            " ready, or fewer desired; a pinned generation has a ready rollout; a candidate is promoted, or not desired"
-            " any more. The same table gets the next version if its version has other content, or a router's is newer"
+            " ready, or fewer desired; a pinned generation has a ready rollout; a candidate is promoted, or no longer"
+            " desired. The same table gets a new version if other content has its version, or a router has a newer one"
         ),
         written_first=(
             "`table` with its version, or only `lastTable`; `rollouts[].named` and `offered`, `candidate`; also"

@@ -190,8 +190,8 @@ def without_permanent_objects(observed: Observed) -> Observed:
 
 
 def render_scale_changes(status: DatasetStatus, target: PassTarget, situation: Situation) -> tuple[Manifest, ...]:
-    """Return new numbers of servers for StatefulSets of an older pod template: nothing else of them is written any
-    more."""
+    """Return manifests with new numbers of servers for StatefulSets of an older pod template: of these, nothing else is
+    written."""
     return tuple(
         manifests.render_scale(situation.dataset, rollout, shard_set.shard, replicas)
         for rollout in status.rollouts
@@ -257,7 +257,7 @@ def _is_garbage(existing: ExistingObject, status: DatasetStatus, desired_names: 
 
 
 def _is_past_build(generation: str, status: DatasetStatus) -> bool:
-    """Return whether the Job of ``generation`` is past. One that failed stays until the next attempt, for its log."""
+    """Return whether the Job of ``generation`` is no longer needed. A failed one stays for its log until the retry."""
     failure = status.failure
     if failure is not None and failure.generation == generation and status.build is None:
         return False
@@ -309,8 +309,8 @@ def _observed_replicas(observed: Observed) -> dict[Name, int]:
 # It is due once every router has confirmed a table of a new generation. The status notes it when the store has it.
 # Until then it is written again; writing it twice does no harm. Nothing else waits for it.
 #
-# A dataset with its own store is announced by its routing table alone. So is every dataset without a gateway before the
-# store: the operator has no credentials there that it could use.
+# A dataset with its own store is announced by its routing table alone. So is every dataset if the store has no
+# gateway: the operator writes announcements only through a gateway.
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -353,7 +353,7 @@ def find_due(status: DatasetStatus, situation: Situation) -> Announcement | None
 
 
 MAKE_AGAIN_AFTER: Final = 60.0
-"""Seconds between two attempts on account of routers that lack the key: a kubelet mounts a new Secret within them."""
+"""Seconds between two writes while routers lack the key: a kubelet mounts a new Secret in that time."""
 
 
 def plan_key_secret(
@@ -385,12 +385,12 @@ def plan_key_secret(
 # written before the Secret is. If the Secret's write is lost after that, ``plan_store_secret`` has it written again
 # when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
 #
-# With a gateway before the store there is no such Secret, and the status forgets what was written. If the gateway is
+# If the store has a gateway, there is no such Secret, and the status forgets what was written. If the gateway is
 # removed, the Secret is written again. The operator cannot delete the Secrets from before the gateway: a person does.
 
 
 WRITE_AGAIN_AFTER: Final = 30.0
-"""Seconds between two writes on account of pods in trouble."""
+"""Seconds between two writes while pods are in trouble."""
 
 
 def plan_store_secret(

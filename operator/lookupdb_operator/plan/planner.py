@@ -2,7 +2,7 @@
 each sees the results of those before it.
 
     planner        is the dataset ours to act on?
-    lifecycle      times in the status that a clock set back has left in the future
+    lifecycle      times in the status that lie in the future because a clock was set back
     planner        is the spec usable? are all objects of an earlier dataset of this name gone?
     lifecycle      every transition of a generation and of a rollout: recover, build, claim, retire, cut over, trim
     builds         what delays the build that has a build slot
@@ -154,7 +154,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 # its node is away. A shard server always serves the same data, and a router keeps nothing: two of one name do no harm
 # if the node comes back. So the operator has Kubernetes forget the old one. A builder writes, so its end is awaited.
 #
-# A pod that is deleted by force does not drain. So only seconds that this operator has seen pass count
+# A pod that is deleted by force does not drain. So a second counts only if this operator has seen it pass
 # (``loop.observe.Absences``). After a restart it counts from zero.
 
 
@@ -500,7 +500,7 @@ def set_conditions(
 def date_conditions(
     status: DatasetStatus, verdicts: dict[str, Verdict], dataset: ObservedDataset, now: datetime
 ) -> DatasetStatus:
-    """``status`` with these conditions and their phase. The time of a condition changes when its truth does."""
+    """``status`` with these conditions and their phase. The time of a condition changes when its status does."""
     conditions = []
     for kind, verdict in verdicts.items():
         before, moment = status.condition(kind), format_moment(now)
