@@ -38,8 +38,8 @@ from lookupdb.keys import UNICODE_VERSION, file_name, has_same_normalization, ma
 from lookupdb.manifest import AdoptedGeneration, ExcludedRows, Manifest, Refusal, ShardFile, Totals, generation_number
 from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset
+from lookupdb.store.dataset import find_announced
 from lookupdb.store.generations import StoredGeneration, is_same_value, open_shard
-from lookupdb.store.sweep import find_announced
 from lookupdb.wording import format_count, format_some, strip_secrets
 
 # Estimate how much a new generation differs from the active one, at a cost that does not grow with the store, for a

@@ -23,6 +23,7 @@ from lookupdb.dataset.schema import complete_resource, to_camel_case
 from lookupdb.disk import raise_limit
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import GENERATION, find_generations
+from lookupdb.store.dataset import find_announced
 from lookupdb.store.generations import (
     MAX_VALUE_BYTES,
     MAX_VALUE_CHARACTERS,
@@ -32,7 +33,7 @@ from lookupdb.store.generations import (
     StoredGeneration,
     compare_generations,
 )
-from lookupdb.store.sweep import Sweep, find_announced, find_prunable, read_live_list
+from lookupdb.store.sweep import Sweep, find_prunable, read_live_list
 from lookupdb.store.sweep import prune as prune_dataset
 from lookupdb.wording import format_count, format_some, needs_escape, shorten
 

@@ -502,6 +502,16 @@ def read_announcement(dataset: StoredDataset) -> Announcement | None:
     return found
 
 
+def find_announced(dataset: StoredDataset) -> str | None:
+    """Return the announced generation; None if there is none, or an invalid note, which nobody follows. Raises
+    StoreError."""
+    try:
+        standing = read_announcement(dataset)
+    except CorruptFile:
+        return None
+    return None if standing is None else standing.generation
+
+
 def write_announcement(dataset: StoredDataset, uid: str, generation: str, version: int, moment: str) -> None:
     """Announce ``generation`` of ``dataset``, whose whole uid is ``uid``, at ``moment``, unless this version or a
     later one is announced. Raises StoreError."""

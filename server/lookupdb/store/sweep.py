@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.errors import CorruptFile, GenerationExists, StoreDenied, StoreError, StoreUnreachable, UsageError
+from lookupdb.errors import GenerationExists, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, generation_number
 from lookupdb.store import Store
 from lookupdb.store.dataset import (
@@ -37,8 +37,8 @@ from lookupdb.store.dataset import (
     StoredDataset,
     check_cluster_id,
     check_generation,
+    find_announced,
     is_older,
-    read_announcement,
     sort_generations,
 )
 
@@ -200,16 +200,6 @@ def remove_superseded(dataset: StoredDataset, keep: int, protect: Collection[str
 def prune(dataset: StoredDataset, keep: int, protect: Collection[str] = ()) -> list[str]:
     """Remove and return the generations that ``find_prunable`` finds. Raises StoreError."""
     return _remove(dataset, find_prunable(dataset, keep, protect))
-
-
-def find_announced(dataset: StoredDataset) -> str | None:
-    """Return the announced generation; None if there is none, or an invalid note, which nobody follows. Raises
-    StoreError."""
-    try:
-        standing = read_announcement(dataset)
-    except CorruptFile:
-        return None
-    return None if standing is None else standing.generation
 
 
 def _remove(dataset: StoredDataset, generations: list[str]) -> list[str]:
