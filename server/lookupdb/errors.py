@@ -72,7 +72,7 @@ class RightsMissing(EngineMissing):
 
 
 class ExecutorsRefused(EngineMissing):
-    """Kubernetes would not let Spark's executors in, for example because of a quota."""
+    """Kubernetes did not admit Spark's executors, for example because of a quota."""
 
     reason = "ExecutorsRefused"
     may_pass = True
@@ -261,7 +261,7 @@ class UnknownGeneration(LookupFailed):
 
 class RequestRefused(LookupFailed):
     """The router refuses the request, and would refuse it again: an invalid token, a wrong path, a batch that is too
-    large. Or one of client and router rejects the other's certificate."""
+    large. Or the client or the router rejects the other's certificate."""
 
     reason = "Refused"
 

@@ -344,7 +344,7 @@ def describe_success_file(spec: DatasetSpec) -> str:
     return f"the success file {strip_secrets(url)}"
 
 
-# Fetch the files: plain, uncompressed files on this machine.
+# Fetch the files, as plain, uncompressed files on this machine.
 
 
 def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:

@@ -81,10 +81,10 @@ class BuildOptions:
     active_records: int | None = None
     """Number of records of the active generation, for gates to compare with if the store has lost all generations."""
     unless_fingerprint: str | None = None
-    """Build nothing if the source has this fingerprint and the store holds a generation of it, built from the same
+    """Build nothing if the source has this fingerprint and the store holds a generation with it, built from the same
     spec."""
     unless_success_file: str | None = None
-    """Build nothing and read no source if the success file has this identity, and the store holds a generation of
+    """Build nothing and read no source if the success file has this identity, and the store holds a generation with
     ``unless_fingerprint`` from the same spec."""
     unless_refused: str | None = None
     """Build nothing if this generation was rejected and another build would give the same result."""

@@ -124,7 +124,7 @@ def unknown_column_error(
     lack: str = "which is not there",
     delimiter: str | None = None,
 ) -> BadSource:
-    """Return the error for a missing column, with the most similar name and all others. ``nested`` are names with dots.
+    """Return the error for a missing column, with the most similar name and all names. ``nested`` are names with dots.
 
     ``delimiter`` is the one with which a CSV header was read.
     """

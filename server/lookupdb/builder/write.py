@@ -614,8 +614,8 @@ class ShardWriter:
     def _make_room(self, needed_bytes: int) -> None:
         """Grow the map until it has room for ``needed_bytes`` more bytes of records.
 
-        It grows by three times as much: a record of half a page may fill a whole one, and a branch page holds seven
-        long keys.
+        It grows by three times as much: a record of half a page may fill a whole one, and a branch page holds only
+        seven long keys.
         """
         used_bytes = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
         while self._map_bytes < used_bytes + 3 * needed_bytes + _FIRST_MAP_BYTES // 2:

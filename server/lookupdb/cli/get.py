@@ -141,7 +141,7 @@ def _look_up(lookups: Lookups, keys: list[str]) -> LookupResults:
 def _render(key: str, value: Any) -> bytes:
     try:
         return orjson.dumps(value)
-    except TypeError as error:  # half a surrogate pair, or deeper than orjson writes
+    except TypeError as error:  # half a surrogate pair, or nested too deeply for orjson
         raise LookupFailed(
             f"the value of {key!r} cannot be shown as JSON: {error}", hint="look it up with curl"
         ) from error

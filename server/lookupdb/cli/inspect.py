@@ -21,7 +21,7 @@ from lookupdb.shardfile import ShardReader
 from lookupdb.store.generations import ShardFigures, find_shard_entry, measure_shards, open_shard, sample_records
 from lookupdb.wording import format_count
 
-_SHOWN_CHARACTERS: Final = 100  # length of a sampled value in text; JSON has more
+_SHOWN_CHARACTERS: Final = 100  # of a sampled value, without --json; JSON shows more
 _SHOWN_FILES: Final = 8
 
 

@@ -150,7 +150,7 @@ def check_bounds(plan: LoadPlan) -> None:
 
 
 def read_key_lines(stream: BinaryIO, where: str, seed: int) -> list[str]:
-    """Return the keys of ``stream``, one a line. Raises UsageError if they are not UTF-8, or not keys."""
+    """Return the keys of ``stream``, one a line. Raises UsageError if it has none, or one is too long or not UTF-8."""
     keys = take_sample(_decode_lines(stream, where), MAX_KEYS, seed)
     if not keys:
         raise UsageError(f"{where} has no keys", hint="give a file with one key a line, or --keys sample")

@@ -110,7 +110,7 @@ def validate(paths: tuple[Path, ...], recursive: bool) -> int:
     Reads no source, and needs no network, cluster or store: use it before a commit and in CI. It checks what a
     cluster checks when you apply a manifest, except rules that compare it with the previous one. In a FOLDER
     it checks the files .yaml, .yml and .json that hold a LookupDataset, and ignores others; with -R also in its
-    subfolders, except hidden ones such as .lookupdb. Another kind of lookupdb.dev is a problem. `lookupdb build -f FILE
+    subfolders, except hidden ones such as .lookupdb. It reports any other kind of lookupdb.dev. `lookupdb build -f FILE
     --explain` also looks at the source.
 
     Exit codes: 0 all are valid, 1 there are problems, 2 a path does not exist, or a folder has no manifest.

@@ -553,7 +553,7 @@ class ClientCore:
 
     def learn_dataset(self, description: DatasetDescription, generation: str | None) -> KeyColumns:
         """Keep the router's ``description``, and return the key columns of ``generation``, or of the active one.
-        Raises UsageError if it names none, UnknownGeneration."""
+        Raises UsageError if the router names none, and UnknownGeneration."""
         before = self.description.keys if self.description is not None else {}
         self.known_columns = {**before, **description.keys}
         self.description, active = description, description.generation

@@ -21,7 +21,7 @@ _SHOWN: Final = 3
 
 
 class FrameLookup:
-    """One ``lookup_frame``: gives the keys of its rows in batches, and takes their values."""
+    """One call of ``lookup_frame``: gives the keys of its rows in batches, and takes their values."""
 
     def __init__(
         self,

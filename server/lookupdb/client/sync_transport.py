@@ -59,7 +59,7 @@ class RouterLink:
                     self._pool = ConnectionPool(self.core.settings)
                     self.combiners = {}
                     self.core.begin()
-                    self._epoch = PROCESS.epoch  # last, because another thread that sees it uses all the rest
+                    self._epoch = PROCESS.epoch  # set last: another thread that sees it uses all of the above
         if self._is_closed:
             raise RuntimeError("this client is closed")
         return time.monotonic() + self.core.settings.timeout

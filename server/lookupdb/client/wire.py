@@ -362,7 +362,7 @@ _TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 _MAX_PROBLEM_BYTES: Final = 1 << 16
 _MAX_CHARACTERS: Final = 1000
 _PARTIAL_OF_HTTP: Final = 'with "partial": true'
-"""A part of the router's advice for a batch with unavailable keys. Callers of this client read ``partial=True``
+"""A part of the router's advice for a batch with unavailable keys. Callers of this client see ``partial=True``
 instead.
 """
 _HINTS: Final = {
