@@ -186,8 +186,8 @@ def _with_verified_generation(
     generation: GenerationStatus | None,
     desired: Desired,
 ) -> DatasetStatus:
-    """``status`` after ``build`` found that the source has not changed since ``generation``. Only that generation
-    answers the refresh and the check: if another one is the newest meanwhile, the next build answers them."""
+    """``status`` after ``build`` found that the source has not changed since ``generation``. This answers the
+    refresh and the check, unless another generation is the newest meanwhile: then the next build answers them."""
     if generation is None:
         return replace(status, build=None, failure=None)
     verified = replace(
@@ -439,7 +439,7 @@ def _check_rollout_first(status: DatasetStatus, target: PassTarget, situation: S
 
 
 def _check_suspended(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
-    if not situation.desired.is_suspended or not _is_missing(status, situation):
+    if not situation.desired.is_suspended or not generations.is_build_needed(status, situation.desired):
         return None
     return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
 
@@ -459,7 +459,7 @@ def _check_damaged(status: DatasetStatus, target: PassTarget, situation: Situati
 
 
 def _check_about_to_begin(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
-    if not _is_missing(status, situation):
+    if not generations.is_build_needed(status, situation.desired):
         return None
     return Verdict("False", reasons.BUILDING, "A build is about to begin.")
 
@@ -492,12 +492,6 @@ BUILT_CHECKS: Final = (
     _check_built,
 )
 """The checks of Built, in order: the first that applies gives the verdict."""
-
-
-def _is_missing(status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether the store lacks the desired generation; one that it has lost counts as missing."""
-    desired = situation.desired
-    return generations.up_to_date_generation(status, desired) is None or generations.is_build_needed(status, desired)
 
 
 def _describe_contents(generation: GenerationStatus) -> str:
@@ -687,7 +681,7 @@ def _add(status: DatasetStatus, record: BuildRecord) -> DatasetStatus:
     records = status.builds
     last = records[-1] if records and record.outcome not in ("built", "adopted", "overridden") else None
     if last and (last.outcome, last.reason, last.message) == (record.outcome, record.reason, record.message):
-        # Gates have rejected the first one; retries publish nothing.
+        # Gates have rejected the generation of the first build; retries publish none.
         generation = last.generation if record.outcome == "gateClosed" else record.generation
         record = replace(record, generation=generation, count=last.count + 1)
         records = records[:-1]
