@@ -54,7 +54,7 @@ LOAD: Final = "load"
 
 # Annotations.
 DIGEST: Final = f"{GROUP}/digest"
-"""Digest of the object as the operator wrote it: an equal digest needs no write."""
+"""Digest of the object as the operator wrote it: an object with an equal digest is not written again."""
 FIELDS: Final = f"{GROUP}/fields"
 """The hash that the operator's fields have in the API server, unless somebody else changed them."""
 TABLE_VERSION: Final = f"{GROUP}/table-version"

@@ -53,7 +53,7 @@ class Visitor:
     name: str
     namespace: str = ""
     account: str = ""
-    """The service account, if it is one."""
+    """The service account; empty for other visitors."""
     audience: str = ""
     token: str = ""
     until: float = 0.0
@@ -67,7 +67,7 @@ class Visitor:
             return True
         is_ours = self.audience == audience
         if is_ours and self.namespace == namespace:
-            return True  # who can make such tokens can read the namespace's part of the store
+            return True  # the makers of such tokens can read the namespace's part of the store
         accounts = read_accounts(spec)
         if not is_ours and self.audience != accounts.get("audience"):
             return False

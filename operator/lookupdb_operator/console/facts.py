@@ -88,7 +88,7 @@ _UNDER_WAY: Final = "under way"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Something that a dataset waits for, perhaps with its start or end."""
+    """Something that a dataset waits for, with the start or end of the wait if known."""
 
     what: str
     detail: str = ""
@@ -243,7 +243,7 @@ class StatusFacts:
     routers: RouterFacts | None
     """None if there are no routers, or none are known."""
     builds: tuple[BuildFacts, ...]
-    """Newest first, and the running one before all."""
+    """The running one first, then the others, newest first."""
 
 
 def describe_dataset(view: DatasetPods) -> StatusFacts:

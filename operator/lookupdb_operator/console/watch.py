@@ -1,4 +1,4 @@
-"""Scrapes of routers and shard servers in the background, for all readers of pages together.
+"""Scrapes of routers and shard servers in the background, shared by all readers of pages.
 
 Routers are scraped every ``ROUTER_SECONDS``. Shard servers, which may be thousands, are scraped in turn, at a bounded
 rate. A dataset that somebody looks at is scraped every ``SHOWN_SECONDS``. A pod's figures are a few numbers, and a

@@ -291,7 +291,7 @@ class Room:
 _LINK_SECONDS: Final = 300
 """Validity of a presigned URL in seconds."""
 _UPLOADS_AT_ONCE: Final = 2
-"""Parts of one object in flight to the store."""
+"""Number of parts of one object that are sent to the store at once."""
 _PAGE: Final = 1000
 """Entries of a listing in memory at once."""
 

@@ -66,7 +66,7 @@ OBJECTS: Final = "objects"
 ADDRESS: Final = "address"
 """The file in that folder with the URL of the API server; the URL's path is a token."""
 ADMIN: Final = f"{names.GROUP}/admin"
-"""The annotation of a pod with address and port of its admin port."""
+"""The annotation of a pod with its admin port, as host:port."""
 PATIENCE: Final = 10.0
 """Time limit of one request, in seconds."""
 _START_SECONDS: Final = 3.0
@@ -127,7 +127,7 @@ class LocalApi:
         return self._objects.get((kind.name, namespace, name))
 
     def find_admin(self, namespace: str, pod: str) -> str | None:
-        """Return address and port of the admin port of ``pod``; None if the pod does not run."""
+        """Return the admin port of ``pod``, as host:port; None if the pod does not run."""
         held = self.get(names.POD, namespace, pod)
         return None if held is None else read_annotations(held).get(ADMIN)
 

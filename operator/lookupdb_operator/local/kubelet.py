@@ -170,7 +170,7 @@ class LocalServer:
 
     @property
     def admin(self) -> str:
-        """Address and port of the admin port."""
+        """The admin port, as host:port."""
         options = dict(pairwise(self.arguments))
         return f"{options['--host']}:{options['--admin-port']}"
 

@@ -224,8 +224,8 @@ def read_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def write_mark(manifest: Mapping[str, Any]) -> str:
-    """Return a mark that differs between two writes of one object: its digest and number of pods. For a routing table,
-    its content without the version, which each repair changes."""
+    """Return a mark that tells writes of one object apart: its digest and number of pods. For a routing table, the
+    mark is the content without the version, which each repair changes."""
     table = (manifest.get("data") or {}).get(names.TABLE_FILE)
     if table is not None:
         return digest({name: member for name, member in orjson.loads(table).items() if name != "version"})

@@ -107,7 +107,7 @@ def _render_deployment(
 
 def _render_volumes(dataset: ObservedDataset, password_keys: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the volumes for the routing table, shard passwords, TLS and the authentication of clients. They are
-    optional: routers start before the first routing table exists, and a router without another one reports that itself.
+    optional: routers start before the first routing table exists, and report themselves which other volumes they lack.
     They are mounted whole, because the kubelet does not update single files."""
     router = dataset.spec["router"]
     tls, auth = router.get("tls"), router.get("auth") or {}

@@ -376,7 +376,7 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
     """Return one policy for each component, or none without ``config.network_policies``.
 
     Shard servers admit only their own dataset's routers. Routers admit the dataset's clients, else
-    ``config.router_clients``, or anyone. Admin ports admit ``config.admin_clients``; no policy can block the node's
+    ``config.router_clients``, else anyone. Admin ports admit ``config.admin_clients``; no policy can block the node's
     kubelet. Spark's driver admits executors, and executors admit it and each other.
     """
     if not config.network_policies:

@@ -159,7 +159,7 @@ def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
 
 
 def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[str, str]:
-    """For each router pod that may be answering: why it does not use the routing table of ``status`` yet."""
+    """Return, by pod, why routers that may be answering do not use the routing table of ``status`` yet."""
     table = status.table
     assert table is not None, "there is no routing table to answer from"
     digest = routing_tables.find_digest(table, status, situation)
