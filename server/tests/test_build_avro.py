@@ -299,7 +299,7 @@ GOOD = of_rows(record(("v", "string")), [{"k": "a", "v": "x"}, {"k": "b", "v": "
         ),
         pytest.param(
             container(record(), [(1, text(b"a") + text(b"b"))]),
-            "a block has more bytes than records",
+            "a block has bytes after its last record",
             id="more records",
         ),
         pytest.param(container(record(), [(1, long(-3) + b"abc")]), "is damaged", id="a negative length"),

@@ -90,7 +90,7 @@ def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component
 #
 # The Job copies a shard's StatefulSet, whose init container has the image, the store's address, and a token for the
 # gateway or a reference to the store's credentials. So the user needs the right to create Jobs, but not to read
-# Secrets. Servers that map shards from a volume have no such container: then the Job reads that volume, too. The
+# Secrets. Servers that map shards from a volume have no such container: then the Job reads their volume. The
 # operator ignores the Job, because its labels are not those of the operator's Jobs.
 
 
@@ -225,10 +225,10 @@ class LoadJobOptions:
 
 def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOptions) -> dict[str, Any]:
     """Return the Job that puts a load on the dataset's routers and logs the result as a line of JSON. It has no token
-    of the API server, and uses the routers' Service as any client does. Raises NotPossible if it cannot."""
+    of the API server, and uses the routers' Service as any client does. Raises NotPossible if it cannot ask them."""
     endpoint = dataset.status.get("endpoint")
     if not endpoint:
-        raise NotPossible(f"{dataset.key} has no routers yet", hint=f"kubectl lookupdb status -n {dataset.namespace}")
+        raise NotPossible(f"{dataset.key} has no routers yet", hint=dataset.command("status"))
     tls = (dataset.spec.get("router") or {}).get("tls") or {}
     if "clientCA" in tls:
         raise NotPossible(f"the routers of {dataset.key} require a certificate of clients, and the Job has none")
@@ -327,8 +327,8 @@ def _render_job(
 
 
 def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
-    """Return the one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, because its
-    image and credentials work; else the newest. Raises NotPossible if there is none."""
+    """Return the StatefulSet from which the Job is made: the newest of ``shard_sets`` (oldest first) that serves,
+    because its image and credentials work; else the newest. Raises NotPossible if there is none."""
     if not shard_sets:
         raise NotPossible(f"{dataset.key} has no shard server yet, from which the Job would take its image and store")
     routed = dataset.routed_shards()

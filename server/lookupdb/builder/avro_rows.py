@@ -169,7 +169,7 @@ class _Schema:
         self.binaries: list[str] = []
         """The names of the binary fields in planned columns."""
         self.has_choices = False
-        """A planned column has a union of several types that are not null."""
+        """True if a planned column has a union of several types that are not null."""
 
     def _collect_types(self, schema: Any) -> None:
         for inner in schema if isinstance(schema, list) else [schema]:
@@ -453,7 +453,7 @@ class AvroParser(DictRows):
                     record |= self.partitions
                 yield record
             if block.tell() != len(content):
-                raise self._damaged_error(_Damaged("a block has more bytes than records"))
+                raise self._damaged_error(_Damaged("a block has bytes after its last record"))
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """Yield each block's number of records and its content. Raises BadSource, NotEnoughRoom."""

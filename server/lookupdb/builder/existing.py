@@ -117,8 +117,8 @@ def _open(generation: StoredGeneration, shard: ShardFile, scratch: Path) -> Iter
 
 
 def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
-    """Return the first of ``shards``, enough for the sample, at least one. In the other generation, with ``totals``, as
-    many shards hold the same share of the keys."""
+    """Return the first of ``shards``, enough for the sample, at least one. The same share of the other generation, with
+    ``totals``, is compared."""
     records = size = 0
     for number, shard in enumerate(shards):
         size += shard.bytes
@@ -399,8 +399,8 @@ def adopt_generation(
 
 
 def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
-    """Override the gates of ``generation``, which failed one. Raises UsageError if it failed none, StoreError,
-    GenerationExists if it was built from another spec."""
+    """Override the gates of ``generation``, which failed one. Raises StoreError, UsageError if it failed
+    none, or GenerationExists if it was built from another spec."""
     started_at = time.monotonic()
     dataset = store.dataset(spec)
     _check_content(dataset.manifest(generation), spec, dataset)
@@ -438,7 +438,7 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
     if not has_same_normalization(manifest.normalize, manifest.unicode):
         # Routers of this version may miss such keys. Keep the text short: a status keeps 256 characters of the message.
         message += (
-            f". its keys were normalised with Unicode {manifest.unicode}, not {UNICODE_VERSION}: some may not be found"
+            f"; its keys were normalised with Unicode {manifest.unicode}, not {UNICODE_VERSION}: some may not be found"
             " until a refresh"
         )
     return replace(
@@ -574,7 +574,7 @@ def _copy_as_adopted(
 
 def _find_original(spec: DatasetSpec, store: Store, source: StoredDataset, predecessor: EarlierDataset) -> Manifest:
     """Return the generation to adopt from ``source``: the named one, else the newest whole one that passed its gates.
-    Raises AdoptionFailed if there is none, or if it was built from another spec; StoreError."""
+    Raises StoreError, or AdoptionFailed if there is none, or if it was built from another spec."""
     manifests = [manifest for manifest in source.whole_manifests().values() if predecessor.has_built(manifest, spec)]
     usable = [manifest for manifest in manifests if manifest.refused is None]
     if predecessor.generation is not None:
