@@ -90,13 +90,13 @@ class BuiltGeneration:
     refresh: str = ""
     """The last refresh annotation for which it was built, or found up to date."""
     verified_by: int = 0
-    """The number of the last build that found the source unchanged; 0: none since its own."""
+    """The number of the last build that found the source unchanged; 0 if none has."""
     success_file: str = ""
     """The identity of the success file before the source was last read; empty if the spec names none."""
     refreshed_at: str = ""
     """Start of the last build that read its source or found it unchanged."""
     premature_promotion: str = ""
-    """The promote annotation if it named this one before it was built, and so has no effect; else empty."""
+    """The promote annotation if it named this generation before it was built, and so has no effect; else empty."""
     adopted_from: str = ""
     """``uid/gN`` of the earlier dataset that it was copied from; empty if it was built."""
     key_columns: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class RefusedGeneration(BuiltGeneration):
     slot: str = ""
     """The schedule slot it was built for; empty if none."""
     premature_override: str = ""
-    """The override annotation if it named this one before it was rejected, and so has no effect; else empty."""
+    """The override annotation if it named this generation before it was rejected, and so has no effect; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class TableCandidate:
     replicas: int
     workers: int
     password_key: str = ""
-    """The password key of its rollout."""
+    """Fingerprint of its rollout's password key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class TablePart:
     workers: int
     shard_ranges: str
     password_key: str = ""
-    """The password key of its rollout."""
+    """Fingerprint of its rollout's password key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class TableStatus:
     parts: tuple[TablePart, ...] = ()
     """Shards that other rollouts serve while ``rollout`` replaces them one by one; by rollout number."""
     password_key: str = ""
-    """The password key of its rollout."""
+    """Fingerprint of its rollout's password key."""
 
     @property
     def is_mixed(self) -> bool:
@@ -320,7 +320,7 @@ class BuildRecord:
     """The number that it claimed."""
     outcome: BuildOutcome
     reason: str
-    """One of ``plan.reasons`` if it failed; otherwise the builder's word."""
+    """One of ``plan.reasons`` if it failed; otherwise the builder's word, such as Built."""
     started_at: str
     finished_at: str
     """When the operator saw its end."""
@@ -331,7 +331,7 @@ class BuildRecord:
     """Number of equal results in a row."""
 
 
-# Shards as ranges of text: ``0-3,8`` means five shards. So a thousand shards do not need a thousand members.
+# Shards as text, in ranges: ``0-3,8`` means five shards. So a thousand shards do not need a thousand members.
 
 
 ALL: Final = ""
@@ -386,7 +386,7 @@ def shorten_shards(shards: Iterable[int], count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PushStatus:
-    """The last push of a rollout's images that was seen to end. The pause before the next push starts here."""
+    """The last push of a rollout's images that was seen to end. The pause before the next push starts then."""
 
     job: str
     """The uid of the Job."""
@@ -519,8 +519,8 @@ def is_moment(text: str) -> bool:
 
 
 def check_bounds(value: Any, fields: Mapping[str, Any], name: str = "status") -> None:
-    """Check ``value``, whose types are right, against its part ``fields`` of the CRD. Raises ValueError if it is out of
-    bounds. An API server checks only what is written, not what it stored before."""
+    """Check ``value``, whose types are right, against ``fields``, its part of the CRD. Raises ValueError if it is out
+    of bounds. An API server checks only what is written, not what it stored before."""
     if isinstance(value, Mapping):
         properties = fields.get("properties", {})
         for member, inner in value.items():
@@ -613,7 +613,7 @@ class DatasetStatus:
     selector: str = ""
     """Label selector of the active rollout's pods, for the scale subresource."""
     generations: tuple[GenerationStatus, ...] = ()
-    """Generations in the store, oldest first: keepGenerations, and what is active or rolled out."""
+    """Generations in the store, oldest first: the newest ``keepGenerations``, and those in use."""
     refused: RefusedGeneration | None = None
     """The newest generation that a gate rejected, until a later build succeeds."""
     rolled_back: tuple[RolledBack, ...] = ()
@@ -682,8 +682,8 @@ class DatasetStatus:
 
     @property
     def has_nothing_of_its_own(self) -> bool:
-        """Return whether the dataset never had a generation that could serve, as far as its status and objects show;
-        otherwise adopting would go back to older data. The builder checks the store, too."""
+        """Return whether the dataset never had a generation that could serve, as far as its status shows; otherwise
+        adopting would go back to older data. The builder checks the store, too."""
         return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
 
     def protected_generations(self, pinned: str = "") -> frozenset[str]:

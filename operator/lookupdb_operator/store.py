@@ -91,7 +91,7 @@ class StoreAccessReader:
 
 
 def make_access(environment: Mapping[str, str], salt: str) -> StoreAccess:
-    """Return access by ``environment``, with its digest."""
+    """Return the access that ``environment`` gives, with its digest."""
     text = json.dumps(dict(environment), sort_keys=True)
     return StoreAccess(environment=dict(environment), digest=_digest(text, salt))
 
@@ -106,8 +106,8 @@ def _digest(text: str, salt: str) -> str:
 
 
 def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str, salt: str) -> StoreAccess:
-    """Return access by ``environment`` and a Secret's ``data``, which takes precedence. A key that is not a valid
-    variable name is a problem."""
+    """Return the access that ``environment`` and a Secret's ``data`` give; ``data`` takes precedence. A key that is not
+    a valid variable name is a problem."""
     merged = dict(environment)
     for key, value in data.items():
         if not _VARIABLE.fullmatch(key):
@@ -153,7 +153,7 @@ _DATA_KEY: Final = "key"
 
 
 class ShardKeyReader:
-    """The key as last read; empty before that."""
+    """The release's shard key as last read; empty before that."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self._cluster = cluster
@@ -210,7 +210,7 @@ REFRESH_SECONDS: Final = 600.0
 
 @dataclass(slots=True)
 class LiveDatasetsWriter:
-    """Writes the list when it changes, and every ten minutes because it carries its age.
+    """Writes the list when it changes, and every ten minutes because the sweep rejects an old one.
 
     Do not call ``write`` before the cache has every dataset.
     """
@@ -316,7 +316,7 @@ def _describe_dataset(dataset: ObservedDataset) -> dict[str, Any]:
     }
     if spec.get("deletionPolicy") == RETAIN:
         entry["retain"] = True
-    # Builders copy from the earlier dataset that it adopts, until it has a generation of its own.
+    # Until a dataset has a generation of its own, builders copy from the earlier one that it adopts.
     uid = adopt.get("uid") if isinstance(adopt, dict) else None
     if isinstance(uid, str) and dataset.status.has_nothing_of_its_own and _SHORT_UID.fullmatch(uid[:8]):
         entry["adopt"] = uid[:8]

@@ -65,7 +65,7 @@ class EngineMissing(UsageError):
 
 
 class RightsMissing(EngineMissing):
-    """The ServiceAccount of Spark's driver lacks rights on pods that Spark needs."""
+    """The ServiceAccount of Spark's driver lacks rights that Spark needs on pods."""
 
     reason = "RightsMissing"
     may_pass = True

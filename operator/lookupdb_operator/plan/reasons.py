@@ -26,7 +26,7 @@ NO_ROUTER_READY: Final = "NoRouterReady"
 STATUS_LOST: Final = "StatusLost"
 """The status was wiped or set back: lookups are still answered, but the status does not say from which generation."""
 SHARDS_UNAVAILABLE: Final = "ShardsUnavailable"
-"""Shards have no ready server (Ready), or fewer than they should (Degraded)."""
+"""Shards have no ready server (in Ready), or too few (in Degraded)."""
 
 # Ready, Built and RolledOut
 WAITING_FOR_PREDECESSOR: Final = "WaitingForPredecessor"
@@ -53,7 +53,7 @@ SPARK_IMAGE_MISSING: Final = "SparkImageMissing"
 
 # RolledOut
 UP_TO_DATE: Final = "UpToDate"
-"""The newest generation of the spec serves, and nothing else is left."""
+"""The newest generation of the spec serves, and nothing remains to do."""
 WAITING_FOR_BUILD: Final = "WaitingForBuild"
 """There is no generation of this spec yet."""
 STARTING_SERVERS: Final = "StartingServers"
@@ -77,8 +77,7 @@ ROLLED_BACK: Final = "RolledBack"
 REJECTED: Final = "Rejected"
 """An older generation keeps serving: the newer one was rejected, and the source has not changed since."""
 DELETION_OVERDUE: Final = "DeletionOverdue"
-"""Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and the next window waits for
-them."""
+"""Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and delay the next window."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the previous one finishes lookups in flight."""
 
@@ -114,7 +113,7 @@ CHECK_SKIPPED: Final = "CheckSkipped"
 BAD_SOURCE: Final = "BadSource"
 """The source is missing, cannot be read, or holds a row that cannot be stored."""
 CATALOG_UNREACHABLE: Final = "CatalogUnreachable"
-"""The catalog of the source's table, or its store, does not answer, or refuses the credentials."""
+"""The source table's catalog or store does not answer, or refuses the credentials."""
 TABLE_MISSING: Final = "TableMissing"
 """The source's table does not exist."""
 SNAPSHOT_MISSING: Final = "SnapshotMissing"
@@ -154,11 +153,11 @@ ENGINE_MISSING: Final = "EngineMissing"
 SPARK_FAILED: Final = "SparkFailed"
 """Spark could not finish the build: it lost executors, or a task failed too often."""
 RIGHTS_MISSING: Final = "RightsMissing"
-"""The ServiceAccount of Spark's driver lacks rights on pods that Spark needs."""
+"""The ServiceAccount of Spark's driver lacks rights that Spark needs on pods."""
 EXECUTORS_REFUSED: Final = "ExecutorsRefused"
 """A quota, a limit range or a policy of the namespace does not admit Spark's executors."""
 INTERRUPTED: Final = "Interrupted"
-"""The builder was stopped, or nothing runs for the build."""
+"""The builder was stopped, or the build has no running pod."""
 
 # Reported by Kubernetes
 EVICTED: Final = "Evicted"
@@ -198,7 +197,7 @@ PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
 """Troubles that affect all datasets, except those with a store of their own."""
 STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED, PUSH_FAILED})
-"""Troubles that may end when the store's address and credentials are copied again."""
+"""Troubles that may end when the dataset's copy of the store's Secret is written again."""
 BUILDER_REASONS: Final = frozenset(
     {
         BAD_SOURCE,
@@ -253,8 +252,8 @@ HEALTHY_REASONS: Final = frozenset(
 )
 """The reasons that report no failure."""
 _REFRESH: Final = (
-    "The newest generation is built again automatically, unless one is pinned or it is held back. To build at once,"
-    f" set the annotation {names.REFRESH} to another value."
+    "The newest generation is built again automatically, unless it is held back or a generation is pinned. To build"
+    f" at once, set the annotation {names.REFRESH} to another value."
 )
 REMEDIES: Final[Mapping[str, str]] = {
     ADOPTION_FAILED: "Correct spec.adopt, or remove it to build from the source.",
@@ -313,7 +312,7 @@ class Assessment:
     deadlines: tuple[float | None, ...]
     """Seconds until the assessment changes because time has passed; None for never."""
     outlook: str = ""
-    """The last sentence of Degraded: when it may get better."""
+    """The last sentence of Degraded: when the faults may end."""
 
 
 def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs: P.kwargs) -> Verdict:
@@ -362,7 +361,7 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
         yield Trouble(reason, f"{refused_kind} {name} cannot be written: {why}")
 
 
-# Backoff of builds: after a failure, and after a loss.
+# Backoff after a failed build or push, or a lost generation.
 
 
 FIRST_RETRY_DELAY: Final = 30.0

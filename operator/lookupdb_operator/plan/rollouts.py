@@ -11,10 +11,10 @@ While ``spec.suspend`` is true, nothing is built, rolled out or changed, and the
     active objects, and routers,          are made again: servers if the pod template is unchanged, the rest by the
     that are gone or were changed         current spec
     edits of the spec                     wait, also those of replicas and routers
-    trimming                              waits
+    generations that nothing needs        stay
     the store's Secret, lost pods         as usual
 
-None of this is stored: ``generations.target_generation`` and ``find_target`` return what is active.
+None of this is stored: meanwhile, ``generations.target_generation`` and ``find_target`` return what is active.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MOST_IN_STATUS: Final = 16
 """Maximum number of rollouts in a status. A lost status takes in all existing ones, which stay until a new one serves.
 The new one needs a place, too."""
 GRACE: Final = 60.0
-"""Seconds from a rollout's claim in which it waits for servers in trouble, although enough others are ready."""
+"""Seconds after its claim for which a rollout waits for servers in trouble, although enough others are ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationSta
 
 
 def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether a newer generation replaces ``promoted``, which is queued. It does not while routers can be sent
-    to ``promoted``, because a user chose that. If promotion is automatic again, a newer one also replaces one that is
-    stuck or must be rolled out again."""
+    """Return whether a newer generation replaces ``promoted``, which waits to take effect. It does not while routers
+    can be sent to ``promoted``, because a user chose that. It does if ``promoted`` is damaged, or, once promotion is
+    automatic again, if it is stuck or must be rolled out again."""
     candidate = status.candidate
     rollout = None if candidate is None else status.find_rollout(candidate.rollout)
     if rollout is None:
@@ -314,14 +314,13 @@ def is_servable(
 
 
 def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards of ``rollout`` that the newest routing table does not route to it; all if it routes every shard to
-    it."""
+    """The shards of ``rollout`` that the newest routing table does not route to it; if none, all its shards."""
     return windows.pending_shards(rollout, status) or windows.held_shards(rollout, status)
 
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Return whether ``rollout`` is unlikely to take effect without help: its deadline has passed, or a shard has too
-    few servers without trouble. Never between two windows."""
+    """Return whether ``rollout`` is unlikely to take effect without help: its deadline has passed, or trouble leaves a
+    shard too few servers. Never between two windows."""
     table = status.table
     if table is not None and table.rollout == rollout.rollout and table.confirmed_at and not rollout.is_starting:
         return False
@@ -506,7 +505,7 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
 
 
 def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
-    """Report how long the rollout has been queued, the number before it, and why it gave the last slot up."""
+    """Report since when the rollout is queued, its place in the queue, and why it gave its last slot up."""
     ticket = status.rollout_ticket
     progress = windows.describe_progress(status)
     what = f"{progress}the rollout" if progress else "The rollout"
@@ -519,8 +518,7 @@ def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situatio
 
 
 def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situation: Situation) -> str:
-    """Return a sentence about an annotation without effect. A promotion of the generation that comes next has an
-    effect."""
+    """Return a sentence about an annotation without effect; empty if it promotes the generation that comes next."""
     generation, promoted = target.generation, situation.desired.promote
     is_next = generation is not None and generation.generation == promoted
     is_early = is_next and not generations.is_premature(promoted, status)

@@ -62,7 +62,7 @@ def newest_read_version(observed: Observed) -> int:
 
 
 def written_table_version(observed: Observed) -> int:
-    """The version of the routing table in the ConfigMap; 0 for none. Unedited, it is ours, however high."""
+    """The version of the routing table in the ConfigMap; 0 for none. Unless edited, it is ours, however high."""
     objects = observed.other_objects
     own = max((existing.table_version for existing in objects if not existing.changed), default=0)
     return max(own, find_highest(existing.table_version for existing in objects if existing.changed))
@@ -96,9 +96,9 @@ def find_highest(versions: Iterable[int]) -> int:
 # Reports of routers, and which of them count. A router has confirmed a routing table when all its workers answer from
 # its version, and from the text that the operator has written under it.
 #
-# The version alone is not enough. Somebody may have given an edited table the version that the operator's next one has,
-# and routers take it up. If that is undone before the next pass, only the digest of what the routers have read reveals
-# it. An older router reports no digest, and is believed without one.
+# The version alone is not enough. Somebody may have given an edited table the version of the operator's next one, and
+# routers may have taken it up. If the edit is undone before the next pass, only the digest of what routers have read
+# reveals it. An older router reports no digest, and is believed without one.
 
 
 def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
@@ -156,7 +156,7 @@ def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
 
 
 def diagnose_late_routers(observed: Observed, table: TableStatus, digest: str) -> Mapping[str, str]:
-    """Return pod → why it does not answer from ``table`` yet, for routers that may answer. ``digest`` is its text's."""
+    """Return pod → why it does not answer from ``table``, for routers that may answer. ``digest`` is the table's."""
     late: dict[str, str] = {}
     for pod in list_answering_routers(observed):
         report = observed.routers.get(pod.uid)
@@ -441,7 +441,7 @@ def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetSt
             return status
         is_written_otherwise = _is_written_otherwise(table, known, situation)
         if _is_left_alone(table, known, situation):
-            # The claimed gap says that the table needs another version: routers may have read the edited one.
+            # ``last_table`` above the table's version says that it needs another: routers may have read the edit.
             newest = max(status.last_table, table.version + 1, newest_table_version(observed))
             return replace(status, last_table=newest) if is_written_otherwise else status
         is_noted = known_table_version(status) > table.version

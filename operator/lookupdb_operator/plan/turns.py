@@ -8,7 +8,7 @@ yet come first, then those that have waited longest.
 
 A dataset that has stalled for long gives up its slot if others wait or have stalled too. Only one at a time does so:
 the one that got its slot last, because its room may be what the others lack. It is then queued behind those that wait,
-for longer each time. No slot is granted while a dataset lacks room for long. A dataset that gave a slot up, or whose
+for longer each time. No slot is granted while a dataset has long lacked room. A dataset that gave a slot up, or whose
 build failed, has no precedence any more. Otherwise many broken datasets that serve nothing yet would take every slot.
 
 Finding one dataset's place costs a search among those that wait, never a pass over all.
@@ -104,7 +104,7 @@ class Situation:
         return _render_once(self.observed.dataset, self.config, name, render)
 
     def template_for(self, generation: GenerationStatus) -> str:
-        """Digest of everything that a rollout of ``generation`` would be made from now."""
+        """Digest of everything from which a rollout of ``generation`` would now be made."""
         return self.render_once(
             ("template digest", generation),
             lambda: manifests.template_digest(self.observed.dataset, generation, self.config),
@@ -122,7 +122,7 @@ class Desired:
     spec: DatasetSpec
     """The part of the spec for builder, server and router."""
     build_digest: str
-    """Digest of everything that a builder's Job would be made from now."""
+    """Digest of everything from which a builder's Job would now be made."""
     replicas: int
     is_suspended: bool
     """``spec.suspend``: only the active generation is desired."""
@@ -145,7 +145,7 @@ class Desired:
     router_drain_seconds: float
     """Seconds that servers stay for lookups that come in through a router that is being stopped."""
     keep_previous_seconds: float
-    """Time for which the servers of the generation before stay after they have drained."""
+    """Time for which the previous generation's servers stay after they have drained."""
     progress_deadline_seconds: float
     """Time in which the servers of a rollout should get ready; then the time in which routers should take up its
     table."""
@@ -224,7 +224,7 @@ def _render_once(dataset: ObservedDataset, config: Config, name: Hashable, rende
 PATIENCE: Final = 180.0
 """Seconds that a stall may last before its slot may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""The limit while the store does not answer, or refuses the credentials. Usually other datasets could not use the slot
+"""The same while the store does not answer, or refuses the credentials. Usually other datasets could not use the slot
 either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two datasets that give up their slots, so that other pods can use the first one's room."""
@@ -411,7 +411,7 @@ class _TurnQueue:
         self._limit = limit
         self._turns: dict[Key, _ActiveTurn] = {}
         self._waiting: dict[bool, list[_Place]] = {True: [], False: []}
-        """Sorted: those of datasets that serve nothing, and the others."""
+        """Sorted places: True for datasets that serve nothing yet."""
         self._places: dict[Key, tuple[bool, _Place]] = {}
         self._postponed: dict[Key, str] = {}
         self._yielded_at = ""
@@ -524,7 +524,7 @@ def _must_build_soon(status: DatasetStatus) -> bool:
 
 
 def _serves_nothing_yet(status: DatasetStatus, ticket: Ticket | None) -> bool:
-    """Return whether a dataset comes before those that serve, unless it gave a slot up."""
+    """Return whether the dataset serves nothing yet and gave no slot up: then it comes first."""
     return not status.generation and (ticket is None or not ticket.given_up)
 
 

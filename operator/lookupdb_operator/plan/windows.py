@@ -65,7 +65,7 @@ from a cache that may be another minute old."""
 
 
 def held_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
-    """The shards for which ``rollout`` has servers, or is about to."""
+    """The shards for which ``rollout`` has servers, or soon will."""
     return frozenset(select_shards(rollout.shard_ranges, generations.count_shards(status, rollout)))
 
 
@@ -156,7 +156,7 @@ def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One object that is still there."""
+    """An object that should be gone."""
 
     kind: str
     name: str
@@ -222,7 +222,7 @@ def describe_holder(leftover: Leftover, namespace: str) -> str:
 
 PER_SHARD: Final = "PerShard"
 MOST_SERVING: Final = 6
-"""Rollouts that one routing table routes shards to."""
+"""Maximum number of rollouts that one routing table routes shards to."""
 
 
 def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> str:
@@ -279,7 +279,7 @@ def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) ->
     before = situation.observed.dataset.status
     for rollout in before.rollouts:
         if not held_shards(rollout, before) <= held.get(rollout.rollout, frozenset()):
-            return False  # servers that were given up in this pass may be on their way, and be seen later
+            return False  # servers that this pass gave up may just have been created, and be seen later
     if table.confirmed_at and not is_draining(status):
         return not list_leftovers(status, situation.observed)
     if not is_first:
@@ -313,8 +313,8 @@ def without_window(rollout: RolloutStatus, status: DatasetStatus) -> RolloutStat
 
 
 def with_due_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus:
-    """``target`` with the size that its window should have now: ``maxSurgeShards`` or the strategy may have changed.
-    Servers that no table references may go at once."""
+    """``target`` with its window resized, because ``maxSurgeShards`` or the strategy may have changed. Servers that no
+    table references may go at once."""
     generation = status.find_generation(target.generation)
     if generation is None or not target.is_starting:
         return target
@@ -376,7 +376,7 @@ class ShardServers:
     replicas: int
     ready: int
     troubled: int
-    """Not ready, and in trouble, overdue or being deleted."""
+    """In trouble and not ready, overdue, or being deleted."""
     overdue: int
     """Not ready for longer than servers may take, for no reported reason."""
 
@@ -413,7 +413,7 @@ def list_shard_servers(
         troubled = overdue + sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in servers)
         if shard_set is not None and shard_set.trouble is not None:
             troubled += replicas - len(servers)
-        # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
+        # Either count may be late; a StatefulSet's is 0 until its controller has seen the newest spec.
         ready = min(ready, 0 if shard_set is None else shard_set.ready)
         yield ShardServers(shard, replicas, ready, troubled, overdue)
 

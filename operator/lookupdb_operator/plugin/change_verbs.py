@@ -133,8 +133,8 @@ def reject(name: str, generation: str | None, target: Target, as_json: bool) -> 
 def override_gates(name: str, generation: str | None, target: Target, as_json: bool) -> None:
     """Override the gates that rejected the newest generation of DATASET: let it be rolled out.
 
-    With GENERATION, the command fails unless that is the rejected one. Gates compare the next generation with it. This
-    sets the annotation lookupdb.dev/override-gates.
+    With GENERATION, the command fails unless that is the rejected one. Gates compare the next generation with the
+    overridden one. This sets the annotation lookupdb.dev/override-gates.
 
     \b
         kubectl lookupdb status airports    # why it was rejected

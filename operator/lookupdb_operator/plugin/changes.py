@@ -23,7 +23,7 @@ def annotate(name: str, value: str) -> Change:
 
 
 def find_candidate(dataset: Dataset, generation: str | None) -> str:
-    """Return the candidate, to promote or reject it. Raises NotPossible if there is none, or not ``generation``."""
+    """Return the candidate, to promote or reject it. Raises NotPossible if it is not ``generation``, or absent."""
     candidate = dataset.candidate
     if not candidate:
         raise NotPossible(f"{dataset.key} has no candidate that waits for promotion")
@@ -49,7 +49,7 @@ def _make_premature(annotation: str, generation: str) -> NotPossible:
 
 def find_rejected(dataset: Dataset, generation: str | None) -> str:
     """Return the generation that a gate has rejected, to override the gates. Raises NotPossible if there is none, or
-    not ``generation``."""
+    it is not ``generation``."""
     refused = dataset.parse_status().refused
     if refused is None:
         raise NotPossible(f"no gate has rejected the newest generation of {dataset.key}")
@@ -258,7 +258,7 @@ def _find_obstacle(dataset: Dataset, generation: str) -> str:
 
 
 def judge_active(dataset: Dataset, generation: str, obstacle: str = "") -> ChangeProgress:
-    """Judge whether every router answers from ``generation`` alone. If not, ``obstacle`` says why none ever will."""
+    """Judge whether every router answers from ``generation`` alone. If not, ``obstacle`` says why they never will."""
     if dataset.serving == {generation} and dataset.table.get("confirmedAt"):
         return ChangeProgress(True)
     if obstacle:

@@ -150,7 +150,7 @@ def _find_namespace(target: Target) -> str:
 
 
 class ClusterSession(DatasetSession):
-    """The API server of a cluster."""
+    """A session with the API server of a cluster."""
 
     program: ClassVar = "kubectl lookupdb"
 
@@ -165,7 +165,7 @@ class ClusterSession(DatasetSession):
         return self._api
 
     async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
-        """Return the datasets of the namespace, or of all, by name."""
+        """Return the datasets of the namespace, or of all namespaces, sorted."""
         path = names.DATASET_KIND.path("" if everywhere else self.namespace)
         bodies = await list_pages(self._api, path, "LookupDatasets", {})
         return tuple(sorted(map(self._parse, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
@@ -251,7 +251,7 @@ class ClusterSession(DatasetSession):
             status = dataset.command("status")
             raise LookupdbError(
                 f"{dataset.key} has no pod of a build",
-                hint=f"the last one succeeded, or none has begun: {status} says which",
+                hint=f"the last build succeeded, or none has begun: {status} says which",
             )
         found = [
             (str((pod["metadata"].get("labels") or {}).get(names.GENERATION, "")), str(pod["metadata"]["name"]))

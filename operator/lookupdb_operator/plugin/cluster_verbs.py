@@ -163,7 +163,7 @@ _LOG_SECONDS: Final = 30.0
 """Seconds to retry reading the log of a Job that has ended: the log is its only result."""
 _LOG_LINES: Final = 5000
 _FOLLOWED_SECONDS: Final = 5.0
-"""Seconds for the last lines of a log after the pod has ended."""
+"""Seconds to wait for the last lines of a log after the pod has ended."""
 
 start_timeout_option: Final = click.option(
     "--start-timeout",
@@ -340,7 +340,7 @@ def diff(
 ) -> None:
     """Compare two generations of DATASET, in the cluster.
 
-    Compare the active one and its candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
+    Compare the active one and the candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
     returns only counts and a few keys. It needs disk space for a shard of each. Progress goes to standard error. The
     Job is deleted when the command ends, also by Ctrl-C.
 

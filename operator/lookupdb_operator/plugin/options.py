@@ -36,7 +36,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class Verb(click.Command):
-    """A command of both programs. Its help is written for `kubectl lookupdb`, and names the program that runs."""
+    """A command of both programs. Its help is written for `kubectl lookupdb`, and shown for the program that runs."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description."""
@@ -62,7 +62,7 @@ def _check_dataset(context: click.Context, parameter: click.Parameter, value: st
 
 
 def with_cluster(command: F) -> F:
-    """Give ``command`` the argument ``target``, a cluster by kubectl's options. ``name`` may begin with a namespace."""
+    """Give ``command`` ``target``, the cluster that kubectl's options name. ``name`` may begin with a namespace."""
 
     @click.option(
         "-n",

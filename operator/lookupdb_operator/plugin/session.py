@@ -1,5 +1,5 @@
-"""Requests about datasets, and polls while a command waits. ``LocalSession`` asks a `lookupdb up` by its port while
-it runs, else by its files. ``cluster_session`` has the session with a cluster."""
+"""Requests about datasets, and polls while a command waits. ``LocalSession`` asks a `lookupdb up` while it runs,
+else reads its files. ``cluster_session`` has the session with a cluster."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class BuildLog:
 
 
 class DatasetSession(ABC):
-    """One API server, and the namespace in which names are looked for."""
+    """A session with a cluster or a data folder, and the namespace in which names are looked for."""
 
     program: ClassVar[str]
-    """The program of the commands in messages."""
+    """The program that commands in messages begin with."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -107,7 +107,7 @@ class DatasetSession(ABC):
 
     @abstractmethod
     async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
-        """Return the datasets of the namespace, or of all, by name."""
+        """Return the datasets of the namespace, or of all namespaces, sorted."""
 
     async def with_pods(self, dataset: Dataset) -> DatasetPods:
         """Return ``dataset`` with its pods, or with the reason why they cannot be listed: the user may lack that
@@ -242,7 +242,7 @@ def _with_condition(status: Mapping[str, Any], phase: str, condition: Mapping[st
 
 
 class LocalSession(DatasetSession):
-    """The datasets in a data folder."""
+    """A session with the datasets in a data folder."""
 
     program: ClassVar = "lookupdb"
 
@@ -278,7 +278,7 @@ class LocalSession(DatasetSession):
         return parse_local({**body, "status": {**status, "endpoint": ""}}, "", self._data)
 
     async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
-        """Return the datasets of the namespace, or of all, by name."""
+        """Return the datasets of the namespace, or of all namespaces, sorted."""
         datasets = []
         for path in (self._data / "run").glob(f"*/{OBJECTS}/{names.KIND}.*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):  # unreadable: the API server ignores it, too

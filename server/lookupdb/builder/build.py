@@ -491,8 +491,8 @@ _MOMENT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def find_push(inbox: StoredDataset) -> Manifest | None:
-    """Return the newest push; None if nothing was pushed yet. Raises PushRejected if its index cannot be read,
-    StoreError."""
+    """Return the newest push; None if nothing was pushed yet. Raises StoreError, or PushRejected if its
+    index cannot be read."""
     published = inbox.published_generations()
     if not published:
         return None
@@ -510,7 +510,7 @@ def _take_push(
 ) -> BuildReport:
     """Copy the newest push in ``inbox`` into ``dataset``, unless that is what ``options.unless_fingerprint`` names.
 
-    Raises PushRejected, GenerationRefused if it fails a gate, StoreError, NotEnoughRoom.
+    Raises PushRejected, StoreError, NotEnoughRoom, or GenerationRefused if it fails a gate.
     """
     started_at = time.monotonic()
     push = find_push(inbox)

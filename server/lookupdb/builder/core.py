@@ -7,7 +7,7 @@
 - ``reduce_shards``: records in the order of key and place become shard files, with their sums and checksums.
 
 ``build`` and ``crew`` run these functions in the processes of one machine, and reduce all shards from one stream.
-Other ways to divide slices and shards give the same files, byte for byte, and the same counts and messages.
+However slices and shards are divided, files are the same, byte for byte, and so are counts and messages.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from lookupdb.shardfile import ShardMeta
 
 # Guess where rows begin in a CSV file, from the bytes near an intended cut.
 #
-# Quoted fields may hold line breaks, so only the whole file before a line end proves that the line ends a row. The
+# Quoted fields may hold line breaks, so only the whole file before a line end proves that it ends a row, too. The
 # reader of the slice before a cut proves or corrects the cut. A guess accepts a line end if the text after it parses as
 # rows with as many fields as the header, and with quotes in pairs. Lines within quoted text seldom look like that.
 
@@ -276,7 +276,7 @@ def map_slice(
     threads: int = 1,
     explains: bool = True,
 ) -> SliceOutcome:
-    """Read ``piece``, slice ``number`` of the source, into ``sorter`` and ``sample``. Without ``explains``, the error
+    """Read ``piece``, slice ``number`` of the source, into ``sorter`` and ``sample``. Without ``explains``, an error
     may have no message. Raises BadSource, NotEnoughRoom."""
     with ExitStack() as stack:
         records = SliceRecords(spec, sorter, sample, number)
@@ -444,8 +444,8 @@ class Duplicates:
     def describe(
         self, policy: Policy, files: Sequence[str], find_origin: Callable[[int], tuple[int, int]]
     ) -> ExcludedRows:
-        """Return the dropped rows for the manifest; ``find_origin`` returns a place's file, as its number in ``files``,
-        and row. Raises BadSource if rows were dropped and ``policy`` is fail."""
+        """Return the dropped rows for the manifest; ``find_origin`` returns the file (its number in ``files``) and the
+        row of a place. Raises BadSource if rows were dropped and ``policy`` is fail."""
         rows: list[RowSample] = []
         for key, *places in self.samples:
             (file, row), (other, other_row) = map(find_origin, sorted(places) if policy == "fail" else places)

@@ -40,7 +40,7 @@ from lookupdb.process.worker import die_with_supervisor
 
 
 MAX_CREW_SLICES: Final = 16_000
-"""The limit for a crew: all slice numbers must fit into a pipe (64 KiB) before anybody reads it."""
+"""Maximum number of slices for a crew: their numbers must fit into a pipe (64 KiB) before anybody reads it."""
 NUMBER: Final = struct.Struct("<I")
 MESSAGE: Final = struct.Struct("<IIIQQQ")
 """A message names the slice, its state, the member's pid and peak memory, and additional bytes and rows read. It is
@@ -124,7 +124,7 @@ class Crew:
         return states, sum(peaks.values())
 
     def _check_exits(self) -> None:
-        """Raise an error if a member did not exit by itself."""
+        """Raise an error if a crew member failed or was killed."""
         for member in self._members:
             code = member.wait()
             if code == -9:

@@ -249,7 +249,7 @@ class CsvParser(RowParser):
         self.value = _make_value_function(spec, self.names, file.name, file.delimiter)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False, extends: bool = True) -> Any:
-        """Return the rows of ``text``. With ``extends``, end after a whole row if the slice must."""
+        """Return the rows of ``text``. With ``extends``, read the last row to its end if the slice extends to it."""
         lines = _read_lines(text, self._max_row, self._file.name)
         if extends and self._row_end_lines is not None:
             lines = self._row_end_lines.extend(lines)

@@ -33,8 +33,8 @@ ROUNDS: Final = ((16 << 10, 110 << 10), (512 << 10, 1 << 20))
 
 _SEGMENT: Final = 200
 _MATCH: Final = 8
-"""The trainer's parameters: runs of ``_SEGMENT`` bytes rich in ``_MATCH``-byte strings that many samples share. The
-trainer's own search for them takes ten seconds or more, and gained nothing measurable."""
+"""The trainer looks for runs of ``_SEGMENT`` bytes rich in ``_MATCH``-byte strings that many samples share. Its own
+search for these parameters takes ten seconds or more, and gained nothing measurable."""
 _ACCELERATION: Final = 4
 """The trainer skips three of four strings: this halves its time, and no dictionary got 1 % worse."""
 _TRAINING_SHARE: Final = 18

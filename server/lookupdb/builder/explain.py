@@ -475,7 +475,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     memory = f"{limit} at most, on {cores}; a build into {shards} needs at least {least}"
     scratch = f"{options.scratch}, {free} free; a build needs about twice the uncompressed source"
     left_out: Iterable[str] = ()
-    if spec.uid == LOCAL:  # outside of clusters: they set uids, and use these fields
+    if spec.uid == LOCAL:  # outside of a cluster, which would set a uid and use these fields
         left_out = describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
     parts: list[tuple[str, Sequence[str]]] = [
         ("dataset", [f"{spec.namespace}/{spec.name}"]),

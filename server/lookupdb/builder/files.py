@@ -41,7 +41,7 @@ from lookupdb.wording import check_path, strip_secrets
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz"]
 
 FIRST_BYTES: Final = 4096
-"""The first bytes of a file that show its kind."""
+"""Number of a file's first bytes that show its kind."""
 
 ENDINGS: Final[dict[Compression, str]] = {"gzip": ".gz", "zstd": ".zst", "bzip2": ".bz2", "xz": ".xz"}
 """Each supported compression, with the ending of names."""
@@ -57,9 +57,9 @@ class FileKind:
     begins: bytes
     """The pattern of its first bytes."""
     hint: str
-    """Advice if it is found instead of text."""
+    """Advice if a file is unexpectedly of this kind."""
     is_read: bool = False
-    """True if a spec can select it."""
+    """False if errors say that it is not supported."""
     is_compressed: bool = False
 
 
@@ -442,8 +442,8 @@ def find_example(url: str, label: str) -> list[LocatedFile]:
 
 
 def _match_files(label: str, path: str, root: Path) -> list[str]:
-    """Return paths of files, relative to ``root`` as ``path`` is. A file whose name looks like a pattern is matched
-    literally."""
+    """Return the paths of the files that ``path`` names or matches, relative to ``root`` if ``path`` is. A file whose
+    name looks like a pattern is matched literally."""
     literal = root / path
     if literal.is_file() or not WILDCARD.search(path):
         if literal.is_dir():
@@ -542,7 +542,7 @@ def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
 
 
 def describe_local_file(url: str, status: os.stat_result) -> SourceFile:
-    """Describe a local file as it is now. Its time is kept to the nanosecond, so that a second write shows."""
+    """Describe a local file as it is now. Its time is kept to the nanosecond, so that another write shows."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return SourceFile(url, status.st_size, None, f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z")
@@ -603,7 +603,7 @@ def check_unchanged(description: SourceFile, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Consecutive whole rows of one file."""
+    """A part of one file: whole rows, if the cuts are right."""
 
     file: int
     """The file's number in the source."""

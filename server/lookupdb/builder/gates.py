@@ -21,7 +21,7 @@ from lookupdb.wording import format_count, shorten
 MAX_SHOWN: Final = 10
 """The most keys or rows that a message names for one gate."""
 _MAX_SHOWN_OF_SEVERAL: Final = 3
-"""The limit if several gates failed: a builder's termination message holds 4 KB."""
+"""The same if several gates failed: a builder's termination message holds 4 KB."""
 _MAX_SHOWN_CHARACTERS: Final = 100
 
 
@@ -44,7 +44,7 @@ class SampledDifference:
 
     @property
     def compared(self) -> int:
-        """Number of keys that either generation has."""
+        """Number of keys that one generation has, or both have."""
         return self.differing + self.same
 
     def count(self, kind: Literal["added", "removed", "changed"], key: bytes) -> None:
@@ -79,8 +79,8 @@ class GateFacts:
     list_large_values: Callable[[int], Iterator[tuple[bytes, int]]]
     """Yields the keys with values of more bytes than this, with their sizes."""
     compare: Callable[[], SampledDifference | str]
-    """Returns the changes since the active generation, or why they are unknown. Slow the first time. Raises StoreError
-    if the store does not answer, NotEnoughRoom."""
+    """Returns the changes since the active generation, or why they are unknown. Slow the first time. Raises
+    NotEnoughRoom, or StoreError if the store does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ Check = Callable[[Gates, GateFacts], ClosedGate | None]
 
 
 def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation with fewer records."""
+    """Reject a generation with fewer than ``minRecords`` records."""
     if facts.records >= gates.min_records:
         return None
     expected = format_count(gates.min_records, "record")
@@ -112,12 +112,12 @@ def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 
 def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation that has lost more than this percentage of the active one's records."""
+    """Reject a generation with fewer records than the active one, by more than ``maxShrinkPercent``."""
     return _check_change(facts, "maxShrinkPercent", gates.max_shrink_percent, "fewer", "removed")
 
 
 def check_max_growth_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation that has grown by more than this percentage of the active one's records."""
+    """Reject a generation with more records than the active one, by more than ``maxGrowthPercent``."""
     return _check_change(facts, "maxGrowthPercent", gates.max_growth_percent, "more", "added")
 
 
@@ -135,8 +135,8 @@ def _check_change(facts: GateFacts, gate: str, limit: int | None, word: str, kin
 
 
 def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation if more than this percentage of keys differs from the active one, or the percentage is
-    unknown."""
+    """Reject a generation if more than ``maxChangedPercent`` of the keys differ from the active one, or if the
+    percentage is unknown."""
     limit, active = gates.max_changed_percent, facts.active
     if limit is None or limit == 100 or active is None:
         return None
@@ -169,7 +169,7 @@ def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_max_value_bytes(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation that has a larger value."""
+    """Reject a generation with a value of more than ``maxValueBytes``."""
     limit = gates.max_value_bytes
     if limit is None or facts.largest_value_bytes <= limit:
         return None
@@ -181,7 +181,7 @@ def check_max_value_bytes(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 
 def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation whose source has more rejected rows."""
+    """Reject a generation whose source has more rejected rows than ``maxRejectedRows``."""
     rejected, allowed = facts.rejected, gates.max_rejected_rows
     if rejected.count <= allowed:
         return None
@@ -193,7 +193,7 @@ def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None
 
 
 def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation that lacks one of these keys."""
+    """Reject a generation that lacks one of ``requiredKeys``."""
     missing = [key for key in gates.required_keys if facts.find(key) is None]
     if not missing:
         return None
@@ -205,7 +205,7 @@ def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 
 def check_expected_values(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Reject a generation in which one of these keys is missing or has another value."""
+    """Reject a generation in which a key of ``expectedValues`` is missing or has another value."""
     differing = [
         ("missing" if value is None else "another value", expected.key)
         for expected in gates.expected_values

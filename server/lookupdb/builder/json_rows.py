@@ -187,7 +187,7 @@ class JsonLinesParser(DictRows):
         try:
             record = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            # If all faults are in values, parse it: the row is rejected only if its key or value holds one.
+            # If its only faults are values such as NaN, parse it: it is rejected only if its key or value holds one.
             try:
                 record = too_deep_row() if "depth limit" in str(error) else decode_exactly(text)
             except (ValueError, RecursionError):
