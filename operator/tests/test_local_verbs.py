@@ -103,8 +103,8 @@ def test_advice_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPat
         ),
         ("; lookupdb.dev/reject=g13 gives it up.", "; {reject} g13 gives it up."),
         (
-            "set the annotation lookupdb.dev/override-gates to g13 to override it",
-            "run {override-gates} g13 to override it",
+            "set the annotation lookupdb.dev/override-gates to g13 to override the gate",
+            "run {override-gates} g13 to override the gate",
         ),
         (reasons.REMEDIES[reasons.CORRUPT_FILE].rpartition(". ")[2], "To build at once, run {refresh}."),
         ("name another generation, or remove spec.generation", "name another generation, or run {unpin}"),

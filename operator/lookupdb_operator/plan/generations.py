@@ -267,17 +267,16 @@ def diagnose_pin(status: DatasetStatus, desired: Desired) -> Trouble | None:
     if build is not None and build.generation == pinned:
         return None
     if status.refused is not None and status.refused.generation == pinned:
-        why = f"a gate has rejected it: set the annotation {names.OVERRIDE_GATES} to {pinned} to override it"
+        why = f"a gate has rejected it: set the annotation {names.OVERRIDE_GATES} to {pinned} to override the gate"
         return Trouble(
             reasons.PINNED_GENERATION_MISSING,
             f"spec.generation is {pinned}, and {why}, name another one, or remove spec.generation",
         )
     others = [generation.generation for generation in status.generations[-_MAX_NAMES:]]
-    kept = f"the store keeps {', '.join(others)}" if others else "the store keeps none that is known"
+    kept = f": the store keeps {', '.join(others)}. Name one of these, or" if others else ", nor any other:"
     return Trouble(
         reasons.PINNED_GENERATION_MISSING,
-        f"spec.generation is {pinned}, and there is no such generation: {kept}. Name one of these, or remove"
-        " spec.generation",
+        f"spec.generation is {pinned}, and there is no such generation{kept} remove spec.generation",
     )
 
 
