@@ -186,7 +186,7 @@ class ExistingObject:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pod, or what should create pods, is stuck. ``reason`` is one of ``plan.reasons``."""
+    """Why a pod, or an object that should create pods, is stuck. ``reason`` is one of ``plan.reasons``."""
 
     reason: str
     message: str

@@ -296,7 +296,7 @@ def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
             return Trouble(
                 reasons.IMAGE_NOT_FOUND,
                 f"image {shown}, which pod {pod.name} should mount, is not in its registry{why}; it is pushed again,"
-                " after longer and longer pauses, unless the spec has changed the pods since",
+                " after longer and longer pauses, unless the pod's template is outdated",
             )
         image = shown or container.get("image") or ""
         return Trouble(

@@ -538,8 +538,8 @@ class Gateway:
 
 
 async def run(options: GatewayOptions) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; the same signal again ends the process at once. Raises ApiError if no
-    cluster is configured, StoreError or UsageError."""
+    """Serve until SIGTERM or SIGINT, then drain; the same signal again ends the process at once. Raises StoreError
+    or UsageError, or ApiError if no cluster is configured."""
     gateway, stopped = Gateway(options, await Api.connect(os.environ.get("KUBECONFIG"))), asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -1,7 +1,7 @@
 """All objects that the operator writes, as pure functions: no client, no clock.
 
-Manifests are complete, because server-side apply removes what was left out. Two are partial: ``render_nudge``, a pod's
-annotation, and ``render_scale``, applied by another manager.
+Manifests are complete, because server-side apply removes what was left out. Two are partial: ``render_nudge``
+returns a pod's annotation, and another manager applies ``render_scale``.
 """
 
 from __future__ import annotations

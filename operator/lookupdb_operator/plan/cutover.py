@@ -108,7 +108,7 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     table = status.table
     if table is None:
         return status
-    # If several generations serve, only an empty field is noticed.
+    # If several generations serve, an edit of the active one is noticed only if it is empty.
     is_edited = not status.generation if table.is_mixed else status.generation != table.generation
     if not (
         (table.confirmed_at and (is_edited or routing_tables.is_contradicted(table, status, situation)))

@@ -159,7 +159,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
 
 
 READY_WITHIN: Final = 15.0
-"""Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
+"""Seconds, after a routing table was confirmed, in which routers may become ready: several of their probes."""
 _FORCE_AGAIN_AFTER: Final = 300.0
 """Seconds until the deletion by force of a pod is repeated if the pod is still there, held by a finalizer."""
 _UNSEEN: Final = Absence()
