@@ -52,7 +52,7 @@ async def test_a_rollback_reaches_the_up_that_runs(running: LocalApi, folder: Ru
     assert get_dataset(running)["spec"]["generation"] == "g11"
     again = await lookupdb(folder, "rollback", "airports", "-n", "shop")
     assert (again.code, "pinned to g11 already" in again.err) == (1, True)
-    options = f"--data {folder.path.parents[1]}"
+    options = f"--data-dir {folder.path.parents[1]}"
     assert f"lookupdb unpin {options} shop/airports removes the pin" in again.err
     assert (await lookupdb(folder, "unpin", "shop/airports")).code == 0
     assert "generation" not in get_dataset(running)["spec"]
@@ -77,7 +77,7 @@ async def test_addresses_and_advice_are_those_of_a_laptop(running: LocalApi, fol
     running.put_status(get_dataset(running), body(conditions=[waits, healthy], candidate=candidate)["status"])
     out = (await lookupdb(folder, "status", "shop/airports")).out
     assert "\n  http://127.0.0.1:8080\n" in out
-    target = f"--data {folder.path.parents[1]} shop/airports g13"
+    target = f"--data-dir {folder.path.parents[1]} shop/airports g13"
     assert f"after lookupdb promote {target}, and ends after lookupdb reject {target}, or" in out
     assert "kubectl" not in out
     assert "NotRebuilt" not in out

@@ -237,7 +237,7 @@ def override_in_the_store(stack: Stack) -> None:
 def run_printed_command(stack: Stack) -> None:
     (line,) = (line for line in stack.output.splitlines() if line.startswith("    ") and "override-gates" in line)
     _, *words = shlex.split(line)
-    assert words == ["override-gates", "--data", str(stack.data), "people", "g2"]
+    assert words == ["override-gates", "--data-dir", str(stack.data), "people", "g2"]
     assert run_here(*words).returncode == 0
 
 

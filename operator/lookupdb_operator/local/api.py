@@ -365,7 +365,7 @@ class FolderApi:
 
 
 def _list_data_options(data: Path) -> list[str]:
-    return [] if data == DATA_DIRECTORY else ["--data", str(data)]
+    return [] if data == DATA_DIRECTORY else ["--data-dir", str(data)]
 
 
 def localize_advice(message: str, namespace: str, name: str, data: Path) -> str:

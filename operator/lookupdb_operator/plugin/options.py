@@ -28,7 +28,7 @@ S = TypeVar("S", bound=DatasetSession)
 T = TypeVar("T")
 
 KUBECTL: Final = "kubectl-lookupdb"
-"""The program whose commands use a cluster unless --data is given. Those of `lookupdb` use a laptop's data folder."""
+"""The program whose commands use a cluster, unless --data-dir is given. Those of `lookupdb` use a data folder."""
 _PATIENCE: Final = 3.0
 """Seconds for completion."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -87,8 +87,9 @@ def with_cluster(command: F) -> F:
 def with_target(command: F) -> F:
     """Give ``command`` the argument ``target``: a cluster, or the data folder of a `lookupdb up`."""
     return click.option(
-        "--data",
         "--data-dir",
+        "--data",
+        "data",
         type=click.Path(path_type=Path, file_okay=False),
         help=f"Ask the `lookupdb up` of this data folder, not a cluster. Default of `lookupdb`: {DATA_DIRECTORY}",
     )(with_cluster(command))

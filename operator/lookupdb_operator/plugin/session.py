@@ -260,7 +260,7 @@ class LocalSession(DatasetSession):
         if not is_locked(folder.path) and not (folder.path / OBJECTS).is_dir():
             raise LookupdbError(
                 f"no `lookupdb up` has served {namespace}/{name} from {self._data}",
-                hint=f"{self.program} ls lists the datasets; --data names another folder",
+                hint=f"{self.program} ls lists the datasets; --data-dir names another folder",
             )
         return FolderApi(folder)
 

@@ -149,11 +149,11 @@ def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_dataset(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --data, --store, --cluster-id and --uid, for a command whose argument is a dataset, by default one in the
+    """Add --data-dir, --store, --cluster-id and --uid, for a command whose argument is a dataset, by default one in the
     folder of `lookupdb up`. The command gets ``locate``, which returns the ``NamedDataset`` of a name."""
 
     @data_dir_option
-    @option("--store", "store_url", metavar="URL", help="A store, in place of --data.")
+    @option("--store", "store_url", metavar="URL", help="A store, in place of --data-dir.")
     @cluster_option
     @uid_option
     @wraps(command)
@@ -279,7 +279,7 @@ def _render_ways_out(refused: Manifest, file: Path, store_url: str, cluster_id: 
     yield format_command(*look, refused.generation, *dataset)
     data = Path(store_url).absolute().parent
     if file.absolute().is_relative_to(run_directory(data, refused.namespace, refused.name)):  # an `up` builds
-        flag = [] if is_default else ["--data", str(data)]
+        flag = [] if is_default else ["--data-dir", str(data)]
         name = shorten_name(refused.namespace, refused.name)
         yield format_command("override-gates", *flag, name, refused.generation)
     else:
