@@ -77,7 +77,7 @@ from lookupdb_operator.status import (
 
 
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Return what to do about ``observed`` at ``now``, which is aware. A second call at once asks for nothing more."""
+    """Return what to do about ``observed`` at ``now``, with a time zone. A second call asks for nothing more."""
     dataset = observed.dataset
     idle_reason = why_idle(dataset, config)
     if idle_reason:  # the status is not ours: nothing in it is read
