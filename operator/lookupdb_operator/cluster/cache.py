@@ -46,7 +46,7 @@ class CachedObject:
     """If a mutating webhook changed the operator's fields: their hash after the write. Writing them again would not
     help."""
     drift: Drift | None = None
-    """The difference from the written object, also an accepted one; None: not compared."""
+    """The difference from the written object, even if it was accepted; None: not compared."""
 
 
 @dataclass(slots=True)

@@ -36,19 +36,19 @@ _CONNECTIONS: Final = 16
 _JITTER: Final = 0.2
 _MESSAGE_AT_MOST: Final = 1 << 16
 _LINE_AT_MOST: Final = 1 << 25
-"""Most bytes of one event: etcd takes objects of 1.5 MiB, which can be a few times larger as JSON."""
+"""Maximum bytes of one event: etcd takes objects of 1.5 MiB, which can be a few times larger as JSON."""
 _AUTHENTICATION: Final = ["BearerToken"]
 _NO_ANSWER: Final = (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError)
 
 
 class Api:
-    """Sends requests; the operator shares one."""
+    """Sends requests; the whole operator uses one object."""
 
     def __init__(self, configuration: Configuration) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
         self._client = _make_client(configuration)
         streaming = copy.copy(configuration)
-        streaming.connection_pool_maxsize = 0  # each watch keeps a connection; there is one for each kind
+        streaming.connection_pool_maxsize = 0  # unlimited: the watch of each kind keeps a connection
         self._streaming = _make_client(streaming)
         self._allowed_at = 0.0
         """When the API server accepts requests again, by the event loop's clock."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LISTS_AT_ONCE: Final = 2
-"""Reflectors that list at once; each holds a page in memory."""
+"""Reflectors that list at the same time; each holds a page in memory."""
 PAGE: Final = 250
 """Objects in a page: a page of pods is about 2 MB of JSON, and ten times as much during parsing."""
 _WATCH_SECONDS: Final = (290, 580)
@@ -72,7 +72,7 @@ class Reflector:
     def __init__(
         self, api: Api, kind: Kind, namespace: str, selector: str, sink: EventSink, turns: asyncio.Semaphore
     ) -> None:
-        """``turns`` limits the number of reflectors that list at once: each holds a page in memory."""
+        """``turns`` limits the reflectors that list at the same time: each holds a page in memory."""
         self._api = api
         self.kind = kind
         self._path = kind.path(namespace)
@@ -195,7 +195,7 @@ class Informers:
         namespaces: tuple[str, ...] = (),
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """``wake`` is called with each dataset to reconcile, ``on_progress`` after each list page."""
+        """``wake`` is called with each dataset to reconcile, ``on_progress`` for each object before ``open``."""
         self._cache = cache
         self._wake_dataset = wake
         self._on_progress = on_progress
