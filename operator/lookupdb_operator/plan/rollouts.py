@@ -56,7 +56,7 @@ from lookupdb_operator.status import (
 
 MOST_ROLLOUTS: Final = 12
 """Maximum number of rollouts of a dataset. It is reached only if routers confirm nothing for a long time while the spec
-keeps changing."""
+keeps changing, or if cutovers follow each other faster than servers drain."""
 MOST_IN_STATUS: Final = 16
 """Maximum number of rollouts in a status. A lost status takes in all existing ones, which stay until a new one serves.
 The new one needs a place, too."""
