@@ -236,7 +236,7 @@ class Ticket:
     since: str = ""
     """Waiting since; in the future while it backs off. Empty: it has its slot."""
     given_up: int = 0
-    """Number of slots in a row it gave up, because it was stuck and others waited."""
+    """Number of slots in a row that it gave up, because it was stuck and others waited."""
     reason: str = ""
     """Why it gave up the last slot."""
     message: str = ""

@@ -199,7 +199,7 @@ WRITTEN_AT: Final = "writtenAt"
 _ADDRESS: Final = ("namespace", "name", "uid")
 RETAIN: Final = "Retain"
 MOST_RETAINED: Final = 2000
-"""Limit of deleted datasets in the list, about 200 KB. The nightly sweep notes in the store that they are retained."""
+"""The most deleted datasets in the list, about 200 KB. The nightly sweep notes in the store that they are retained."""
 _SHORT_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
 """The end of a folder's name in the store. The sweep rejects a list with any other form."""
 _DEFAULT_KEEP: Final = 3

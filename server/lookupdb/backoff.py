@@ -13,7 +13,7 @@ _MAX_DOUBLINGS: Final = 30
 
 
 def delay_after(failures: int, first: float, longest: float) -> float:
-    """Return the seconds to wait after so many failures in a row: ``first``, doubling up to ``longest``."""
+    """Return the seconds to wait after this many ``failures`` in a row: ``first``, doubling up to ``longest``."""
     return float(min(longest, first * 2 ** min(failures - 1, _MAX_DOUBLINGS)))
 
 

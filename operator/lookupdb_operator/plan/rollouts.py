@@ -505,7 +505,7 @@ def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTa
 
 
 def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
-    """Report since when the rollout is queued, its place in the queue, and why it gave its last slot up."""
+    """Report since when the rollout has been queued, its place in the queue, and why it gave its last slot up."""
     ticket = status.rollout_ticket
     progress = windows.describe_progress(status)
     what = f"{progress}the rollout" if progress else "The rollout"

@@ -142,7 +142,7 @@ def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: s
 
 
 def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
-    """Return whether ``report`` has this version with another text or generation, or reports a contradiction itself."""
+    """Return whether ``report`` has the table's version with another text or generation, or reports a contradiction."""
     if describe_contradiction(table.version) in report.problem:
         return True
     if not _answers_from_version(report, table):
@@ -151,7 +151,7 @@ def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
 
 
 def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
-    """Return whether all workers of the router answer from this version of the table."""
+    """Return whether all workers of the router answer from the version of ``table``."""
     return report.table_version == report.newest == table.version
 
 

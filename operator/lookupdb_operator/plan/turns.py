@@ -69,7 +69,7 @@ T = TypeVar("T")
 Stamp = tuple[str, str, str]
 """Kind, name and digest."""
 _MAX_RENDERINGS: Final = 64
-"""Digests kept of one dataset: more than its rollouts and generations need. Beyond this number all are dropped."""
+"""The most digests kept of one dataset, more than its rollouts and generations need. Beyond that, all are dropped."""
 _INGREDIENTS: Final = "ingredients"
 
 
@@ -360,7 +360,7 @@ class TurnQueues:
         self._rollouts = _TurnQueue(rollouts)
 
     def note(self, key: Key, status: DatasetStatus, now: datetime) -> None:
-        """Note what the status of ``key`` holds and waits for."""
+        """Note the slots that ``key`` has and waits for, by its status."""
         self._builds.note(key, status.build, status.build_ticket, _must_build_soon(status), now)
         is_urgent = _serves_nothing_yet(status, status.rollout_ticket)
         self._rollouts.note(key, find_candidate(status), status.rollout_ticket, is_urgent, now)
@@ -446,7 +446,7 @@ class _TurnQueue:
         self._leave(key)
 
     def postpone(self, key: Key, until: str) -> None:
-        """Let others come before ``key`` until then; a slot that it has does not count meanwhile."""
+        """Let others come before ``key`` until ``until``; meanwhile, its slot does not count."""
         place = self._places.get(key)
         if key in self._turns:
             self._postponed[key] = until

@@ -45,7 +45,7 @@ async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -
 
 
 PortGet = Callable[[str, Mapping[str, str], Mapping[str, str]], Awaitable[Answer]]
-"""Sends a pod GET with a path, a query and headers, and returns its answer. Raises Unreachable."""
+"""Sends GET with a path, a query and headers to a pod, and returns its answer. Raises Unreachable."""
 
 
 @asynccontextmanager

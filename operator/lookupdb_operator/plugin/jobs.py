@@ -99,7 +99,7 @@ DIFF_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
 LOAD_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.LOAD}
 """NetworkPolicies of routers, and the chart's for the store, admit pods with them."""
 MAX_KEY_BYTES: Final = 200_000
-"""The most bytes of given keys: they are an annotation, and all annotations of an object have at most 256 KiB."""
+"""The most bytes of the user's keys: they become an annotation, and an object's annotations have at most 256 KiB."""
 KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"
 _KEYS_PATH: Final = "/etc/lookupdb/load"
 _CA_PATH: Final = "/etc/lookupdb/load-ca"

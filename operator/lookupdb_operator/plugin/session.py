@@ -142,7 +142,7 @@ class DatasetSession(ABC):
 
 
 async def list_pages(api: Requests, path: str, subject: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """Return the items of a list, page by page. Raises ApiError."""
+    """Return all items of a list, read page by page. Raises ApiError."""
     pages = read_pages(api, path, subject=subject, query=query, limit=_A_PAGE)
     return [body async for page in pages for body in page.get("items") or ()]
 

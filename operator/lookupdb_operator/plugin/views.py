@@ -45,7 +45,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def render(view: DatasetPods, now: datetime) -> str:
-    """Return the screen."""
+    """Return the screen of a dataset."""
     facts = console_facts.describe_dataset(view)
     title_of_waits = "Waited for, when it stopped" if view.dataset.is_stopped else "Waits for"
     running = sum(build.is_running for build in facts.builds)
@@ -414,7 +414,7 @@ def _sum(values: Any) -> float | None:
 
 
 def render_top(top: Top) -> str:
-    """Return two tables."""
+    """Return a table of shard servers, and one of routers."""
     servers = [_SERVER_HEAD, *map(_server_row, top.servers)]
     routers = [_ROUTER_HEAD, *map(_router_row, top.routers)]
     return "\n".join([*format_columns(servers), "", *format_columns(routers)])

@@ -62,7 +62,7 @@ _DAYS_OF_400_YEARS: Final = 146_097
 
 
 def _write_date(days: int) -> str:
-    """Return a day of any year, counted from 1970-01-01."""
+    """Return the date ``days`` days after 1970-01-01, in any year."""
     cycles, day = divmod(days + _DAYS_BEFORE_1970, _DAYS_OF_400_YEARS)
     moment = date.fromordinal(day + 1)
     year = moment.year + 400 * cycles
@@ -70,7 +70,7 @@ def _write_date(days: int) -> str:
 
 
 def _write_time(ticks: int, digits: int) -> str:
-    """Return a time of day, counted in parts of a second that have ``digits`` decimal digits."""
+    """Return the time of day at ``ticks``, of which a second has 10 ** ``digits``."""
     seconds, fraction = divmod(ticks, 10**digits)
     if not 0 <= seconds < 86_400:
         raise RowRejected("holds a time of day that is out of range")

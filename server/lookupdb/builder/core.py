@@ -310,8 +310,8 @@ def map_slice(
 def _open_native_rows(
     spec: DatasetSpec, file: LocalFile, piece: Slice, max_row: int, parser: RowParser, records: SliceRecords
 ) -> NativeCsv | NativeJsonLines | None:
-    """Return the native reader of a slice; None if there are no kernels for it. Nothing has been read from its
-    ``parser``."""
+    """Return the native reader of a slice; None if there are no kernels for it. Nothing has been read from
+    ``parser`` yet."""
     kernels = native.kernels()
     if kernels is None or getattr(parser, "partitions", None):
         return None  # Python adds the columns from the file's path
@@ -428,7 +428,7 @@ _BYTES_AHEAD: Final = 24 << 20
 """Bytes of native batches that wait for earlier ones to be written; their packed form takes as much again."""
 _FILES_A_SHARD: Final = 2
 _OTHER_FILES: Final = 128
-"""Sockets of the store, pipes, and runs to merge; merges adapt to the limit of open files."""
+"""For the store's sockets, pipes, and runs to merge; merges adapt to the limit of open files."""
 
 Policy = Literal["fail", "first", "last"]
 

@@ -249,7 +249,7 @@ class CsvParser(RowParser):
         self.value = _make_value_function(spec, self.names, file.name, file.delimiter)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False, extends: bool = True) -> Any:
-        """Return the rows of ``text``. With ``extends``, read the last row to its end if the slice extends to it."""
+        """Return the rows of ``text``. With ``extends``, read the last row to its end if the slice extends so far."""
         lines = _read_lines(text, self._max_row, self._file.name)
         if extends and self._row_end_lines is not None:
             lines = self._row_end_lines.extend(lines)
@@ -393,7 +393,7 @@ class _LinesToRowEnd:
         assert piece.end is not None
         self._file, self._limit = file, limit
         self.end = piece.end
-        """Offset in the file at which the last line read ends."""
+        """Offset in the file at the end of the last line that was read."""
         self.in_row = False
         """True while a row is open."""
 

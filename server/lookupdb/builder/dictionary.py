@@ -148,7 +148,7 @@ def _least_cost(size: int, none: _Trial, largest: _Trial) -> float:
     """Return a lower bound of the cost of a dictionary of ``size`` bytes, estimated from ``largest``, the largest
     dictionary tried.
 
-    The best content comes first: a larger dictionary saves no more per byte.
+    Its best content comes first: a larger dictionary saves no more per byte.
     """
     most_saved = none.stored_bytes
     if largest.size:

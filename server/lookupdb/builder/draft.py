@@ -165,8 +165,8 @@ def _guess_format(look: bytes, name: str) -> str:
 
 
 def _guess_dialect(source: Json, look: bytes, name: str, delimiter: str, notes: Notes) -> Key:
-    """Add the delimiter, and whether there is a header. Return the first column as a key. Raises BadSource for a file
-    that is empty or not UTF-8."""
+    """Add the delimiter to ``source``, and whether there is a header. Return the first column as a key. Raises
+    BadSource for a file that is empty or not UTF-8."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(look)
     except UnicodeDecodeError as error:

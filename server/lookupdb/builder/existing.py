@@ -60,10 +60,10 @@ from lookupdb.wording import format_count, format_some, strip_secrets
 log = logging.getLogger(__name__)
 
 MAX_KEYS: Final = 100_000
-"""Compare about this many keys of the larger generation, and up to twice as many."""
+"""Compare this many keys of the larger generation, or up to twice as many."""
 MAX_BYTES: Final = 1 << 30
-"""Read at most this many bytes of each generation, but always the active one's first file and the files with its
-keys."""
+"""Read at most this many bytes of each generation, but always the active one's first file, and the other's files
+with that file's keys."""
 MAX_KEPT_BYTES: Final = 16 << 20
 """Bytes of keys in memory, approximately, while two generations with different numbers of shards are compared."""
 

@@ -62,7 +62,7 @@ MAX_ROWS: Final = 10_000
 _MAX_CHARACTERS: Final = 32 << 20
 """Characters of values to look at."""
 _MAX_FIELDS: Final = 2_000_000
-"""Rows times columns to remember."""
+"""The most values to remember, rows times columns."""
 _COPIED_BYTES: Final = 8 * MIB
 """Bytes to copy of a file that is remote or compressed."""
 _FETCHED_BYTES: Final = 256 * MIB
@@ -106,7 +106,7 @@ class FirstColumn:
 
     @property
     def has_empty(self) -> bool:
-        """Return whether a row has no value."""
+        """Return whether a row lacks a value."""
         return None in self.values
 
     @property
@@ -443,8 +443,8 @@ _DUPLICATES: Final = {
 
 
 def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str:
-    """Return several lines of text. Reads the source's listing, the columns of local files, and the store; writes
-    nothing.
+    """Return what a build would do, in several lines. Reads the source's listing, the columns of local
+    files, and the store; writes nothing.
 
     Raises what ``build_generation`` would raise before it reads the data.
     """

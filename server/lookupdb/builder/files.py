@@ -44,7 +44,7 @@ FIRST_BYTES: Final = 4096
 """Number of a file's first bytes that show its kind."""
 
 ENDINGS: Final[dict[Compression, str]] = {"gzip": ".gz", "zstd": ".zst", "bzip2": ".bz2", "xz": ".xz"}
-"""Each supported compression, with the ending of names."""
+"""Each supported compression, with the ending of its files' names."""
 MAGIC: Final = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
 """The first bytes of each compression's stream."""
 
@@ -123,7 +123,7 @@ def recognize(first: bytes) -> FileKind | None:
 
 
 def check_kind(first: bytes, name: str, file_format: str, compression: str) -> None:
-    """Raise BadSource if the file ``name``, read as ``file_format``, is known to be something else: its uncompressed
+    """Raise BadSource if the file ``name``, read as ``file_format``, is known to be something else. Its uncompressed
     content begins with ``first``."""
     kind = recognize(first)
     expected = {"parquet": "Parquet", "avro": "Avro"}.get(file_format, "text in UTF-8")
@@ -317,7 +317,7 @@ class PathMatches:
         return frozenset(places)
 
     def _match_name(self, folder: PatternFolder, name: str, *, is_file: bool = False) -> frozenset[int]:
-        """Return the places after ``name``."""
+        """Return the places of the pattern after ``name`` in ``folder``."""
         hidden, places = is_hidden(name, is_file=is_file), set()
         for place in folder.places:
             if place == len(self._segments):
