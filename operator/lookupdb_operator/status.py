@@ -628,7 +628,7 @@ class DatasetStatus:
     refreshed: str = ""
     """The last refresh annotation that was answered."""
     refreshed_by: int = 0
-    """The number of the first build that answered it: anything read earlier is older than the answer."""
+    """The number of the first build that answered it: earlier builds read the source too early."""
     build_ticket: Ticket | None = None
     rollout_ticket: Ticket | None = None
     build: BuildStatus | None = None

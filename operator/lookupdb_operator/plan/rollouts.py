@@ -61,7 +61,7 @@ MOST_IN_STATUS: Final = 16
 """Maximum number of rollouts in a status. A lost status takes in all existing ones, which stay until a new one serves.
 The new one needs a place, too."""
 GRACE: Final = 60.0
-"""Seconds after its claim for which a rollout waits for servers in trouble, although enough others are ready."""
+"""For this many seconds after its claim, a rollout waits for servers in trouble, although enough others are ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,9 @@ def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component
 
 
 DIFF_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
-"""The chart's NetworkPolicy for the store admits pods with them."""
+"""The chart's NetworkPolicy for the store admits pods with these labels."""
 LOAD_LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.LOAD}
-"""NetworkPolicies of routers, and the chart's for the store, admit pods with them."""
+"""NetworkPolicies of routers, and the chart's for the store, admit pods with these labels."""
 MAX_KEY_BYTES: Final = 200_000
 """The most bytes of the user's keys: they become an annotation, and an object's annotations have at most 256 KiB."""
 KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"

@@ -391,7 +391,7 @@ MAX_CHECKSUM_BYTES: Final = 64 << 20
 """Local files get a checksum as their ETag if their total size is at most this, which takes a fraction of a second to
 read."""
 _RESCUED: Final = "lost+found/"
-"""A folder of file systems that only root may list, and that holds no data."""
+"""File systems have this folder, which only root may list and which holds no data."""
 
 
 def find_path(label: str, path: str, base: Path | None) -> list[LocatedFile]:
