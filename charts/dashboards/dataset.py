@@ -240,7 +240,7 @@ def _add_causes(made: dashboard.Dashboard) -> None:
         make_graph(
             "Endpoints",
             "Shard servers that routers use, and those that they cannot use. Each worker of a router counts."
-            " `/status` of the router names each endpoint, and why.",
+            " The router's `/status` gives the reason for each endpoint.",
             (f"sum(lookupdb_router_endpoints_ready{{{_IN}}})", "ready"),
             (f"sum(lookupdb_router_endpoints_unready{{{_IN}}})", "not ready"),
             unit="short",
