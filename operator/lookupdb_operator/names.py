@@ -103,7 +103,7 @@ _OF_BUILD: Final = re.compile(r"-(g[1-9][0-9]{0,8})-build\Z")
 
 # Paths in pods.
 DATA_PATH: Final = "/data"
-"""In a shard server: the generation's folder, from its init container or a volume that shows the store."""
+"""In a shard server: the generation's folder; with delivery by Volume, the root of that volume."""
 DATA_VOLUME: Final = "data"
 """The volume mounted there."""
 SYNC_PATH: Final = "/lookups"

@@ -628,7 +628,7 @@ class DatasetStatus:
     refreshed: str = ""
     """The last refresh annotation that was answered."""
     refreshed_by: int = 0
-    """The number of the first build that answered it: earlier builds read the source too early."""
+    """The number of the build that last answered a refresh or a check; earlier ones read the source too early."""
     build_ticket: Ticket | None = None
     rollout_ticket: Ticket | None = None
     build: BuildStatus | None = None

@@ -1,7 +1,7 @@
 """Every error that a user can meet, and the exit code with which it ends a command.
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
-each map these errors in one place. Below are messages for errors of files and TLS, and for requests to a Redis port.
+each map these errors in one place. Below are messages for errors of files and TLS, and for HTTP sent to a Redis port.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def refuse_constant(text: str) -> NoReturn:
 #     keys                    in UTF-8, one after the other
 #     values                  one after the other
 #
-# The keys are those of the request, in the order of their first occurrence. They are repeated so that a client can
+# The keys are those of the request, in the order of their first occurrence. They are there so that a client can
 # check that the answer belongs to its request.
 
 

@@ -341,7 +341,7 @@ def test_a_block_that_is_cut_short_is_noticed(tmp_path: Path, codec: str) -> Non
 @pytest.mark.parametrize("codec", PACKERS)
 def test_a_block_beyond_the_memory_limit_is_refused(tmp_path: Path, codec: str) -> None:
     file = of_rows(record(("v", "string")), [{"k": "a", "v": "x" * (2 << 20)}], codec)
-    with pytest.raises(NotEnoughRoom, match="has a block after row 0 of more than 1,048,576 bytes"):
+    with pytest.raises(NotEnoughRoom, match="a block after row 0 has more than 1,048,576 bytes"):
         read_file(tmp_path, "f.avro", file)
 
 

@@ -404,7 +404,7 @@ def test_what_is_not_read_is_named_by_its_first_bytes(
         assert f" is {kind}" in raised.value.message
         assert raised.value.message.endswith(" by its first bytes, which is not supported")
         assert hint in str(raised.value.hint)
-    assert "let its name end" not in str(raised.value.hint)
+    assert "name the file" not in str(raised.value.hint)
     with pytest.raises(BadSource, match=kind):
         read_file(
             tmp_path, "f.bin", content, source={"format": "csv", "compression": "gzip" if ".gz" in name else "none"}

@@ -368,7 +368,7 @@ def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> T
 
 
 _NODE_AWAY: Final = 300.0
-"""Seconds after which an unready pod counts as lost: Kubernetes deletes the pods of a lost node after as long."""
+"""Seconds after which an unready pod counts as lost: Kubernetes deletes a lost node's pods after the same time."""
 _SLOW_KUBELET: Final = 30.0
 """Seconds by which a busy node may exceed a pod's grace period."""
 

@@ -71,7 +71,7 @@ from lookupdb_operator.gateway.request import (
 # waits behind another one's requests, and a new one usually finds room. It finds none if many namespaces take all they
 # may: eight namespaces can use up 192 transfers, and a ninth must retry in a second.
 #
-# A request without memory waits for a while behind those of its namespace.
+# A request that finds no memory waits up to WAIT_SECONDS, behind earlier ones of its namespace.
 
 
 WAIT_SECONDS: Final = 10.0

@@ -476,7 +476,7 @@ class Reconciler:
         return True
 
     async def _report_unattended(self, dataset: ObservedDataset, memory: _Memory) -> None:
-        """Post once that this operator leaves ``dataset`` alone, so that one of two operators does not repeat it."""
+        """Post once, not in every pass, that this operator leaves ``dataset`` alone."""
         unattended = None if dataset.deleting else planner.diagnose_unattended(dataset, self._config)
         if unattended is None:
             memory.unattended = None

@@ -442,7 +442,7 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 # promotion. If the store has lost the active generation, that is impossible, and RolledOut says to promote the other.
 #
 # The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
-# a store that loses everything would be filled all the time. The loss of an older generation (``LASTING_SECONDS``)
+# a store that loses everything would be filled all the time. The loss of a generation older than ``LASTING_SECONDS``
 # restarts the count. A build with another reason does not wait. If all servers of the generation get ready before a
 # build has begun, the loss is forgotten.
 

@@ -392,7 +392,7 @@ TRANSITIONS: Final = (
         edges=(),
         when=(
             "the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned; or the"
-            " annotation `lookupdb.dev/promote`, which had named one before it was built, was removed"
+            " annotation `lookupdb.dev/promote`, set before its generation was built, was removed or changed"
         ),
         written_first="`rejected`; `generations[].prematurePromotion` is empty",
         may_be_deleted="nothing yet: it is no longer desired, so its rollout is abandoned, or drains",

@@ -208,7 +208,7 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
 
 
 def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozenset[int]], ...]:
-    """The rollouts that routers may answer from now, each with its shards."""
+    """The rollouts that routers may now answer from, each with its shards."""
     table = status.table
     if table is None:
         return ()

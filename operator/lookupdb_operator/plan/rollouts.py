@@ -637,7 +637,7 @@ def list_overdue_pushes(status: DatasetStatus, situation: Situation) -> Iterator
 
 
 def next_push_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until the next push is repeated; None if there is none, or if it is overdue."""
+    """Seconds until a push is repeated next; None if none is still ahead."""
     pushes = _list_made_again(status, situation)
     return reasons.find_earliest((retry_at - situation.now).total_seconds() for _, retry_at in pushes)
 

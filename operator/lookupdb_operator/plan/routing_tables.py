@@ -94,7 +94,7 @@ def find_highest(versions: Iterable[int]) -> int:
 
 
 # Reports of routers, and which of them count. A router has confirmed a routing table when all its workers answer from
-# its version, and from the text that the operator has written under it.
+# that version, with the text that the operator wrote.
 #
 # The version alone is not enough. Somebody may have given an edited table the version of the operator's next one, and
 # routers may have taken it up. If the edit is undone before the next pass, only the digest of what routers have read
@@ -181,9 +181,9 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
 # answers from such content. Somebody has edited the ConfigMap, or the status that it is rendered from.
 #
 # A router never takes up other content under the same version, and one that has just started may have read the wrong
-# content. So the right content gets the next version. Each edit claims only one version: until a table of that version
-# is written, the ConfigMap has another version, and claims nothing more. A writer who edits again and again is left
-# alone for longer each time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then.
+# content. So the right content gets the next version. An edit uses up one version: until the next table is written, the
+# ConfigMap's version differs from the status's, and counts no more. A writer who edits again and again is left alone
+# for longer each time, as with any other object (``loop.reconcile.Repairs``), and no table is written until then.
 # The edit is noted at once all the same, because it may be undone meanwhile.
 
 
@@ -411,7 +411,7 @@ def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TableP
 
 
 def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus, situation: Situation) -> int:
-    """Return ``replicas`` if each referenced shard has that many ready servers, else the number in ``table``."""
+    """Return ``replicas`` if ``table`` has as many or each routed shard that many ready servers, else the table's."""
     if replicas <= table.replicas or _is_servable(replicas, status, situation):
         return replicas
     return table.replicas

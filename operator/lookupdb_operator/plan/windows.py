@@ -1,6 +1,5 @@
 """A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the target rollout are created next, how
-many at a time, and when. It also counts the servers of a rollout's shards. Shards that are created together are a
-*window*:
+many at a time, and when. Shards that are created together are a *window*:
 
     the StatefulSets of the next ``maxSurgeShards`` shards are created
     their servers are ready: a routing table routes these shards to them            routing_tables
@@ -13,7 +12,7 @@ for long to take up a table, or to leave one, another target rollout may begin, 
 
 One window replaces all shards if no generation is known to serve, or if the active one has another number of shards,
 key or value format: a lookup could not know whose rules apply. The same holds if ``MOST_SERVING`` rollouts serve shards
-already, each interrupted by the next.
+already, each interrupted by the next. This file also counts servers per shard.
 """
 
 from __future__ import annotations

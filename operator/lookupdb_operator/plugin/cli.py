@@ -32,8 +32,8 @@ def cli() -> None:
 
     Options follow the command: `kubectl lookupdb status airports -n shop`. kubectl does not pass its own options on.
 
-    Exit codes: 0 done, 1 failed, 2 usage; of `get`: 3 a key is missing, 4 a key is unavailable
-    now; of `load`: 7 a condition of --fail-if holds; 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted; of `get`: 3 a key is missing, 4 a key is unavailable
+    now; of `load`: 7 a condition of --fail-if holds.
     """
 
 

@@ -475,7 +475,7 @@ class AvroParser(DictRows):
                 yield count, content
         except _TooLong:
             raise NotEnoughRoom(
-                f"{self._file.name} has a block after row {self._row:,} of more than {self._max_block:,} bytes, "
+                f"{self._file.name}: a block after row {self._row:,} has more than {self._max_block:,} bytes, "
                 "more than the memory limit allows",
                 hint="raise --memory-limit, or write the file with smaller blocks",
             ) from None

@@ -69,7 +69,7 @@ _NO_TEXT: Final = rb".*?[\x00\x02-\x08\x0e-\x1f]"
 
 def _compression(name: Compression, more: bytes = b"") -> FileKind:
     pattern = re.escape(MAGIC[name]) + more
-    hint = f"set source.compression: {name}, or omit it and let its name end in {ENDINGS[name]}"
+    hint = f"set source.compression: {name}, or omit it and name the file *{ENDINGS[name]}"
     return FileKind(name, pattern, hint, is_read=True, is_compressed=True)
 
 
@@ -92,14 +92,14 @@ KINDS: Final = (
     FileKind(
         "Parquet",
         rb"PAR1" + _NO_TEXT,
-        "set source.format: parquet, or omit it and let its name end in .parquet",
+        "set source.format: parquet, or omit it and name the file *.parquet",
         is_read=True,
     ),
     FileKind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, "decrypt it before it is read"),
     FileKind(
         "Avro",
         rb"Obj\x01.*?avro\.(?:schema|codec)",
-        "set source.format: avro, or omit it and let its name end in .avro",
+        "set source.format: avro, or omit it and name the file *.avro",
         is_read=True,
     ),
     FileKind("ORC", rb"ORC" + _NO_TEXT, _REWRITE),

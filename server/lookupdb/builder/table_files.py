@@ -170,7 +170,7 @@ class TableObject:
 
 @contextmanager
 def missing_file_errors(name: str) -> Iterator[None]:
-    """Turn FileNotFoundError into an error that names the table's snapshot."""
+    """Report the missing file ``name`` as DataFileMissing."""
     try:
         yield
     except (FileNotFoundError, SourceMissing) as error:

@@ -180,7 +180,7 @@ def cli() -> None:
     Most options have an environment variable, which --help names: LOOKUPDB_ and the option's name, for example
     LOOKUPDB_DATA_DIR for --data-dir. One exception: --rate of `load` is LOOKUPDB_LOAD_RATE (requests), because
     LOOKUPDB_RATE is in bytes. Command-line options override environment variables. Options that only shape one result
-    have no variable: --json, --verify, --exit-code. Commands that `kubectl lookupdb` also has, from ls on, read only
+    have no variable: --json, --verify, --exit-code. The commands from ls to top, as in `kubectl lookupdb`, read only
     LOOKUPDB_DATA_DIR. LOOKUPDB_NATIVE=0 runs without the native kernels; 1 requires them.
 
     Exit codes: 0 success, 1 failure, 2 usage or invalid manifest, 3 bad source, 4 gate failed, 5 store,

@@ -146,5 +146,5 @@ def _describe_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:
     dictionary = format_quantity(total.dictionary_bytes, "bytes") if total.dictionary_bytes else "none"
     yield "compression", f"stored : value = {total.compression:.3f}, dictionary {dictionary}"
     share = 100 * total.overflow_waste_bytes / total.file_bytes if total.file_bytes else 0.0
-    wasted = f"{format_quantity(total.overflow_waste_bytes, 'bytes')} of them empty, {share:.1f} % of the files"
-    yield "overflow pages", f"{total.overflow_pages:,}" + (f", {wasted}" if total.overflow_pages else "")
+    wasted = f"{format_quantity(total.overflow_waste_bytes, 'bytes')} in them are unused, {share:.1f} % of the files"
+    yield "overflow pages", f"{total.overflow_pages:,}" + (f"; {wasted}" if total.overflow_pages else "")

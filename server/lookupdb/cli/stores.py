@@ -257,8 +257,8 @@ def prune(
     """Remove the generations of DATASET that nothing needs.
 
     It keeps the newest (--keep), the announced one, and each one that serves, waits for promotion, is pinned, or can be
-    rolled back to. It also removes older damaged and rejected generations. `lookupdb up` and builds in a cluster do the
-    same after each build.
+    rolled back to. It removes damaged ones if they are older than all the newest (--keep), rejected ones if they are
+    older than the newest. `lookupdb up` and builds in a cluster do the same after each build.
 
     \b
         lookupdb prune airports --dry-run

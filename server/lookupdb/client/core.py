@@ -94,8 +94,7 @@ class ConnectionFailure(Exception):
         """True for a reused connection that was closed before the answer: most likely the router closed it while
         idle."""
         self.refusal_hint = refusal_hint
-        """Advice if certificates do not match. Another connection is tried all the same, because it reads the files
-        again."""
+        """Advice if certificates do not match. Another connection is still tried: it reads the files again."""
 
     def to_error(self, keys: Sequence[str]) -> LookupFailed:
         """Return the error for ``keys``."""

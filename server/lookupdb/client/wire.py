@@ -695,7 +695,7 @@ def _read_generations(response: Response, expected: str | None) -> tuple[str, ..
     field = response.fields.get(GENERATION, b"")
     if not _GENERATIONS.fullmatch(field):
         raise InvalidAnswer(
-            f"an answer names its generation by Lookupdb-Generation, found {field[:60]!r}",
+            f"expected generations in Lookupdb-Generation, found {field[:60]!r}",
             hint="check that a lookupdb router listens there, on its public port",
         )
     if expected is not None and field != expected.encode():

@@ -122,7 +122,7 @@ class StoreFolder:
     path: Path
 
     def identity(self) -> Identity:
-        """Return the folder's identity: generations and announcements are renamed into it."""
+        """Return the folder's identity: renaming anything into the folder changes it."""
         return identify(self.path.stat())
 
     def target(self) -> Path:

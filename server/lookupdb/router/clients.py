@@ -70,7 +70,7 @@ class ClientService:
         self.draining = False
         """True if every answer closes its connection."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
-        """Deadlines that begin now, as exact as the sweep that calls ``tick``."""
+        """The deadlines of what begins now; each ``tick`` moves them."""
 
     def tick(self, now: float) -> None:
         """Update the deadlines for ``now``, event loop time."""

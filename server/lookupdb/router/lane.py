@@ -182,7 +182,7 @@ FIRST_KEYS: Final = 128
 SLICE_KEYS: Final = 64
 """A request's keys of one shard are cut into slices of this size, so a batch has fewer than BATCH_KEYS + SLICE_KEYS."""
 BATCH_BYTES: Final = 512 * 1024
-"""Limit of a reply with more than one value, because small work may wait behind it."""
+"""Limit of a batch's expected reply, because small work may wait behind it; a single value may exceed it."""
 LARGE_SLICE_BYTES: Final = 64 * 1024
 """A slice whose values are expected to be larger is large work."""
 _TIMED_BYTES: Final = 64 * 1024

@@ -1,7 +1,7 @@
 """One client's connection off the hot path: it reads requests and sends replies within limits, and ends.
 
-A turn of the event loop answers lookups (``worker``); everything else comes here. If only lookups arrive and nothing is
-pending, ``KeyReplies.answer`` answers them. Anything else, and replies that the client does not read, become an
+A turn of the event loop answers lookups (``worker``); everything else comes here. ``NativeReplies.answer`` answers
+lookups that arrive here while nothing is pending. Anything else, and replies that the client does not read, become an
 iterator, which ``_send_replies`` sends and may interrupt. So ``output_high`` and one value bound the memory, and no
 client blocks the others for longer than its time slice.
 

@@ -234,7 +234,7 @@ def find_shard(folder: Path, shard: int | None) -> ServedShard:
         served = locate_shard(folder, shard)
     except CorruptFile:
         raise
-    except StoreError as error:  # it was there a moment ago
+    except StoreError as error:  # it was readable a moment ago
         raise NotOnVolume(error.message, hint=error.hint) from error
     size = _read(served.path, lambda path: path.stat().st_size)
     if size < served.entry.bytes:
@@ -256,7 +256,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def _describe_gap(path: Path) -> str:
-    """Return the first part of ``path`` that is missing: it shows whether the path is wrong or the generation late."""
+    """Say which part of ``path`` is missing: it shows whether the path is wrong or the generation late."""
     for folder in path.parents:
         try:
             is_there = folder.is_dir()

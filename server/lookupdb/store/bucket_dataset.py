@@ -598,7 +598,7 @@ class BucketDataset(StoredDataset):
         try:
             lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}", abandoned)
         except PublicationDecided as decided:
-            # Its builder died or was suspended before it could publish and delete its claim.
+            # Its builder has decided to publish, but not yet deleted its claim: it may be dead.
             with suppress(GenerationExists):
                 complete_publication(self.bucket, prefix, decided.manifest)
             self.bucket.objects.delete([f"{prefix}/{CLAIM}"])

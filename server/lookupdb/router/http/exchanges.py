@@ -140,7 +140,7 @@ class Exchange:
         raise NotImplementedError
 
     def cost(self) -> int:
-        """Return the bytes that the exchange holds until it is answered."""
+        """Return the number of bytes that the exchange holds until it is answered."""
         return _EXCHANGE_BYTES
 
     def abandon(self) -> None:

@@ -147,7 +147,7 @@ impl Splitter {
             || Some(byte) == self.dialect.escape
     }
 
-    /// Push `raw` without its escapes as a field; false if one precedes a byte that it must not.
+    /// Push `raw` without its escapes as a field; false if one precedes no escapable byte.
     fn push_unescaped(&mut self, raw: &[u8]) -> bool {
         let start = self.unquoted.len();
         let mut bytes = raw.iter();

@@ -85,8 +85,8 @@ impl JsonRows {
         })
     }
 
-    /// Leave two kinds of rows to Python: those with a column of `missing`, and those with a column that is not in
-    /// `known`, unless `known` is None.
+    /// While `missing` is not empty, leave to Python rows with a column in it, and rows with one that `known`, if given,
+    /// lacks.
     fn watch(&mut self, missing: HashSet<Vec<u8>>, known: Option<HashSet<Vec<u8>>>) {
         self.missing = missing;
         self.known = known;

@@ -58,8 +58,8 @@ struct Share {
     largest_value_bytes: usize,
 }
 
-/// Key and stored value of each record, and these sums: bytes of keys, bytes of values before and after packing, number
-/// and bytes of values on overflow pages. The last is the size of the largest value before packing.
+/// Key and stored value of each record; then bytes of keys, bytes of values before and after packing, number and bytes
+/// of values on overflow pages, and the largest value's size before packing.
 type Items<'py> = (Bound<'py, PyList>, Sums);
 type Sums = (usize, usize, usize, usize, usize, usize);
 
