@@ -18,15 +18,17 @@ K = TypeVar("K", bound=Key)
 
 
 class UnusableColumn(ValueError):
-    """No record can have the key: a column is empty, or holds the separator."""
+    """No record can have the key: a column is empty, or holds the separator or its beginning."""
 
 
 def join_columns(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:
-    """Join the columns of a key. Only the last one may contain the separator, so that two keys never become one."""
+    """Join the columns of a key. In the text, each separator must be the first after the one before, so that two keys
+    never become one: with ``::``, ``a:`` and ``b`` would be ``a`` and ``:b``. So only the last column may hold it."""
     parts = list(parts)
     for column, part in zip(columns[:-1], parts, strict=False):
-        if separator in part:
-            raise UnusableColumn(f"the key column {column} holds the separator {separator!r}")
+        if (part + separator).index(separator) < len(part):
+            how = "holds" if separator in part else "ends with the beginning of"
+            raise UnusableColumn(f"the key column {column} {how} the separator {separator!r}")
     for column, part in zip(columns, parts, strict=True):
         if not part:
             raise UnusableColumn(f"the key column {column} is empty")

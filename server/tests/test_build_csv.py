@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import io
+import itertools
 import json
 import lzma
 import os
@@ -135,6 +136,22 @@ def test_a_key_of_several_columns(tmp_path: Path) -> None:
     found = read_file(tmp_path, "f.csv", text, key=["a", "b"])
     assert found.values == {"x:y:z": '{"v":"1"}'}
     assert found.reasons == [(2, "the key column a holds the separator ':'"), (3, "the key column a is empty")]
+
+
+@pytest.mark.parametrize("separator", [":", "::", ":a:"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_two_keys_of_several_columns_are_never_one(tmp_path: Path, kind: str, separator: str) -> None:
+    parts = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product(":a", repeat=length)]
+    pairs = [(a, b) for a in parts for b in parts]
+    rows = {"csv": "a,b\n" + "".join(f"{a},{b}\n" for a, b in pairs)}
+    rows["jsonl"] = "".join(f'{{"a":"{a}","b":"{b}"}}\n' for a, b in pairs)
+    found = read_file(tmp_path, f"f.{kind}", rows[kind], key=["a", "b"], separator=separator)
+    assert len(found.values) + found.rejected.count == len(pairs)
+    for a, b in pairs:
+        assert (f"{a}{separator}{b}" in found.values) or f"{a}{separator}".index(separator) < len(a)
+    if separator == "::":
+        assert (1, "the key column a holds the separator '::'") not in found.reasons
+        assert "the key column a ends with the beginning of the separator '::'" in dict(found.reasons).values()
 
 
 def test_steps_are_applied_to_the_joined_text_of_a_key(tmp_path: Path) -> None:

@@ -40,12 +40,19 @@ class Read:
 
 
 def dataset(
-    base: Path | None, url: str | list[str], key: str | list[str] = "k", *, normalize: tuple[str, ...] = (), **spec: Any
+    base: Path | None,
+    url: str | list[str],
+    key: str | list[str] = "k",
+    *,
+    normalize: tuple[str, ...] = (),
+    separator: str = ":",
+    **spec: Any,
 ) -> DatasetSpec:
     """A spec in the schema's own words; ``source`` adds to the url."""
     urls = {("url" if isinstance(url, str) else "urls"): url} if url else {}
     spec["source"] = {**urls, **spec.get("source", {})}
-    spec["key"] = {"columns": [key] if isinstance(key, str) else key, "normalize": list(normalize)}
+    columns = [key] if isinstance(key, str) else key
+    spec["key"] = {"columns": columns, "normalize": list(normalize), "separator": separator}
     resource = {
         "apiVersion": "lookupdb.dev/v1alpha1",
         "kind": "LookupDataset",

@@ -250,13 +250,17 @@ impl CsvRows {
         for (number, field) in self.key_fields.iter().enumerate() {
             let part = self.splitter.field(block, *field);
             let is_last = number + 1 == self.key_fields.len();
-            if part.is_empty() || (!is_last && memchr::memmem::find(part, &self.separator).is_some()) {
+            if part.is_empty() {
                 return None;
             }
-            if number > 0 {
-                self.key_text.extend_from_slice(&self.separator);
-            }
+            let start = self.key_text.len();
             self.key_text.extend_from_slice(part);
+            if !is_last {
+                self.key_text.extend_from_slice(&self.separator);
+                if memchr::memmem::find(&self.key_text[start..], &self.separator)? < part.len() {
+                    return None; // see `join_columns` in records.py
+                }
+            }
         }
         Some(())
     }

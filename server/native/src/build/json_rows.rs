@@ -177,13 +177,15 @@ impl JsonRows {
             if last > 0 && part.is_empty() {
                 return None;
             }
-            if number < last && memchr::memmem::find(part, &self.separator).is_some() {
-                return None;
+            let key_text = &mut self.row.key_text;
+            let start = key_text.len();
+            key_text.extend_from_slice(part);
+            if number < last {
+                key_text.extend_from_slice(&self.separator);
+                if memchr::memmem::find(&key_text[start..], &self.separator)? < part.len() {
+                    return None; // see `join_columns` in records.py
+                }
             }
-            if number > 0 {
-                self.row.key_text.extend_from_slice(&self.separator);
-            }
-            self.row.key_text.extend_from_slice(part);
         }
         Some(())
     }
