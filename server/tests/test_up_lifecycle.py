@@ -313,6 +313,20 @@ def test_the_source_that_kubectl_has_applied_is_watched(people: Start, tmp_path:
     eventually(lambda: stack.title() == "Baroness", "a change of the applied source")
 
 
+def test_a_source_that_grows_for_long_is_built_when_it_rests(people: Start, tmp_path: Path) -> None:
+    stack = people("--watch", "--watch-seconds", "0.5")
+    assert stack.title() == "Countess"
+    end = time.monotonic() + 8
+    with (tmp_path / "people.csv").open("a", buffering=1) as source:
+        while time.monotonic() < end:
+            source.write(f"at{time.monotonic_ns()}@example.com,Reader\n")
+            time.sleep(0.01)
+        source.write("last@example.com,Duchess\n")
+    assert stack.newest() == 1
+    eventually(lambda: stack.find("last@example.com"), "the whole source")
+    assert stack.newest() == 2
+
+
 def test_a_changed_gate_judges_what_was_rejected_and_not_what_serves(people: Start, tmp_path: Path) -> None:
     stack = people(*WATCH)
     assert stack.title() == "Countess"

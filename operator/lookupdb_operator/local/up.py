@@ -64,8 +64,6 @@ from lookupdb_operator.plan.lifecycle import RolloutPhase, rollout_phase
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
-_MAX_UNSETTLED_CHECKS: Final = 10
-"""Number of consecutive checks that may find the source changed again before it is built anyway."""
 _ROUTINE: Final = frozenset(
     {
         reasons.CONFIRMING,
@@ -122,7 +120,6 @@ class LocalDataset:
     """The identity of the source at the last check; None if nothing identifies it, or it is awaited."""
     first: str | None = None
     """The identity of the source when `up` began. If the first build failed, it read this source."""
-    unsettled: int = 0
     said: str = ""
     """What was printed last about manifest and source."""
     problem: str = ""
@@ -555,11 +552,8 @@ class Up:
         held = self._api.get(names.DATASET_KIND, *dataset.key)
         if held is None:
             return ""
-        is_new = dataset.is_new(held)
         # A changed source may be half written: wait for two equal checks.
-        is_unsettled = is_new and dataset.seen != before and dataset.unsettled < _MAX_UNSETTLED_CHECKS
-        dataset.unsettled = dataset.unsettled + 1 if is_unsettled else 0
-        if is_new and not is_unsettled:
+        if dataset.is_new(held) and dataset.seen == before:
             self._annotate(dataset, dataset.make_refresh())
             self._say(f"{dataset.spec.name}: the source has changed, building")
         return ""
