@@ -131,7 +131,7 @@ class RefusedGeneration(BuiltGeneration):
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A generation that was rolled back or rejected: it is not rolled out again until the source changes."""
+    """A generation that was rolled back or rejected: it is not rolled out again until source or spec changes."""
 
     generation: str
     fingerprint: str

@@ -163,8 +163,8 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
     after a rollback, GENERATION is required.
 
     This sets spec.generation: refreshes still build, but no new generation serves until `unpin`. Even then, the
-    generation that you rolled back from does not serve again until the source changes. If a tool applies the manifest,
-    set generation there too, or the tool removes it.
+    generation that you rolled back from does not serve again until source or spec changes. If a tool applies the
+    manifest, set generation there too, or the tool removes it.
 
     \b
         kubectl lookupdb rollback airports --wait
@@ -213,7 +213,7 @@ def unpin(name: str, target: Target, wait: bool, timeout: float, as_json: bool) 
     """Remove the pin of DATASET.
 
     This removes spec.generation, so that the newest generation is rolled out. The exception is a generation that you
-    rolled back from, or another of the same source and spec: until the source changes, the present one keeps serving.
+    rolled back from, or another of the same source and spec: until these change, the present one keeps serving.
     If a tool applies the manifest, remove generation there too.
 
     \b
