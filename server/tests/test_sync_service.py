@@ -33,6 +33,7 @@ from support.syncing import (
 )
 from support.waiting import soon
 
+import lookupdb
 from lookupdb.errors import StoreError
 from lookupdb.manifest import ANNOUNCEMENT_NOTE, FILE_NAME
 from lookupdb.store import open_store
@@ -81,6 +82,36 @@ class TestActive:
             people.remove("g1")
             publish(url, "g1", content="g1 new", built_at="2026-11-22T00:00:00Z")
             await reads(root, "g1 new")
+
+    @pytest.mark.parametrize("version", [1, 2], ids=["version", "later version"])
+    async def test_a_store_that_was_removed_and_filled_again_is_followed(
+        self, root: Path, url: str, version: int
+    ) -> None:
+        """As .lookupdb of `lookupdb up`, where uid, generation and version are the same again: none of it tells."""
+        people = publish(url, f"g{version}", content=f"g{version} old")
+        announce(people, f"g{version}", version)
+        async with keeping(root, url) as service:
+            await reads(root, f"g{version} old")
+            with lookupdb.open(root / "team/people", refresh_seconds=0) as opened:
+                assert opened["key-1"] == f"g{version} old"
+                built_at, announced_at = "2026-11-22T00:00:00Z", "2026-11-22T00:00:01Z"
+                new = publish(f"{url}-new", "g1", content="g1 new", built_at=built_at)
+                announce(new, "g1", 1, announced_at)
+                Path(url).rename(f"{url}-old")
+                Path(f"{url}-new").rename(url)
+                await reads(root, "g1 new")
+                await soon(lambda: opened["key-1"] == "g1 new", "a program that has it open sees that")
+            await soon(lambda: only_keeper(service).problem is None, "nothing is wrong")
+
+    async def test_the_same_generation_that_is_announced_again_is_not_fetched_again(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, url) as service:
+            await soon(lambda: service.state.figures.fetches == 1, "it is fetched")
+            announce(people, "g1", 2, "2026-11-22T00:00:00Z")
+            await soon(lambda: only_keeper(service).target.version == 2, "it is seen")
+            await soon(lambda: only_keeper(service).is_settled, "it is known to be current")
+            assert service.state.figures.fetches == 1
 
     async def test_an_older_version_is_told_and_not_followed(self, root: Path, url: str) -> None:
         people = publish(url, "g1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.generations import manifest
 
@@ -14,14 +16,18 @@ from lookupdb.sync.feeds import (
     diagnose_manifest,
     diagnose_succession,
     have_same_content,
+    parse_moment,
     target_by_announcement,
 )
 
 A = "10.0.0.1:7000"
+LATER = "2026-11-20T02:04:01Z"
 
 
-def target(generation: str = "g1", version: int | None = 1, uid: str = "3f2b9c1e") -> SyncTarget:
-    return SyncTarget(uid, generation, "announcement", version)
+def target(
+    generation: str = "g1", version: int | None = 1, uid: str = "3f2b9c1e", moment: str = "2026-11-20T02:04:00Z"
+) -> SyncTarget:
+    return SyncTarget(uid, generation, "announcement", version, parse_moment(moment))
 
 
 def a_manifest(generation: str = "g1", sha256: str = "aa", file: str = "shard-00000-of-00001.lmdb") -> Manifest:
@@ -29,9 +35,10 @@ def a_manifest(generation: str = "g1", sha256: str = "aa", file: str = "shard-00
 
 
 class TestOrigin:
-    def test_an_announcement_names_one_and_its_version(self) -> None:
+    def test_an_announcement_names_one_its_version_and_when(self) -> None:
         announcement = Announcement("team", "people", "3f2b9c1e-77aa", "g12", 17, "2026-11-20T02:04:00Z")
-        assert target_by_announcement(announcement) == SyncTarget("3f2b9c1e", "g12", "announcement", 17)
+        assert target_by_announcement(announcement) == target("g12", 17)
+        assert target_by_announcement(replace(announcement, announced_at=LATER)) != target("g12", 17)
 
 
 class TestSuccession:
@@ -45,14 +52,20 @@ class TestSuccession:
             (target("g1", 1, uid="77aa0b1c"), target("g9", 9)),
             (target("g1", None), target("g2", 2)),
             (target("g1", 1), target("g2", None)),
+            (target("g1", 1, moment=LATER), target("g2", 2)),
+            (target("g1", 2, moment=LATER), target("g2", 2)),
         ],
-        ids=["the first", "newer", "rollback", "the same", "made again", "no more announced", "announced"],
+        ids=[
+            *("the first", "newer", "rollback", "the same", "made again", "no more announced", "announced"),
+            *("a store that was filled again", "of the same version"),
+        ],
     )
     def test_may_be(self, new: SyncTarget, standing: SyncTarget | None) -> None:
         assert diagnose_succession(new, standing) is None
 
-    def test_an_older_version_is_refused(self) -> None:
-        assert diagnose_succession(target("g3", 1), target("g2", 2)) == (
+    @pytest.mark.parametrize("moment", ["2026-11-20T02:04:00Z", "2026-11-20T03:03:59+01:00"])
+    def test_an_older_version_is_refused(self, moment: str) -> None:
+        assert diagnose_succession(target("g3", 1, moment=moment), target("g2", 2)) == (
             "version 1 is older than version 2, which is in effect"
         )
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Announcement, Manifest, is_stale
@@ -21,6 +21,7 @@ from lookupdb.store.dataset import StoredDataset, read_announcement
 
 
 Origin = Literal["table", "announcement", "newest"]
+_NO_MOMENT: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,14 @@ class SyncTarget:
     origin: Origin
     version: int | None = None
     """Version of the routing table or the announcement; None without either."""
-    identity: str = ""
-    """Time when the newest generation was built, if nothing is announced: its number may have been used before."""
+    moment: datetime.datetime = _NO_MOMENT
+    """Time when it was announced, else built. In a store that was removed and filled again, only this may differ."""
 
 
 def target_by_announcement(announcement: Announcement) -> SyncTarget:
     """Return the announced generation."""
-    return SyncTarget(announcement.uid[:8], announcement.generation, "announcement", announcement.version)
+    moment = parse_moment(announcement.announced_at)
+    return SyncTarget(announcement.uid[:8], announcement.generation, "announcement", announcement.version, moment)
 
 
 def choose_newer(by_table: SyncTarget | None, announced: SyncTarget | None) -> SyncTarget | None:
@@ -55,9 +57,12 @@ def diagnose_succession(new: SyncTarget, standing: SyncTarget | None) -> str | N
     """Return a sentence that says why ``new`` may not follow ``standing``; None if it may.
 
     Versions only grow: a late write must not bring back an earlier generation. A generation with a lower number may
-    follow, as after a rollback. Another uid has its own versions.
+    follow, as after a rollback. Another uid has its own versions, and so has a store that was removed and filled again,
+    which a later announcement shows.
     """
     if standing is None or new.uid != standing.uid or new.version is None or standing.version is None:
+        return None
+    if new.origin == standing.origin and new.moment > standing.moment:
         return None
     if new.version < standing.version:
         return f"version {new.version} is older than version {standing.version}, which is in effect"
@@ -103,12 +108,6 @@ UNANNOUNCED_SECONDS: Final = 10.0
 than a read."""
 
 
-class _Finding(NamedTuple):
-    target: SyncTarget
-    moment: datetime.datetime
-    """Time when it was announced, else built."""
-
-
 class NamespaceListings:
     """The datasets of namespaces: one listing serves all callers within some seconds."""
 
@@ -148,7 +147,7 @@ class StoreFeed:
         self._name = name
         self.uid = uid
         """Uid of the dataset to look for; None for the one announced last."""
-        self._newest: dict[StoreAddress, tuple[_Finding | None, float]] = {}
+        self._newest: dict[StoreAddress, tuple[SyncTarget | None, float]] = {}
         """Dataset without an announcement → its newest generation, and when it was found."""
 
     def look_for_announcement(self, uid: str) -> SyncTarget | None:
@@ -167,12 +166,12 @@ class StoreFeed:
             addresses = self._listings.find(self._namespace, self._name)
         self._newest = {address: found for address, found in self._newest.items() if address in addresses}
         found = (self._look_at(address, takes_newest=takes_newest) for address in addresses)
-        findings = [finding for finding in found if finding is not None]
+        targets = [target for target in found if target is not None]
         # Prefer an announced generation: it was rolled out. One of another dataset may only have been built.
-        announced = [finding for finding in findings if finding.target.origin == "announcement"]
-        return max(announced or findings, key=lambda finding: finding.moment).target if findings else None
+        announced = [target for target in targets if target.origin == "announcement"]
+        return max(announced or targets, key=lambda target: target.moment, default=None)
 
-    def _look_at(self, address: StoreAddress, *, takes_newest: bool) -> _Finding | None:
+    def _look_at(self, address: StoreAddress, *, takes_newest: bool) -> SyncTarget | None:
         dataset = self._store.dataset_at(address)
         announcement = read_announcement(dataset)
         if announcement is not None:
@@ -180,9 +179,9 @@ class StoreFeed:
             # In a directory, a newer generation replaces an announced one that is gone.
             if takes_newest and self._store.folder and announcement.generation not in dataset.published_generations():
                 newer = _find_newest(dataset, None)
-                if newer is not None and is_stale(announcement.generation, newer.target.generation):
+                if newer is not None and is_stale(announcement.generation, newer.generation):
                     return newer
-            return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
+            return target_by_announcement(announcement)
         if not takes_newest:
             return None
         now = time.monotonic()
@@ -193,7 +192,7 @@ class StoreFeed:
         return newest
 
 
-def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding | None:
+def _find_newest(dataset: StoredDataset, standing: SyncTarget | None) -> SyncTarget | None:
     """Return the newest whole generation that passed its gates. The files of ``standing`` are not checked again."""
     for generation in reversed(dataset.known_generations()):
         try:
@@ -202,18 +201,17 @@ def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding 
             continue
         if manifest is None or manifest.refused is not None:
             continue
-        target = SyncTarget(dataset.address.uid, generation, "newest", identity=manifest.built_at)
-        finding = _Finding(target, _parse_moment(manifest.built_at))
-        if finding != standing:
+        target = SyncTarget(dataset.address.uid, generation, "newest", moment=parse_moment(manifest.built_at))
+        if target != standing:
             try:
                 dataset.check_files(manifest)
             except (CorruptFile, GenerationMissing):
                 continue
-        return finding
+        return target
     return None
 
 
-def _parse_moment(text: str) -> datetime.datetime:
+def parse_moment(text: str) -> datetime.datetime:
     """Return ``text``, ISO 8601, as a time. Raises CorruptFile."""
     try:
         moment = datetime.datetime.fromisoformat(text)

@@ -22,7 +22,14 @@ from lookupdb.manifest import ANNOUNCEMENT_NOTE, LOST_HINT, Manifest
 from lookupdb.process.launch import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.generations import Throttle
-from lookupdb.sync.feeds import StoreFeed, SyncTarget, diagnose_manifest, diagnose_succession, have_same_content
+from lookupdb.sync.feeds import (
+    StoreFeed,
+    SyncTarget,
+    diagnose_manifest,
+    diagnose_succession,
+    have_same_content,
+    parse_moment,
+)
 from lookupdb.sync.folder import DatasetFolder, FetchInterrupted, FetchProgress, fetch_generation, interruptible_pace
 
 # Look for an announcement without delaying a keeper that follows a routing table.
@@ -326,7 +333,7 @@ class DatasetKeeper:
         manifest = self.folder.find_whole(target.generation)
         if manifest is None or diagnose_manifest(manifest, address, target) is not None:
             return None
-        return manifest if target.identity in ("", manifest.built_at) else None
+        return manifest if target.origin != "newest" or parse_moment(manifest.built_at) == target.moment else None
 
     def _make_room(self, lacking: int) -> None:
         """Remove older generations, oldest first, until ``lacking`` more bytes are free."""
