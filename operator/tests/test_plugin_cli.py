@@ -292,16 +292,18 @@ async def test_who_waits_reads_what_for_and_at_the_end_what_came_of_it(
     kube: Kube, plugin: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_verbs, "_EVERY", 0.0)
-    building = {"conditions": [condition("Built", "False", "Building", "g13 is being built.")]}
+    before: dict[str, Any] = {"refreshed": "before", "refreshedBy": 12}
+    kube.put({**_dataset(kube), "status": body(lastGeneration=12, **before)["status"]})
+    building = {"conditions": [condition("Built", "False", "Building", "g13 is being built.")], **before}
     looks: Iterator[dict[str, Any]] = iter(
-        [{}, building, building, {"generation": "g13", "generations": [generation("g13")]}]
+        [before, building, building, {"generation": "g13", "generations": [generation("g13", refresh="later")]}]
     )
 
     async def get_dataset(_: Any, name: str) -> Dataset:
         status, annotations = next(looks), _dataset(kube)["metadata"].get("annotations", {})
-        if "generations" in status:
-            value = annotations[names.REFRESH]
-            status = {**status, "refreshed": value, "generations": [generation("g13", refresh=value)]}
+        if "generations" in status:  # another refresh has replaced this one
+            status = {**status, "refreshed": "later", "refreshedBy": 13}
+            annotations = {names.REFRESH: "later"}
         return replace(Dataset.from_body(body(name, **status)), annotations=annotations)
 
     monkeypatch.setattr(DatasetSession, "get_dataset", get_dataset)

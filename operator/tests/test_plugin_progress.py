@@ -175,18 +175,38 @@ def _annotated(found: Dataset, value: str) -> Dataset:
     return replace(found, annotations={names.REFRESH: value})
 
 
-@pytest.mark.parametrize(
-    ("refreshed", "so_far"), [("later", "is answered"), ("before", "is not answered yet")], ids=str
-)
-def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_longer(
-    refreshed: str, so_far: str
-) -> None:
-    found = changes.judge_refresh(_annotated(dataset(refreshed=refreshed), "later"), "now")
+LATER = {
+    "refreshed": "later",
+    "generations": [generation("g12"), generation("g14", refresh="later")],
+    "generation": "g14",
+}
+
+
+def test_a_build_for_a_later_refresh_answers_this_one_too_and_no_build_that_began_before() -> None:
+    """Happens if `up --watch` sees the source change just before or after a command asks for a refresh."""
+    for status in ({"refreshed": "before", "refreshedBy": 12}, {"refreshed": "now"}, {**LATER, "refreshedBy": 14}):
+        found = changes.judge_refresh(_annotated(dataset(**status), "later"), "now", ["g12"], last=13)
+        assert (found.is_done, found.failure) == (status["refreshed"] != "before", "")
+    assert found.outcome == "g14 serves"
+    rolling_out = dataset(**LATER, refreshedBy=14, **_conditions(STARTING))
+    assert not changes.judge_refresh(_annotated(rolling_out, "later"), "now", last=13).is_done
+
+
+def test_a_refresh_that_was_set_back_to_an_answered_one_is_waited_for_no_longer() -> None:
+    found = changes.judge_refresh(_annotated(dataset(**LATER, refreshedBy=13), "later"), "now", last=13)
     assert not found.is_done
-    assert found.failure == (
-        f"another refresh, later, has replaced this one, and {so_far}:"
-        " kubectl lookupdb status -n shop airports shows its outcome"
-    )
+    now = "changed to later, which an earlier build has answered"
+    assert found.failure == f"the refresh was withdrawn: the annotation lookupdb.dev/refresh was {now}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "failure"), [("BadSource", "BadSource: no file"), ("WaitingForSource", "")], ids=["failed", "waits"]
+)
+def test_a_refresh_fails_with_the_later_one_that_has_replaced_it(reason: str, failure: str) -> None:
+    failed = {"refresh": "later", "reason": reason, "message": "no file"}
+    status = {"failure": failed, "conditions": [condition("Built", "False", reason)]}
+    found = changes.judge_refresh(_annotated(dataset(**status), "later"), "now", last=13)
+    assert (found.failure, found.is_taken_up) == (failure, True)
 
 
 def test_a_refresh_whose_annotation_was_taken_away_is_waited_for_no_longer() -> None:

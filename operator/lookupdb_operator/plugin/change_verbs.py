@@ -47,8 +47,8 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, as_json: bool
 
     This sets the annotation lookupdb.dev/refresh to a new value. With --wait, the command returns once the new
     generation serves, or is a candidate that waits for promotion, or the source was found unchanged. Exit code 1 means
-    that the build failed, that the new generation waits because another one is pinned, or that another refresh has
-    replaced this one. The operator keeps trying after a failure.
+    that the build failed, that the new generation waits because another one is pinned, or that the refresh was
+    withdrawn. The operator keeps trying after a failure.
 
     \b
         kubectl lookupdb refresh airports --wait
@@ -60,8 +60,9 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, as_json: bool
         earlier = [generation["generation"] for generation in dataset.status.get("generations") or ()]
         changed, outcome = await session.patch_dataset(dataset, changes.annotate(names.REFRESH, value)), ""
         if wait:
+            last = changed.status.get("lastGeneration", 0)
             changed, outcome = await _wait(
-                session, changed, lambda now: changes.judge_refresh(now, value, earlier), timeout
+                session, changed, lambda now: changes.judge_refresh(now, value, earlier, last), timeout
             )
         requested, pinned = f"refresh {value} is requested", dataset.spec.get("generation")
         if pinned is not None:

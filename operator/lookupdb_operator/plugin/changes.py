@@ -128,22 +128,24 @@ class ChangeProgress:
     """True once the operator has seen the change; until then the conditions are about the state before."""
 
 
-def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -> ChangeProgress:
+def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = (), last: int = 0) -> ChangeProgress:
     """Judge the refresh with the annotation ``value``: answered, then rolled out. ``earlier`` are the generations
-    before it. If the source has not changed, one of these answers the refresh."""
-    failure = dataset.status.get("failure") or {}
-    if dataset.status.get("refreshed") != value:
-        if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
+    before it. If the source has not changed, one of these answers the refresh. Builds with numbers above ``last`` began
+    after it was requested, so one that answers a later refresh answers this one too."""
+    failure, refreshed = dataset.status.get("failure") or {}, dataset.status.get("refreshed")
+    if refreshed != value and dataset.status.get("refreshedBy", 0) <= last:
+        requested = (value, dataset.annotations.get(names.REFRESH) or value)
+        if failure.get("refresh") in requested and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
             return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
         if withdrawal := _find_withdrawal(dataset, value):
             return ChangeProgress(False, failure=withdrawal)
         # An unanswered refresh makes Built False, with another reason than the failure of an earlier refresh.
         built = dataset.condition("Built")
-        is_of_earlier = failure.get("refresh", value) != value and built.get("reason") == failure.get("reason")
+        is_of_earlier = failure.get("refresh", value) not in requested and built.get("reason") == failure.get("reason")
         is_taken_up = built.get("status") == "False" and not is_of_earlier
         return ChangeProgress(False, waits_for=_describe(dataset, "Built"), is_taken_up=is_taken_up)
     stored = dataset.status.get("generations") or ()
-    answers = {generation["generation"] for generation in stored if generation.get("refresh") == value}
+    answers = {generation["generation"] for generation in stored if generation.get("refresh") == refreshed}
     candidate = dataset.candidate
     if candidate and answers and candidate not in answers:
         return ChangeProgress(False, waits_for=f"{_join(answers, ' or ')} to be the candidate in place of {candidate}")
@@ -151,17 +153,14 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
 
 
 def _find_withdrawal(dataset: Dataset, value: str) -> str:
-    """Return why the refresh ``value`` will not be answered: its annotation was changed before a build began. Empty
-    while it may be answered."""
+    """Return why no build will answer the refresh ``value``: its annotation was removed, or set back to one that is
+    answered. Empty while one may."""
     build: Members = dataset.status.get("build") or {}
     asked_for = str(dataset.annotations.get(names.REFRESH, ""))
-    if asked_for == value or build.get("refresh") == value:
+    if asked_for not in ("", dataset.status.get("refreshed")) or build.get("refresh") == value:
         return ""
-    if not asked_for:
-        return f"the refresh was withdrawn: the annotation {names.REFRESH} was removed"
-    so_far = "is answered" if dataset.status.get("refreshed") == asked_for else "is not answered yet"
-    status = dataset.command("status")
-    return f"another refresh, {asked_for}, has replaced this one, and {so_far}: {status} shows its outcome"
+    change = f"changed to {asked_for}, which an earlier build has answered" if asked_for else "removed"
+    return f"the refresh was withdrawn: the annotation {names.REFRESH} was {change}"
 
 
 def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> ChangeProgress:
