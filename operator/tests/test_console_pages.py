@@ -154,9 +154,15 @@ def test_a_value_is_shown_with_its_shard_size_time_and_generation(console: Conso
     assert "may or may not exist: shard 1 is away" in console.post(f"{DATASET}/lookup", key="away")
 
 
-def test_only_served_generations_are_asked(console: Console) -> None:
-    console.post(f"{DATASET}/lookup", key="a", generation="g99")
-    assert console.source.asked[-1] == ("a", None)
+def test_no_other_generation_answers_for_one_that_is_not_served(console: Console) -> None:
+    """Happens if a page shows the choice of generations from before a cutover."""
+    console.source.asked.clear()
+    page = console.post(f"{DATASET}/lookup", key="a", generation="g99")
+    assert "Not looked up" in page
+    assert "g99 is not served." in page
+    assert console.source.asked == []
+    console.post(f"{DATASET}/lookup", key="a")
+    assert console.source.asked == [("a", None)]
 
 
 def test_a_candidate_can_be_asked_and_compared(console: Console) -> None:

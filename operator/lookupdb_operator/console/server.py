@@ -244,7 +244,10 @@ async def look_up(request: web.Request) -> web.Response:
     key, generation, served = str(form.get("key", "")), str(form.get("generation", "")), pages.list_served(dataset)
     began, kind, answer, shard, text, is_whole = time.perf_counter(), "", None, None, "", True
     if request.method == "POST":
-        answer = await request[SOURCE].look_up(dataset, key, generation if generation in served else None)
+        if generation in ("", *served):
+            answer = await request[SOURCE].look_up(dataset, key, generation or None)
+        else:
+            answer = Elsewhere(f"{generation} is not served.")
         kind = _KINDS[type(answer)]
     microseconds = (time.perf_counter() - began) * 1e6
     if isinstance(answer, FoundKey):
