@@ -603,7 +603,7 @@ class DatasetStatus:
     built_at: str = ""
     """When the active generation was built."""
     last_refreshed: str = ""
-    """When the oldest served data were last known to match their source: the age of the data."""
+    """When the oldest served data were last known to match their source: their age counts from then."""
     shards: str = ""
     """For people: ``3/4`` shards of the active rollout have a ready server."""
     synced_nodes: str = ""
@@ -687,7 +687,7 @@ class DatasetStatus:
         return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
 
     def protected_generations(self, pinned: str = "") -> frozenset[str]:
-        """Return the generations that are served, fetched, written or referenced here. Add the pinned one if it is
+        """Return the generations that are served, fetched, written or referenced here, and the pinned one if it is
         older than the newest of these, because such generations may be removed."""
         found = {generation.generation for generation in self.generations}
         found.update(rollout.generation for rollout in self.rollouts)

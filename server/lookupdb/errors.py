@@ -391,5 +391,5 @@ REDIS_HINT: Final = (
 
 
 def begins_redis_reply(answer: bytes) -> bool:
-    """Return whether ``answer``, at least its first line, is a Redis server's refusal of an HTTP request."""
+    """Return whether ``answer``, of which the first line is enough, is a Redis server's refusal of an HTTP request."""
     return _REPLY.match(answer) is not None

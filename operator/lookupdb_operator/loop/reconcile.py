@@ -109,7 +109,7 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
 
 
 def progress_pause(dataset: ObservedDataset, plan: Plan, seconds: float) -> float:
-    """Return for how many seconds ``plan`` can wait, ``seconds`` after the last write of the status; 0: it must not
+    """Return the seconds that ``plan`` can still wait, ``seconds`` after the last write of the status; 0 if it must not
     wait. Servers of a rollout become ready one by one; this avoids a write for each of them."""
     if plan.apply or plan.delete or plan.status == dataset.status:
         return 0.0
@@ -224,14 +224,14 @@ class Repairs:
         return max(0.0, write.moment + delay - self._clock())
 
 
-# Build and rollout slots: each pass plans with the slots of its dataset and wakes datasets whose slot became free.
+# Build and rollout slots: each pass plans with the slots of its dataset and wakes those for which one became free.
 
 
 Decide = Callable[[Observed, Config, datetime], Plan]
 
 
 class TurnTaking:
-    """Read once, from the cached statuses, which datasets have a slot; then update this after each plan."""
+    """Which datasets have a slot: read once from the cached statuses, then updated after each plan."""
 
     def __init__(
         self, queues: TurnQueues, *, cache: ObjectCache, config: Config, wake: Callable[[Key], None] = lambda key: None

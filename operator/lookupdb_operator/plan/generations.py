@@ -329,7 +329,7 @@ def is_build_needed(status: DatasetStatus, desired: Desired) -> bool:
 
 
 def is_build_requested(status: DatasetStatus, desired: Desired) -> bool:
-    """Return whether a user or the schedule asks for a build: no generation of the current spec, a refresh, or a check.
+    """Return whether a build is due: no generation is of the current spec, or a refresh or a check is requested.
     Removing the refresh annotation requests nothing. If a generation of another spec has answered the refresh, one of
     this spec is still requested."""
     newest = up_to_date_generation(status, desired)
@@ -415,8 +415,8 @@ def add_generation(status: DatasetStatus, generation: GenerationStatus) -> Datas
 
 
 def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the newest ``keepGenerations`` generations, all that are in use, and the one to go back to, if
-    more than one is to be kept; with all while suspended."""
+    """``status`` with the newest ``keepGenerations`` generations, those in use, and, if more than one is kept, the one
+    to go back to. While the dataset is suspended, all stay."""
     desired = situation.desired
     if desired.is_suspended:
         return status

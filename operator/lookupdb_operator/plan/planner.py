@@ -475,7 +475,7 @@ def find_phase(status: DatasetStatus, spec: Mapping[str, Any]) -> str:
 
 _MAX_MESSAGE_CHARACTERS: Final = 4000
 _MAX_TROUBLES: Final = 3
-"""In one message."""
+"""Maximum number of faults in one message."""
 _MAX_OBJECTS: Final = 3
 
 

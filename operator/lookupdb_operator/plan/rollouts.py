@@ -320,7 +320,7 @@ def awaited_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[i
 
 def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
     """Return whether ``rollout`` is unlikely to take effect without help: its deadline has passed, or trouble leaves a
-    shard too few servers. Never between two windows."""
+    shard too few servers. False between two windows."""
     table = status.table
     if table is not None and table.rollout == rollout.rollout and table.confirmed_at and not rollout.is_starting:
         return False
@@ -346,7 +346,7 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 
 def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situation) -> float | None:
     """Return the seconds until missing servers may be left out, or the rollout or one of its servers is overdue; None
-    if neither can happen."""
+    if none of these can happen."""
     rollout = target.rollout
     if rollout is None:
         return None

@@ -40,8 +40,8 @@ from lookupdb_operator.status import (
 
 
 _HIGHEST_BELIEVED: Final = 10**14 - 1
-"""A version written by hand is ignored above this (14 digits); the next table exceeds any other. This leaves room for
-more tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53).
+"""A version written by hand counts only up to this (14 digits); the next table exceeds it. There is room for more
+tables than there will ever be, below the limits of objects (15 digits) and of the status (2**53).
 """
 
 
@@ -177,8 +177,8 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
     return f"it answers from table {report.table_version}{to}{of}"
 
 
-# Whether the version of the routing table is taken: other content was written under it, or a router reports that it
-# answers from such content. Somebody has edited the ConfigMap, or the status that it is rendered from.
+# The version of the routing table is taken if other content was written under it, or if a router reports that it
+# answers from such content: somebody has edited the ConfigMap, or the status that it is rendered from.
 #
 # A router never takes up other content under the same version, and one that has just started may have read the wrong
 # content. So the right content gets the next version. An edit uses up one version: until the next table is written, the

@@ -116,7 +116,7 @@ def count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
 
 
 def is_draining(status: DatasetStatus) -> bool:
-    """Return whether servers are kept that an older table references, and the one in effect does not."""
+    """Return whether servers are kept only because an older table than the one in effect references them."""
     table = status.table
     if table is None or not table.confirmed_at:
         return False
@@ -196,7 +196,7 @@ def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situat
 
 
 def _remaining_seconds(leftover: Leftover, table: TableStatus, situation: Situation) -> float:
-    """Seconds until ``leftover`` is overdue, counted from the end of its grace period and of the drain time."""
+    """Seconds until ``leftover`` is overdue, counted from the end of its grace period or of the drain time if later."""
     since = parse_moment(table.confirmed_at) + timedelta(seconds=situation.desired.drain_seconds)
     since = max(since, leftover.deletion.due) if leftover.deletion is not None else since
     until = since + timedelta(seconds=situation.desired.progress_deadline_seconds)

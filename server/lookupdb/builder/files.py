@@ -88,7 +88,7 @@ KINDS: Final = (
         "unpack it, or save the sheet as CSV in UTF-8",
         is_compressed=True,
     ),
-    FileKind("a tar archive", rb".{257}ustar(?:\x0000|  \x00)", "unpack it: a source's file is one file of records"),
+    FileKind("a tar archive", rb".{257}ustar(?:\x0000|  \x00)", "unpack it, and give its files as the source"),
     FileKind(
         "Parquet",
         rb"PAR1" + _NO_TEXT,
@@ -647,7 +647,7 @@ class SliceFile(io.RawIOBase):
         return data
 
     def tell(self) -> int:
-        """Return how many of the slice's bytes were read."""
+        """Return the number of the slice's bytes that were read."""
         return self._read
 
     def close(self) -> None:

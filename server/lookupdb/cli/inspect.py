@@ -94,9 +94,9 @@ def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *,
 def _describe_file(shard: ShardReader, verified: bool) -> Iterator[tuple[str, str]]:
     meta = shard.meta
     yield "dataset", meta.dataset
-    checked = f", checksum verified: it is what the {FILE_NAME} beside it says" if verified else ""
+    checked = f", checksum verified by the {FILE_NAME} beside it" if verified else ""
     yield "shard", f"{meta.shard} of {meta.shards}{checked}"
-    yield "key", f"normalised: {', '.join(meta.normalize) or 'as it is'}"
+    yield "key", f"normalised: {', '.join(meta.normalize) or 'no'}"
     yield "value", f"{meta.value_format}, {meta.compression}"
 
 

@@ -367,8 +367,8 @@ def sweep(
     keep, protect, retain, adopt}]. With namespaces: [...], only those namespaces are swept. Generations of deleted
     datasets stay if the dataset had retain: true, or if it is in retained: [{namespace, name, uid}]. Generations of
     the dataset that `adopt` names are kept while it is named. A list of another cluster or format, or one older than
-    --max-age, is rejected. Standard output gets a line for each removal, and then the totals; with --json as
-    {"message": …} and one object.
+    --max-age, is rejected. Standard output gets a line for each removal (with --json
+    {"message": …}), and then the totals (with --json one object).
     """
     with ended_in_time():
         now = time.time()

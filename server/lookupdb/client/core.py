@@ -265,7 +265,7 @@ class ManyKeys:
                     cached = {}
                 continue
             assert outcome is not None
-            # The connection failed and not the request, for example at a certificate: report what is known.
+            # The connection failed, not the request, for example because of a certificate: report what is known.
             is_of_connection = isinstance(outcome, RequestRefused) and not outcome.status
             if isinstance(outcome, RequestRefused) and is_divisible(outcome, part):
                 limit = outcome.limit
@@ -444,7 +444,7 @@ class GenerationCache:
         return ({key: _decode(entry) for key, entry in entries.items()}, generation) if entries else None
 
     def learn(self, generation: str | None, found: Mapping[str, Any], missing: Iterable[str], sent_at: float) -> None:
-        """Keep an answer of the active ``generation`` to a request sent at ``sent_at``. None: several generations."""
+        """Keep an answer of the active ``generation`` to a request sent at ``sent_at``; None if several answered."""
         encoded = {key: _encode(value) for key, value in found.items()} if generation else {}
         with self._lock:
             if generation != self._generation:

@@ -586,7 +586,7 @@ def read_key_answer(response: Response, key: str, expected: str | None, decode: 
         return KeyAnswer(MISSING, generation)
     kind = _media_type(response)
     if kind not in (_JSON, _OCTETS):
-        raise InvalidAnswer(f"a value is JSON or octets, found the Content-Type {kind[:60]!r}")
+        raise InvalidAnswer(f"expected a value as JSON or octets, found the Content-Type {kind[:60]!r}")
     return KeyAnswer(decode(response.body) if kind == _JSON else bytes(response.body), generation)
 
 
@@ -601,7 +601,7 @@ def read_batch_answer(
     document = decode(response.body) if media_type == _JSON else None
     if media_type != _FRAMES and not isinstance(document, dict):
         raise InvalidAnswer(
-            f"the answer to a batch is a JSON object or frames, found {bytes(response.body[:60])!r}"
+            f"expected a JSON object or frames as the answer to a batch, found {bytes(response.body[:60])!r}"
             f" with the Content-Type {media_type[:60]!r}",
             hint=_NO_ROUTER,
         )

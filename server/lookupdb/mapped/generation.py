@@ -304,7 +304,7 @@ class OpenGeneration:
         return (self.manifest.namespace, self.manifest.name, self.manifest.uid)
 
     def describe_damage(self, shard: int, key: object, problem: str) -> CorruptFile:
-        """Return the error for a damaged record: ``key``'s, or if that is None, the next one of an iteration."""
+        """Return the error for a damaged record: that of ``key``, or if that is None, the next one of an iteration."""
         path = self.folder / self.manifest.shards[shard].file
         what = "a record" if key is None else f"what is stored under {key!r:.100}"
         return CorruptFile(f"{path}: {what} is damaged: {problem}", hint=_AGAIN)
@@ -478,7 +478,7 @@ class Follower:
 
     def look(self, view: Any) -> None:
         """Switch ``view`` to the active generation, if it can be opened. A failure is logged once and retried later;
-        the current generation keeps answering. Does nothing while another thread tries to."""
+        the current generation keeps answering. Does nothing while another thread does so."""
         lock = self._own_lock()
         if lock.acquire(blocking=False):
             try:

@@ -176,7 +176,7 @@ class ShardBatch:
 # Limits of the next batch, by the size of recent values and the time that they took.
 
 BATCH_KEYS: Final = 256
-"""A batch is sent when it has this many keys."""
+"""A batch takes nothing more once it has this many keys."""
 FIRST_KEYS: Final = 128
 """Keys of a lane's first batch, before any value was seen. A lane for large work begins with one."""
 SLICE_KEYS: Final = 64

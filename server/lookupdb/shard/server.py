@@ -413,7 +413,7 @@ def shard_service(settings: ServerSettings) -> admin.Service:
 
 
 def _compare_tables(manifest: Manifest) -> None:
-    """Warn if keys were normalised with other Unicode tables than this lookupdb, and probably its router, has."""
+    """Warn if keys were normalised with other Unicode tables than those of this lookupdb, and probably its router."""
     if not has_same_normalization(manifest.normalize, manifest.unicode):
         log.warning(
             "keys were normalised with another version of Unicode: keys with characters of the newer version may not "
