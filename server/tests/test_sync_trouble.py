@@ -35,6 +35,7 @@ from lookupdb.errors import StoreError, UsageError
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketStore
 from lookupdb.sync import folder, keeper
+from lookupdb.sync.folder import DatasetFolder
 from lookupdb.sync.service import SyncService, describe_state, explain_unready
 
 pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
@@ -231,12 +232,45 @@ class TestTrouble:
             write_table(table, entry([[A]], "g1"), version=3)
             await reads(root, f"{UID} g1")
 
+    @pytest.mark.parametrize("lost", [".", "../../team", "g1"])
+    async def test_a_folder_that_somebody_removes_is_filled_again(self, root: Path, url: str, lost: str) -> None:
+        people, folder = publish(url, "g1"), root / "team/people"
+        announce(people, "g1", 1)
+        async with keeping(root, url) as service:
+            await soon(lambda: only_keeper(service).is_settled, "g1 is known to be current")
+            away = Path(url).rename(f"{url}-away")
+            _remove(folder / lost)
+            await soon(lambda: explain_unready(service.state) is not None, "it is noticed, even without the store")
+            assert describe_state(service.state)["datasets"][0]["isCurrent"] is False
+            away.rename(url)
+            await reads(root, f"{UID} g1")
+            announce(publish(url, "g2"), "g2", 2)
+            await reads(root, f"{UID} g2")
+            await soon(lambda: only_keeper(service).problem is None, "nothing is wrong")
+            with pytest.raises(UsageError, match="another `lookupdb sync` keeps"):
+                DatasetFolder(root, "team", "people").lock()
+
+    async def test_a_folder_that_is_removed_before_its_first_generation_is_made_again(
+        self, root: Path, url: str
+    ) -> None:
+        async with keeping(root, url) as service:
+            await has_problem(service, "has no generation of team/people")
+            _remove(root)
+            announce(publish(url, "g1"), "g1", 1)
+            await reads(root, f"{UID} g1")
+
     async def test_another_one_that_keeps_the_folder_is_told(self, root: Path, url: str) -> None:
         publish(url, "g1")
         async with keeping(root, url):
             with pytest.raises(UsageError, match="another `lookupdb sync` keeps"):
                 async with keeping(root, url):
                     pass
+
+
+def _remove(path: Path) -> None:
+    """Remove ``path`` in one step, as seen by others."""
+    path = Path(os.path.normpath(path))
+    path.rename(path.with_name("removed"))
 
 
 def _defaults() -> dict[str, Any]:

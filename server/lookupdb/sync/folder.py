@@ -175,8 +175,9 @@ class DatasetFolder:
 
         Each dataset's folder has its own lock, so that several processes can share a root.
         """
-        if self._lock is not None:
+        if self.is_intact(has_current=False):
             return
+        self.unlock()
         with folder_errors(f"cannot write to {self.path}"):
             missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             for folder in reversed(missing):
@@ -187,6 +188,11 @@ class DatasetFolder:
                 f"another `lookupdb sync` keeps {self.path}: it holds the lock {self.path / _LOCK_FILE}",
                 hint="stop it, or use another folder",
             )
+
+    def is_intact(self, *, has_current: bool) -> bool:
+        """Return whether the folder is locked, and it, or its current generation if it has one, was not removed."""
+        path = self.path / (f"{CURRENT}/{FILE_NAME}" if has_current else _LOCK_FILE)
+        return self._lock is not None and os.path.exists(path)  # noqa: PTH110 - False also if that is unknown
 
     def unlock(self) -> None:
         """Release the lock."""

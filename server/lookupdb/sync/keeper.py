@@ -220,6 +220,8 @@ class DatasetKeeper:
     async def step(self) -> None:
         """Check once which generation is active, and start the work that is needed."""
         try:
+            if self.running is None and not self.folder.is_intact(has_current=self.current is not None):
+                self._is_prepared = False
             if not self._is_prepared:
                 await call_in_thread(self._prepare)
                 self._is_prepared = True
@@ -241,12 +243,13 @@ class DatasetKeeper:
             await self._tidy()
 
     def _prepare(self) -> None:
+        self.current = self._settled = None
         self.folder.lock()
         self.folder.recover()
         manifest = self.folder.current()
         if manifest is not None:
             self.current = _describe(manifest)
-            self._measure()
+        self._measure()
 
     def _take(self, target: SyncTarget | None) -> None:
         """Make ``target`` the generation to become current. Raises StoreError if it may not follow the present one."""
