@@ -31,7 +31,8 @@ from lookupdb_operator.console.source import Elsewhere, PodClient
 from lookupdb_operator.local.api import ADDRESS, ADMIN, OBJECTS, FolderApi, LocalApi
 from lookupdb_operator.local.kubelet import LocalServer, UpOptions, child_environment
 from lookupdb_operator.local.server import ApiServer, LocalSource, writing_kubeconfig
-from lookupdb_operator.local.up import Up
+from lookupdb_operator.local.up import BuildFailed, Up
+from lookupdb_operator.plan import reasons
 
 __all__ = ["api", "folder", "running"]
 
@@ -99,6 +100,30 @@ def test_each_failure_of_a_series_says_what_keeps_serving_and_when_the_next_atte
         up._api.put(body(failure=failure, conditions=[degraded]))
     # An event reports the first one.
     assert said == [f"airports: g12 keeps serving. The next attempt is at {hour} o'clock." for hour in (14, 15)]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "awaited"),
+    [
+        ({"source": {"pushed": True}}, "the first push to {inbox}"),
+        ({"refresh": {"successFile": "s3://b/_SUCCESS"}}, "the success file s3://b/_SUCCESS"),
+    ],
+    ids=["no push", "no success file"],
+)
+async def test_a_start_without_its_source_promises_no_attempt_and_says_what_to_do(
+    tmp_path: Path, manifest: dict[str, Any], awaited: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(json.dumps(body(spec=manifest)))
+    said: list[str] = []
+    up = Up(UpOptions((tmp_path / "a.yaml",), tmp_path, 0, 0, True, 0.1, None, None), said.append)
+    found = {"reason": reasons.WAITING_FOR_SOURCE, "message": "waiting for it. The next check for it is at noon."}
+    up._say_why({"namespace": "shop", "name": "airports"}, found)
+    assert said == ["airports: waiting for it."]
+    dataset = up._datasets[0]
+    up._api.put(body(spec=manifest, generation=None, generations=[], failure=found))
+    with pytest.raises(BuildFailed) as ended:
+        up._is_settled(dataset)
+    assert ended.value.hint == f"make {awaited.format(inbox=dataset.inbox.url)}"
 
 
 async def test_what_the_operator_leaves_out_of_an_apply_is_removed_and_what_a_scale_leaves_out_stays(

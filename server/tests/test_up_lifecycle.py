@@ -131,6 +131,9 @@ def test_with_nothing_to_serve_it_ends_with_the_builders_exit_code_and_says_why_
     stack = people()
     assert stack.process.wait(DEADLINE_SECONDS) == 3
     assert stack.output.count(said) == 1
+    assert " The next " not in stack.output
+    todo = "correct what failed, then" if manifest == MANIFEST else f"make {said.removeprefix('waiting for ')}"
+    assert f"so `up` ends; {todo}" in stack.output
 
 
 def test_a_start_after_a_failed_first_build_serves_the_corrected_source(people: Start, tmp_path: Path) -> None:

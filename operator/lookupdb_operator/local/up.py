@@ -269,12 +269,12 @@ def _forget_last_run(api: LocalApi, dataset: Key) -> None:
 
 
 class BuildFailed(LookupdbError):
-    """The first build ended with an error, which it wrote to standard error."""
+    """The first build ended with an error, which it wrote to standard error, or its source is not there yet."""
 
     reason = "BuildFailed"
 
-    def __init__(self, code: int) -> None:
-        super().__init__("the build failed")
+    def __init__(self, code: int, remedy: str) -> None:
+        super().__init__("the build failed", hint=remedy)
         self.exit_code = code
 
 
@@ -468,7 +468,7 @@ class Up:
         message = message.replace(names.endpoint(subject["name"], subject["namespace"]), url)
         message = localize_advice(message, subject["namespace"], subject["name"], self._options.data)
         if not any(dataset.active for dataset in self._datasets):  # a failed start is not retried
-            message = message.partition(" The next attempt is at ")[0]
+            message = message.partition(" The next ")[0]
         if message:
             self._say(f"{subject['name']}: {message.strip()}")
 
@@ -595,7 +595,9 @@ class Up:
         if not status.get("generation"):
             dataset.has_failed = bool(status.get("failure") and not status.get("generations"))
             if all(other.has_failed for other in self._datasets):
-                raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code)
+                is_early = status["failure"]["reason"] == reasons.WAITING_FOR_SOURCE
+                remedy = f"make {dataset.awaited}" if is_early else "correct what failed"
+                raise BuildFailed(self._kubelet.exit_codes.get(dataset.key) or SourceUnreadable.exit_code, remedy)
             return False
         is_held = held["spec"].get("suspend") or held["spec"].get("generation")
         is_refreshed = status.get("refreshed", "") == read_annotations(held).get(names.REFRESH, "")
@@ -742,7 +744,7 @@ def command(**values: Any) -> None:
         with open_tracing("lookupdb-up"):
             asyncio.run(_run_until_signal(up))
     except BuildFailed as error:  # the builder has printed why
-        _say("nothing can be served, so `up` ends; correct what failed and start it again")
+        _say(f"nothing can be served, so `up` ends; {error.hint}, then start it again")
         sys.exit(error.exit_code)
     finally:
         drop_unwritten()
