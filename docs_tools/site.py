@@ -62,7 +62,10 @@ def _targets(files: Files) -> Iterator[str]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links, and words after the language of a code block, such as a file name."""
+    """Rewrite links, and words after the language of a code block, such as a file name. A search lists pages for users
+    before pages for developers."""
+    if page.file.src_uri.startswith(("decisions/", "contributing/")):
+        page.meta["search"] = {"boost": 0.3}
     blocks: list[str] = []
 
     def keep(found: re.Match[str]) -> str:

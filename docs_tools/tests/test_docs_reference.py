@@ -67,6 +67,13 @@ def _rewritten(path: str, markdown: str) -> str:
     return site.on_page_markdown(markdown, page, cast("Any", None), cast("Any", None))
 
 
+@pytest.mark.parametrize(("page", "meta"), [("decisions/cold-data.md", {"search": {"boost": 0.3}}), ("index.md", {})])
+def test_a_search_lists_pages_for_users_first(page: str, meta: dict[str, Any]) -> None:
+    found = SimpleNamespace(file=SimpleNamespace(src_uri=page), meta={})
+    site.on_page_markdown("text", cast("Any", found), cast("Any", None), cast("Any", None))
+    assert found.meta == meta
+
+
 @pytest.mark.parametrize(
     ("page", "link", "expected"),
     [
