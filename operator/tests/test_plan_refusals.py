@@ -174,6 +174,14 @@ def test_an_empty_one_is_a_failure_and_nothing_else() -> None:
     assert "override-gates" not in shown(world.look())
 
 
+def test_a_later_one_that_is_empty_does_not_advise_to_accept_it() -> None:
+    world = refused()
+    world.fails = lambda spec: broken("GateClosed", "an empty generation is not published")
+    world.settle(until=lambda: world.status.failure is not None and world.status.failure.generation == "g3")
+    assert world.status.refused is not None
+    assert shown(world.look()).startswith("an empty generation is not published. ")
+
+
 class TestOverride:
     def test_lets_it_through_without_a_build(self) -> None:
         world = refused()
@@ -388,8 +396,9 @@ def test_a_status_that_was_lost_lets_nothing_through_though_the_annotation_still
 def test_what_is_remembered_and_shown_of_a_message_is_bounded() -> None:
     world = refused()
     assert world.status.failure is not None
-    world.status = replace(world.status, failure=replace(world.status.failure, message="k" * 4000))
+    failure = replace(world.status.failure, message="k" * 4000)
+    world.status = replace(world.status, failure=failure)
     situation = Situation.from_observed(world.observe(), world.config, world.now)
-    trouble = losses.with_refusal_advice(Trouble(reasons.GATE_CLOSED, "k" * 4000), world.status, situation)
+    trouble = losses.with_refusal_advice(failure, world.status, situation)
     assert len(trouble.message) < 3500
     assert "to accept g2" in shown(world.look(), "Degraded")

@@ -517,7 +517,7 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
             return unable
     if failure is None or is_waiting_for_source(status):
         return None
-    return with_refusal_advice(Trouble(failure.reason, failure.message), status, situation)
+    return with_refusal_advice(failure, status, situation)
 
 
 def is_waiting_for_source(status: DatasetStatus) -> bool:
@@ -604,11 +604,13 @@ def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus
     return turns.answer_requests(status, refused.refresh, refused.slot, generations.last_reading(refused))
 
 
-def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
-    """Return ``trouble``. For a failed gate, add how to override it, unless the builder has said so. If there is an
-    annotation without effect, say why it has none."""
-    refused = status.refused
+def with_refusal_advice(failure: BuildFailure, status: DatasetStatus, situation: Situation) -> Trouble:
+    """Return the trouble of ``failure``. If a gate rejected the generation that its build found, add how to override
+    it, unless the builder has said so. If there is an annotation without effect, say why it has none."""
+    trouble, refused = Trouble(failure.reason, failure.message), status.refused
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
+        return trouble
+    if generations.last_reading(refused) != names.read_number(failure.generation):
         return trouble
     name, annotation = refused.generation, situation.dataset.override_gates
     message = reasons.shorten(trouble.message, _MAX_REFUSAL_CHARACTERS)
