@@ -26,6 +26,7 @@ from lookupdb.builder.options import BuildOptions, SilentProgress
 from lookupdb.cli.manifests import init as command
 from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import BadSource, InvalidManifest, UsageError
+from lookupdb.wording import escape_controls
 
 PEOPLE = "email,name,age,active,zip\nAda@x.org,Ada,36,True,80331\nalan@x.org,Alan,,False,10115\n"
 
@@ -169,6 +170,16 @@ class TestManifest:
         assert result.exception is None
         assert "\x1b" not in result.stdout
         assert records(Path("odd.yaml")) == 2
+
+    @pytest.mark.parametrize("character", ["\0", "\x1b", "\x7f", "\x84", "\x85", "\u2028", "\ufeff", "\uffff"])
+    def test_takes_a_name_with_a_character_that_yaml_escapes(self, character: str) -> None:
+        write("odd.csv", f"a{character}a,b{character}b\nx,1\n")
+        result = init("odd.csv")
+        assert result.exception is None
+        assert escape_controls(f"a{character}a: unique") in result.stdout
+        spec = yaml.safe_load(Path("odd.yaml").read_text())["spec"]
+        assert spec["key"]["columns"] == [f"a{character}a"]
+        assert [column["name"] for column in spec["source"]["csv"]["columns"]] == [f"b{character}b"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from lookupdb.builder.rows import read_partitions, unknown_column_error
 from lookupdb.dataset.schema import api_version
 from lookupdb.dataset.spec import DatasetSpec, Key, parse_resource
 from lookupdb.errors import BadSource, UsageError
-from lookupdb.wording import format_count, format_some, join_clauses, strip_secrets
+from lookupdb.wording import escape_controls, format_count, format_some, join_clauses, strip_secrets
 
 Json = dict[str, Any]
 Notes = dict[str, str]
@@ -545,4 +545,4 @@ def _write_lines(draft: Draft, source: Json, key: Sequence[str], shards: int) ->
 def _comment(text: str | None, indent: int) -> Iterator[str]:
     if text:
         first, other = " " * indent + "# Guess: ", " " * indent + "# "
-        yield from textwrap.wrap(text, 110, initial_indent=first, subsequent_indent=other)
+        yield from textwrap.wrap(escape_controls(text), 110, initial_indent=first, subsequent_indent=other)

@@ -177,7 +177,7 @@ def write_yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, **options).removesuffix("\n").removesuffix("\n...")
     return (
         text
-        if "\n" not in text
+        if text.isprintable()
         else yaml.safe_dump(value, default_flow_style=True, default_style='"', **options).strip()
     )
 

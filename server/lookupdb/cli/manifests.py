@@ -68,7 +68,7 @@ def init(
         draft = draft_manifest(sources, base, scratch, name=name, key=key, source_format=source_format)
     found = draft.found
     parts = {"first rows": [f"{found.describe_rows()} of {found.file}", *found.describe()]}
-    parts |= {part: text.splitlines() for part, text in draft.notes.items()}
+    parts |= {part: text.split("\n") for part, text in draft.notes.items()}
     for part, lines in parts.items():
         for number, line in enumerate(lines):
             click.echo(escape_controls(f"{'' if number else part:<12} {line}"), err=output == _STDOUT)
