@@ -154,6 +154,7 @@ async def test_the_log_is_that_of_the_newest_build(api: LocalApi, folder: RunFol
     (folder.path / "build-g10-kept.log").write_text("a user's copy\n")
     note_build_end(path, '{"message": "no file"}')
     note_build_end(path, "no report")
+    note_build_end(Path("/dev/full"), '{"message": "no file"}')
     assert (await lookupdb(folder, "logs", "shop/airports")).out == "read\nno file\n"
     log = json.loads((await lookupdb(folder, "logs", "shop/airports", "--tail", "1", "--json")).out)
     about = {"namespace": "shop", "name": "airports", "pod": "build-g11", "generation": "g11"}

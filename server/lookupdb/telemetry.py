@@ -8,6 +8,7 @@ reconciles are exported by OpenTelemetry if the environment names an endpoint. A
 from __future__ import annotations
 
 import datetime
+import io
 import logging
 import os
 import re
@@ -20,6 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lookupdb.wording import escape_controls, render_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _typeshed import ReadableBuffer
+
     from lookupdb.spans import Attribute, Spans, TimedSpan
 
 log = logging.getLogger(__name__)
@@ -32,13 +37,30 @@ _context: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=Mappi
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+class YieldingFile(io.FileIO):
+    """A file that pretends to accept whatever is written to it."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write ``data``, or drop it if the file refuses it. Return the number of bytes that count as written."""
+        try:
+            written = super().write(data)
+        except OSError:  # the disk is full, or the reader is gone
+            written = None
+        return memoryview(data).nbytes if written is None else written
+
+
+def open_log(path: str | Path) -> io.TextIOWrapper:
+    """Open the log at ``path`` to append lines. It drops what it cannot write. Raises OSError."""
+    return io.TextIOWrapper(io.BufferedWriter(YieldingFile(path, "a")), "utf-8")
+
+
 def configure_logging(style: str) -> None:
     """Send all log records to standard error in ``style``, text or json. Fields given as ``extra=`` follow the message.
     The file that LOG_FILE names, if any, gets the records too, as text."""
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     handlers[0].setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
     if path := os.environ.get(LOG_FILE):
-        handlers.append(logging.FileHandler(path))
+        handlers.append(logging.StreamHandler(open_log(path)))
         handlers[1].setFormatter(_TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
 

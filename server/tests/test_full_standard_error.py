@@ -1,7 +1,8 @@
-"""Standard error takes no more: nothing but its messages is lost."""
+"""Standard error or a log takes no more: nothing but its messages is lost."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support.up_stack import MANIFEST, write_dataset
 
 from lookupdb import cli as lookupdb_cli
+from lookupdb import telemetry
 
 SUPERVISOR = """
 import sys
@@ -48,6 +50,23 @@ def test_a_build_goes_on_when_who_reads_its_progress_is_gone(tmp_path: Path) -> 
         process.stderr.close()
         assert orjson.loads(process.stdout.read())["outcome"] == "built"
         assert process.wait(120) == 0
+
+
+def test_a_build_goes_on_without_the_log_that_up_keeps(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    words = ["build", "-f", str(tmp_path / "people.yaml"), "--store", str(tmp_path), "--progress", "plain"]
+    run = subprocess.run(
+        [sys.executable, "-m", "lookupdb", *words, "--termination-log", "/dev/full"],
+        env={**os.environ, telemetry.LOG_FILE: "/dev/full"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0
+    assert run.stdout.startswith("built g1: ")
+    assert "cannot write the termination log path=/dev/full reason=No space left on device\n" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from lookupdb.dataset.schema import to_camel_case
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import DISK_FULL_ERRNOS, GateClosed, GenerationExists, LookupdbError, NotEnoughRoom, UsageError
 from lookupdb.manifest import GENERATION, DictionaryChoice, Manifest
-from lookupdb.telemetry import LOG_FILE
+from lookupdb.telemetry import LOG_FILE, open_log
 from lookupdb.wording import check_path, format_count, to_utf8
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def open_progress(
         else:
             shown = ProgressLines(sys.stderr, dataset)
         if path := os.environ.get(LOG_FILE):
-            shown = _Both(shown, ProgressLines(stack.enter_context(Path(path).open("a", encoding="utf-8"))))
+            shown = _Both(shown, ProgressLines(stack.enter_context(open_log(path))))
         yield shown if phases is None else _Both(shown, phases)
 
 

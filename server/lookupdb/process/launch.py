@@ -17,16 +17,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import orjson
 
 from lookupdb import process, telemetry
 from lookupdb.errors import LookupdbError
 from lookupdb.wording import check_path, escape_controls, to_utf8
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
 def write(path: Path, members: dict[str, Any]) -> None:
@@ -62,25 +59,13 @@ def open_closed_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-class _Yielding(io.FileIO):
-    """A file that pretends to accept whatever is written to it."""
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        """Write ``data``, or drop it if the file refuses it. Return the number of bytes that count as written."""
-        try:
-            written = super().write(data)
-        except OSError:  # the disk is full, or the reader is gone
-            written = None
-        return memoryview(data).nbytes if written is None else written
-
-
 def drop_refused_messages() -> None:
     """Make standard error drop what it cannot write, so that the work continues and its exit code stays. A standard
     error that Python did not make is left alone."""
     own = sys.stderr
     if not isinstance(own, io.TextIOWrapper) or own is not sys.__stderr__:
         return
-    file = io.BufferedWriter(_Yielding(own.fileno(), "w", closefd=False))
+    file = io.BufferedWriter(telemetry.YieldingFile(own.fileno(), "w", closefd=False))
     sys.stderr = io.TextIOWrapper(file, own.encoding, own.errors, line_buffering=True)
 
 

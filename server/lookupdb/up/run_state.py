@@ -15,6 +15,7 @@ import orjson
 from lookupdb.errors import UsageError
 from lookupdb.manifest import GENERATION, generation_number
 from lookupdb.process import launch
+from lookupdb.telemetry import open_log
 
 DATA_DIRECTORY: Final = Path(".lookupdb")
 """Default of --data-dir: the folder in which `up` keeps everything and `get` looks for it."""
@@ -115,7 +116,7 @@ def note_build_end(log_file: Path, report: str) -> None:
     """Write the message of a builder's ``report`` to the end of its log. Raises OSError."""
     with suppress(ValueError, KeyError, TypeError):
         message = orjson.loads(report)["message"]
-        with log_file.open("a", encoding="utf-8") as file:
+        with open_log(log_file) as file:
             file.write(f"{message}\n")
 
 
