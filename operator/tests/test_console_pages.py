@@ -150,7 +150,7 @@ def test_a_value_is_shown_with_its_shard_size_time_and_generation(console: Conso
     assert "1e400" in page
     assert "32 B" in page
     assert "µs" in page
-    assert "Missing" in console.post(f"{DATASET}/lookup", key="no")
+    assert 'Missing</h2><p class="lead">no record has it (' in console.post(f"{DATASET}/lookup", key="no")
     assert "may or may not exist: shard 1 is away" in console.post(f"{DATASET}/lookup", key="away")
 
 
