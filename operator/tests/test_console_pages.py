@@ -236,6 +236,13 @@ def test_a_badge_says_a_reason_once(phase: str, shown: str) -> None:
     assert level(row) == f'<span class="pill warning">{shown}</span>'
 
 
+@pytest.mark.parametrize("phase", ["Rejected", "RolledBack"])
+def test_the_badge_of_a_generation_that_may_not_serve_is_not_green(phase: str) -> None:
+    row = SimpleNamespace(level="good", phase=phase, health="")
+    level = make_environment().globals["parts"].level  # type: ignore[attr-defined]
+    assert level(row) == f'<span class="pill plain">{phase}</span>'
+
+
 def test_all_texts_are_escaped() -> None:
     conditions = [condition(one_of["type"], "False", HOSTILE, HOSTILE) for one_of in HEALTHY]
     pods = (server("r34", 0, ready=False, trouble=HOSTILE), router(0))
