@@ -243,6 +243,19 @@ def test_the_badge_of_a_generation_that_may_not_serve_is_not_green(phase: str) -
     assert level(row) == f'<span class="pill plain">{phase}</span>'
 
 
+def test_the_error_of_a_build_keeps_its_lines(console: Console) -> None:
+    failed = "minRecords: expected 5\nchanged: override the gate:\n  lookupdb override-gates x"
+    joined = "minRecords: expected 5; changed: override the gate: lookupdb override-gates x. Next."
+    built = condition("Built", "False", "GateClosed", joined)
+    failure = {"generation": "g13", "reason": "GateClosed", "message": failed}
+    console.source.views[0] = one(conditions=[built], failure=failure)
+    try:
+        lines = failed.replace("\n", "\n  ") + "\n  Next."
+        assert console.text(DATASET).count(lines) == 2, "in what it waits for, and in the condition"
+    finally:
+        console.source.views[0] = one()
+
+
 def test_all_texts_are_escaped() -> None:
     conditions = [condition(one_of["type"], "False", HOSTILE, HOSTILE) for one_of in HEALTHY]
     pods = (server("r34", 0, ready=False, trouble=HOSTILE), router(0))

@@ -14,6 +14,7 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.console.dataset import Dataset, DatasetPods, Members
 from lookupdb_operator.model import Pod, parse_moment
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import ALL, CONDITIONS, parse_shards
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -308,6 +309,16 @@ def _find_waits(dataset: Dataset) -> Iterator[Wait]:
         failures = format_count(failure.get("count", 1), "failure")
         yield Wait("the next build attempt,", f"after {failures}", until=str(failure["retryAt"]))
     yield from _describe_schedule(dataset)
+
+
+def split_lines(dataset: Dataset, text: str) -> str:
+    """Return ``text``, with the lines of the error of a failed build, which conditions join."""
+    error = str((dataset.status.get("failure") or {}).get("message", ""))
+    joined, (first, *others) = reasons.join_lines(error), error.splitlines() or [""]
+    if not others or joined not in text:
+        return text
+    before, _, after = text.partition(joined)
+    return "\n  ".join((before + first, *others, after.lstrip(".; ")))
 
 
 def _describe_schedule(dataset: Dataset) -> Iterator[Wait]:

@@ -223,6 +223,7 @@ async def show_dataset(request: web.Request) -> web.Response:
         troubles=facts.list_troubles([pod for pod in view.pods if not pod.ready]),
         actions=list(facts.list_actions(view.dataset, found)),
         served=pages.list_served(view.dataset),
+        split=partial(facts.split_lines, view.dataset),
     )
 
 

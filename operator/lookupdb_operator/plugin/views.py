@@ -98,17 +98,8 @@ def _head(facts: StatusFacts, now: datetime) -> Iterator[str]:
 
 
 def _list_waits(dataset: Dataset, facts: StatusFacts, now: datetime) -> Rows:
-    """Return what the dataset waits for. The error of a failed build keeps its lines."""
-    error = str((dataset.status.get("failure") or {}).get("message", ""))
-    joined, (first, *others) = reasons.join_lines(error), error.splitlines() or [""]
-    rows: list[tuple[str]] = []
-    for wait in facts.waits:
-        text = wait.describe(now)
-        if others and joined in text:
-            before, _, after = text.partition(joined)
-            text = f"\n{_INDENT}".join((before + first, *others, after.lstrip(".; ")))
-        rows += [(line,) for line in text.splitlines() if line]
-    return rows
+    texts = [console_facts.split_lines(dataset, wait.describe(now)) for wait in facts.waits]
+    return [(line,) for text in texts for line in text.splitlines() if line]
 
 
 def _split(message: str) -> list[str]:
