@@ -33,6 +33,9 @@ return root.scrollWidth<=root.clientWidth ? [] : [...document.querySelectorAll('
   .filter(e=>e.getBoundingClientRect().right>root.clientWidth && !e.closest('.scroll'))
   .map(e=>e.tagName+'.'+e.className+'#'+e.id)})()"""
 """What is wider than the screen, if anything is."""
+BROKEN = """[...document.querySelectorAll('.pill, .mark')].filter(e=>{const text=document.createRange();
+text.selectNodeContents(e); return !e.innerText.includes(' ') && text.getClientRects().length>1}).map(e=>e.innerText)"""
+"""The badges of one word that have several lines."""
 SCREENS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1180, "height": 900}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1180, "height": 900}, "color_scheme": "dark"},
@@ -169,6 +172,7 @@ def test_everybody_can_read_every_page(browser: Browser, up: str, hostile: str, 
                 ]
                 assert serious == [], name
                 assert page.evaluate(WIDE) == [], f"{name} is wider than the screen"
+                assert page.evaluate(BROKEN) == [], name
 
 
 @pytest.mark.parametrize("where", ["up", "hostile"])
