@@ -251,6 +251,8 @@ def test_digits_that_are_no_numbers_stay_text() -> None:
         ("b_id,a_id,sku\n1,1,1\n2,2,2\n", ["a_id"]),
         ("title,paid,orderId\na,1,1\nb,2,2\n", ["orderId"]),
         ("title,order_id\na,1\nb,2\n", ["order_id"]),
+        ("name,store id\na,5\nb,6\n", ["store id"]),
+        ("title,postal code\na,1\nb,2\n", ["postal code"]),
         ("id,email\n1,a\n1,b\n", ["email"]),
         ("id,sku\n,a\n2,b\n", ["sku"]),
         ("rate,word\n1.5,a\n2.5,b\n", ["word"]),

@@ -268,12 +268,13 @@ _MAX_COLUMN_NAME: Final = 256
 
 def _rank(column: FirstColumn, dataset: str) -> int:
     """Return the rank of a column by its name: the lower, the more likely it is the key of ``dataset``."""
-    name = column.name.lower()
-    if name != "id" and column.name.endswith(_ID_ENDINGS):
+    spelled = re.sub("[ .-]", "_", column.name)
+    name = spelled.lower()
+    if name != "id" and spelled.endswith(_ID_ENDINGS):
         name = _OWN_ID if dataset.startswith(name[:-2].rstrip("_").replace("_", "-")) else _ANY_ID
     if name in _NAMES:
         return _NAMES.index(name)
-    return len(_NAMES) + (not column.name.endswith(_KEY_ENDINGS))
+    return len(_NAMES) + (not spelled.endswith(_KEY_ENDINGS))
 
 
 def _guess_key(found: FirstRows, dataset: str, notes: Notes) -> list[str]:
