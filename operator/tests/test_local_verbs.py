@@ -108,10 +108,11 @@ def test_advice_names_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPat
         ),
         (reasons.REMEDIES[reasons.CORRUPT_FILE].rpartition(". ")[2], "To build at once, run {refresh}."),
         ("name another generation, or remove spec.generation", "name another generation, or run {unpin}"),
+        ("to serve it anyway, set spec.generation to g13.", "to serve it anyway, run {pin} g13."),
     ],
 )
 def test_advice_is_a_command_instead_of_an_annotation(advice: str, told: str) -> None:
-    verbs = ("promote", "reject", "override-gates", "refresh", "unpin")
+    verbs = ("promote", "reject", "override-gates", "refresh", "pin", "unpin")
     expected = told.format_map({verb: format_command(verb, "shop/airports") for verb in verbs})
     assert localize_advice(advice, "shop", "airports", DATA_DIRECTORY) == expected
 

@@ -209,7 +209,7 @@ def test_what_was_rolled_back_from_stays_out_when_nothing_is_known_to_serve_and_
         world.step()
     rolled_out = condition(planned, "RolledOut")
     assert (rolled_out.status, rolled_out.reason) == ("False", reasons.ROLLED_BACK)
-    assert "until spec.generation is g3" in rolled_out.message
+    assert "set spec.generation to g3" in rolled_out.message
     assert (world.status.table, [one.rollout for one in world.status.rollouts]) == (None, ["r3"])
     assert (planned.apply, planned.delete) == ((), ())
     world.content_of_source = lambda source: f"{source} good"

@@ -375,6 +375,13 @@ def test_a_removed_pin_is_done_when_what_is_desired_serves_or_is_held_back() -> 
     held_back = _conditions(condition("RolledOut", "False", "RolledBack", "g13 was rolled back."))
     for status in ({}, held_back):
         assert changes.judge_unpin(dataset(**status)) == changes.ChangeProgress(True, outcome="g12 serves")
+    mark = {"generation": "g13", "fingerprint": "of-g13", "content": "c"}
+    stored = [generation("g12", servedBy=7), generation("g13")]
+    found = changes.judge_unpin(dataset(generations=stored, rolledBack=[mark], **held_back))
+    further = (
+        "g13 is held back until source or spec changes: kubectl lookupdb pin -n shop airports g13 serves it anyway"
+    )
+    assert (found.is_done, found.outcome) == (True, f"g12 serves; {further}")
     found = changes.judge_unpin(dataset(**_conditions(STARTING)))
     assert (found.is_done, found.failure, found.is_taken_up) == (False, "", True)
     pinned = _conditions(condition("RolledOut", "True", "Pinned", "g11 is pinned."))

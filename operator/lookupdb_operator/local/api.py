@@ -75,9 +75,9 @@ _POLL_SECONDS: Final = 0.05
 _ADVICE: Final = re.compile(
     r"(?:set the annotation |kubectl annotate lds \S+ -n \S+ --overwrite )?"
     r"lookupdb\.dev/(?P<verb>promote|reject|override-gates|refresh)(?:=| to )(?:(?P<generation>g[0-9]+)|another value)"
-    r"|remove spec\.generation"
+    r"|remove spec\.generation|set spec\.generation to (?P<pinned>g[0-9]+)"
 )
-"""Advice to set an annotation, for which there is a command of the same name, or to remove a pin."""
+"""Advice to set an annotation, for which there is a command of the same name, or to set or remove a pin."""
 
 
 class LocalApi:
@@ -373,7 +373,8 @@ def localize_advice(message: str, namespace: str, name: str, data: Path) -> str:
     target = (*_list_data_options(data), shorten_name(namespace, name))
 
     def write_command(found: re.Match[str]) -> str:
-        words = (found["verb"] or "unpin", *target, found["generation"])
+        verb = found["verb"] or ("pin" if found["pinned"] else "unpin")
+        words = (verb, *target, found["generation"] or found["pinned"])
         return "run " * found[0].startswith(("set ", "remove ")) + format_command(*filter(None, words))
 
     return _ADVICE.sub(write_command, message)

@@ -300,7 +300,7 @@ def explain_target(status: DatasetStatus, desired: Desired) -> tuple[str, str]:
     return (
         reason,
         f" {which} its data were {'rejected' if was_rejected else 'rolled back'}: it waits until"
-        f" source or spec changes, or until spec.generation is {name}.",
+        f" source or spec changes; to serve it anyway, set spec.generation to {name}.",
     )
 
 

@@ -217,7 +217,13 @@ def judge_unpin(dataset: Dataset) -> ChangeProgress:
     if not dataset.is_observed:
         return ChangeProgress(False, is_taken_up=False)
     found = _judge_rollout(dataset, (), ())
-    return ChangeProgress(True, outcome=_describe_answer(dataset, (), ())) if found.failure else found
+    if not found.is_done and not found.failure:
+        return found
+    status, outcome = dataset.parse_status(), _describe_answer(dataset, (), ())
+    if status.generations and promotion.is_held_back(newest := status.generations[-1], status):
+        pin = dataset.command("pin", newest.generation)
+        outcome += f"; {newest.generation} is held back until source or spec changes: {pin} serves it anyway"
+    return ChangeProgress(True, outcome=outcome)
 
 
 def judge_promotion(dataset: Dataset, generation: str) -> ChangeProgress:
