@@ -113,6 +113,12 @@ def test_the_rejected_generation_is_overridden_by_its_name() -> None:
         changes.find_rejected(found, "g12")
     with pytest.raises(NotPossible, match="no gate has rejected the newest generation of shop/airports"):
         changes.find_rejected(dataset(), None)
+    with pytest.raises(NotPossible, match="no gate has rejected g12 of shop/airports"):
+        changes.find_rejected(dataset(), "g12")
+    accepted = generation("g12", overridden="minRecords: expected at least 9, found 1")
+    for refused in (None, generation("g13", message="")):
+        with pytest.raises(NotPossible, match="the gates of g12 of shop/airports are overridden already"):
+            changes.find_rejected(dataset(generations=[accepted], refused=refused), "g12")
 
 
 def test_what_a_gate_has_refused_is_no_rollback_and_how_to_let_it_through_is_said() -> None:

@@ -197,6 +197,7 @@ def test_a_value_over_the_limit_is_a_rejected_row(tmp_path: Path) -> None:
         ),
         pytest.param('k,v\na,1\nb,"2"3\n', "f.csv row 2 (up to line 3): ',' expected after '\"'", id="broken quote"),
         pytest.param("k,v\na,1\nb,2,3\n", "f.csv row 2 (line 3): expected 2 fields, found 3", id="too many fields"),
+        pytest.param("k\na,1\n", "f.csv row 1 (line 2): expected 1 field, found 2", id="one field"),
         pytest.param('k,v\n"a\n",1\nb\n', "f.csv row 2 (line 4): expected 2 fields, found 1", id="too few fields"),
         pytest.param(b"k,v\na,1\nb,\xff\n", "f.csv line 3 is not valid UTF-8", id="invalid UTF-8"),
         pytest.param(b"k,v\n" + b"a,1\n" * 200_000 + b"b,\xe9\n", "f.csv line 200002 is not", id="late in the file"),

@@ -217,6 +217,8 @@ def test_what_is_no_shard_and_no_generation_says_what_to_give(tmp_path: Path) ->
     (tmp_path / "people.csv").write_text("email\n")
     assert "shard files are called shard-" in str(inspect(tmp_path, str(tmp_path / "people.csv")).exception)
     assert "the folder that holds manifest.json" in str(inspect(tmp_path, str(tmp_path)).exception)
+    missing = str(inspect(tmp_path, "nosuch.lmdb").exception)
+    assert missing.startswith("nosuch.lmdb is neither a file, a folder nor a generation's name")
 
 
 def test_one_is_counted_in_the_singular(dataset: StoredDataset, tmp_path: Path) -> None:

@@ -50,9 +50,12 @@ def _make_premature(annotation: str, generation: str) -> NotPossible:
 def find_rejected(dataset: Dataset, generation: str | None) -> str:
     """Return the generation that a gate has rejected, to override the gates. Raises NotPossible if there is none, or
     it is not ``generation``."""
-    refused = dataset.parse_status().refused
+    status = dataset.parse_status()
+    refused, found = status.refused, status.find_generation(generation or "")
+    if found is not None and found.overridden:
+        raise NotPossible(f"the gates of {generation} of {dataset.key} are overridden already")
     if refused is None:
-        raise NotPossible(f"no gate has rejected the newest generation of {dataset.key}")
+        raise NotPossible(f"no gate has rejected {generation or 'the newest generation'} of {dataset.key}")
     if generation not in (None, refused.generation):
         raise NotPossible(f"the generation of {dataset.key} that a gate has rejected is {refused.generation}")
     if refused.premature_override:

@@ -318,7 +318,7 @@ class CsvParser(RowParser):
 
     def _width_error(self, row: int, expected: int, actual: int, line: int) -> BadSource:
         return BadSource(
-            f"{self._file.name} row {row} (line {line}): expected {expected} fields, found {actual}",
+            f"{self._file.name} row {row} (line {line}): expected {format_count(expected, 'field')}, found {actual}",
             hint=self._dialect_hint(": check both, and the row"),
         )
 

@@ -91,7 +91,7 @@ class GenerationLocator:
     dataset: str | None
     uid: str | None = None
 
-    def find(self, target: str) -> generations.StoredGeneration:
+    def find(self, target: str, expected: str = "a folder") -> generations.StoredGeneration:
         """Return the generation that ``target`` names: a folder, or gN. Raises UsageError, StoreError, CorruptFile."""
         if GENERATION.fullmatch(target):
             return find_in_store(self.find_dataset(), target)
@@ -99,7 +99,7 @@ class GenerationLocator:
         if (folder / FILE_NAME).is_file() or folder.is_dir():
             return find_in_folder(folder)
         raise UsageError(
-            f"{target} is neither a folder nor a generation's name",
+            f"{target} is neither {expected} nor a generation's name",
             hint="give the folder of a generation, or gN with --store and --dataset",
         )
 

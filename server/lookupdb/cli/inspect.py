@@ -47,7 +47,7 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
             _print_contents(None, [shard], verified=with_checksums, as_json=as_json)
         return
     raise_limit()
-    generation = GenerationLocator(**location).find(target)
+    generation = GenerationLocator(**location).find(target, expected="a file, a folder")
     with tempfile.TemporaryDirectory(prefix="lookupdb-inspect-") as scratch:
         if with_checksums:
             for entry in generation.manifest.shards:
