@@ -30,7 +30,7 @@ from lookupdb.builder import existing
 from lookupdb.builder.listing import describe_success_file, open_source, read_success_file
 from lookupdb.cli.options import GenerationAddress, ManifestPath, Size, log_format, option
 from lookupdb.dataset.spec import LOCAL, DatasetSpec, describe_left_out, parse_resource, read_resource
-from lookupdb.errors import InvalidManifest, LookupdbError, SourceUnreadable, UsageError
+from lookupdb.errors import BadSource, InvalidManifest, LookupdbError, SourceUnreadable, UsageError
 from lookupdb.manifest import Announcement, generation_number
 from lookupdb.process import listeners
 from lookupdb.process.launch import call_in_thread, drop_unwritten
@@ -64,6 +64,8 @@ from lookupdb_operator.plan.lifecycle import RolloutPhase, rollout_phase
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus, GenerationStatus
 
+_MOST_UNSETTLED_CHECKS: Final = 10
+"""From this number of consecutive checks on, a source that changes at each of them is reported."""
 _ROUTINE: Final = frozenset(
     {
         reasons.CONFIRMING,
@@ -118,6 +120,8 @@ class LocalDataset:
     inbox: StoredDataset
     seen: str | None = None
     """The identity of the source at the last check; None if nothing identifies it, or it is awaited."""
+    unsettled: int = 0
+    """Number of consecutive checks, up to the last, that found the source changed again."""
     first: str | None = None
     """The identity of the source when `up` began. If the first build failed, it read this source."""
     said: str = ""
@@ -553,7 +557,11 @@ class Up:
         if held is None:
             return ""
         # A changed source may be half written: wait for two equal checks.
-        if dataset.is_new(held) and dataset.seen == before:
+        is_new = dataset.is_new(held)
+        dataset.unsettled = dataset.unsettled + 1 if is_new and dataset.seen != before else 0
+        if dataset.unsettled >= _MOST_UNSETTLED_CHECKS:
+            raise BadSource("the source changes at each check, and may be half written: a refresh builds it as it is")
+        if is_new and not dataset.unsettled:
             self._annotate(dataset, dataset.make_refresh())
             self._say(f"{dataset.spec.name}: the source has changed, building")
         return ""
@@ -562,7 +570,7 @@ class Up:
         """Print ``problem`` once, and print when it is over."""
         if problem != dataset.said:
             dataset.said = problem
-            self._say(f"{dataset.spec.name}: {problem or 'manifest and source can be read again'}")
+            self._say(f"{dataset.spec.name}: {problem or 'what kept it from being rebuilt is over'}")
 
     # Serving
 
