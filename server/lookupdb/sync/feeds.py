@@ -240,8 +240,8 @@ def absent_error(store: Store, namespace: str, name: str, uid: str | None = None
 
 
 _MISSING: Final = (
-    "give the routing table's file: .lookupdb/run/NAMESPACE.NAME/routing-table.json of `lookupdb up`, or in a pod"
-    " the ConfigMap's; --store-wait says how long to wait for a file that does not exist yet"
+    "give the routing table's file: .lookupdb/run/NAMESPACE.NAME/NAME-router-0/table/routing-table.json of"
+    " `lookupdb up`, or in a pod the ConfigMap's; --store-wait says how long to wait for a file that does not exist yet"
 )
 
 

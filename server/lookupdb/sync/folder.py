@@ -138,7 +138,7 @@ def _link(source: Path, target: Path, entry: ShardFile, pace: Pace) -> bool:
         return False  # another disk, a file of another user, or a file system without links
     pace(entry.bytes)
     verify_shard_file(source, entry)
-    with target.open("rb") as file:
+    with folder_errors(f"cannot write to {target}"), target.open("rb") as file:
         os.fsync(file.fileno())
     return True
 
