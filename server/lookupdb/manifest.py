@@ -223,7 +223,7 @@ class Manifest:
                 )
             generation_number(members["generation"])
             if (version == REFUSED_VERSION) != ("refused" in members):
-                raise ValueError(f"format version {REFUSED_VERSION} and refused belong together, found {version}")
+                raise ValueError(f"format version {REFUSED_VERSION} is that of rejected generations, found {version}")
             if version == REFUSED_VERSION:
                 refused = members["refused"]
                 members["refused"] = Refusal(

@@ -327,7 +327,7 @@ def test_a_source_that_grows_for_long_is_built_when_it_rests(people: Start, tmp_
         source.write("last@example.com,Duchess\n")
     assert stack.newest() == 1
     eventually(lambda: stack.find("last@example.com"), "the whole source")
-    stack.says("what kept it from being rebuilt is over")
+    stack.says("it can be rebuilt again")
     assert stack.newest() == 2
 
 

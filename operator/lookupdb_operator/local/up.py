@@ -570,7 +570,7 @@ class Up:
         """Print ``problem`` once, and print when it is over."""
         if problem != dataset.said:
             dataset.said = problem
-            self._say(f"{dataset.spec.name}: {problem or 'what kept it from being rebuilt is over'}")
+            self._say(f"{dataset.spec.name}: {problem or 'it can be rebuilt again'}")
 
     # Serving
 
